@@ -19,17 +19,17 @@ func (l *ledger) adopt(services []v1.Service) {
 	l.mu.Lock()
 	for i := range services {
 		svc := &services[i]
-		if _, gone := l.vanished[svc.UID]; gone {
+		if _, early := l.deletedEarly[svc.UID]; early {
 			continue
 		}
-		if c := l.settings.claimOf(svc); len(c.Held)+len(c.Lost) > 0 && !l.isTheirs(svc) {
+		if c := l.settings.claimOf(svc); len(c.Held)+len(c.Lost) > 0 && !l.isForeign(svc) {
 			claims = append(claims, c)
 			shown[c.Service] = ingressOf(svc)
-			l.known[c.Service] = &entry{uid: svc.UID}
+			l.entries[c.Service] = &entry{uid: svc.UID}
 		}
 	}
 	refused := l.alloc.Adopt(claims)
-	l.taken, l.vanished = true, nil
+	l.adoptionDone, l.deletedEarly = true, nil
 	l.mu.Unlock()
 	for _, key := range refused {
 		l.log.Warn("address held twice", "service", key, "addresses", shown[key], "remediation", "the younger Service gets another one")
@@ -38,30 +38,30 @@ func (l *ledger) adopt(services []v1.Service) {
 	close(l.ready)
 }
 
-// vanish frees what a deleted Service held. The Service may have been deleted before it could be adopted.
-func (l *ledger) vanish(ctx context.Context, key pools.ServiceKey, uid types.UID) {
+// serviceDeleted frees what a deleted Service held. The Service may have been deleted before it could be adopted.
+func (l *ledger) serviceDeleted(ctx context.Context, key pools.ServiceKey, uid types.UID) {
 	l.mu.Lock()
-	taken := l.taken
-	if !taken {
-		l.vanished[uid] = struct{}{}
+	adopted := l.adoptionDone
+	if !adopted {
+		l.deletedEarly[uid] = struct{}{}
 	}
 	l.mu.Unlock()
-	if taken {
+	if adopted {
 		_ = l.release(ctx, key, uid) // fails only while it waits, when the process ends
 	}
 }
 
-// theirs reports whether another controller serves the Service. Such a Service holds nothing here and has no record of
+// foreign reports whether another controller serves the Service. Such a Service holds nothing here and has no record of
 // IronLB. It has another class, or none with --only-class, or shows only addresses of no pool. Nothing is written to
 // it, not even at its deletion, until a pool has one of the addresses or they are removed.
-func (l *ledger) theirs(svc *v1.Service) bool {
+func (l *ledger) foreign(svc *v1.Service) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	e := l.known[keyOf(svc)]
-	return (e == nil || e.uid != svc.UID) && l.isTheirs(svc)
+	e := l.entries[keyOf(svc)]
+	return (e == nil || e.uid != svc.UID) && l.isForeign(svc)
 }
 
-func (l *ledger) isTheirs(svc *v1.Service) bool {
+func (l *ledger) isForeign(svc *v1.Service) bool {
 	class := svc.Spec.LoadBalancerClass
 	switch {
 	case recorded(svc) || has(svc, finalizer):

@@ -111,14 +111,14 @@ func (a *advertisement) missing(selectors []metav1.LabelSelector, labels map[str
 		}
 	}
 	if len(names) > 0 {
-		problems = append(problems, fmt.Sprintf("spec.ipAddressPools: there is no IPAddressPool %s: make it, or take it out of the list", someOf(names)))
+		problems = append(problems, fmt.Sprintf("spec.ipAddressPools: there is no IPAddressPool %s: create it, or remove it from the list", someOf(names)))
 	}
 	for i, s := range a.poolSelectors {
 		if _, err := v1alpha1.SelectorOf(&selectors[i]); err != nil {
 			continue
 		}
 		if !slices.ContainsFunc(slices.Collect(maps.Values(labels)), s.Matches) {
-			problems = append(problems, fmt.Sprintf("spec.ipAddressPoolSelectors[%d]: no IPAddressPool matches: label one, or take the selector out", i))
+			problems = append(problems, fmt.Sprintf("spec.ipAddressPoolSelectors[%d]: no IPAddressPool matches: label one, or remove the selector", i))
 		}
 	}
 	if len(problems) == 0 {
@@ -129,7 +129,7 @@ func (a *advertisement) missing(selectors []metav1.LabelSelector, labels map[str
 			return strings.Join(problems, "; ") + ". The advertisement is in use for the other pools"
 		}
 	}
-	return strings.Join(problems, "; ") + ". The advertisement is for no address until then"
+	return strings.Join(problems, "; ") + ". The advertisement selects no addresses until then"
 }
 
 // matchAny reports whether a selector matches; an empty list matches everything.
@@ -173,8 +173,8 @@ func (p *placer) advertisements(ctx context.Context, of policies) ([]advertiseme
 		known[name] = obj.Labels
 	}
 	var ads []advertisement
-	told, conditioned, failed := p.told, p.conditioned, p.failed
-	p.told, p.conditioned, p.failed = map[string]string{}, map[string]string{}, map[string]string{}
+	published, conditioned, failed := p.published, p.conditioned, p.failed
+	p.published, p.conditioned, p.failed = map[string]string{}, map[string]string{}, map[string]string{}
 	for i := range list.Items {
 		obj := &list.Items[i]
 		ad, err := advertisementOf(obj)
@@ -184,7 +184,7 @@ func (p *placer) advertisements(ctx context.Context, of policies) ([]advertiseme
 		switch {
 		case err != nil:
 			want.Status, want.Reason = metav1.ConditionFalse, reasonInvalidSelector
-			want.Message = fmt.Sprintf("%v. The selector matches nothing until it is mended", err)
+			want.Message = fmt.Sprintf("%v. The selector matches nothing until it is fixed", err)
 			if missing != "" {
 				want.Message += "; " + missing
 			}
@@ -195,8 +195,8 @@ func (p *placer) advertisements(ctx context.Context, of policies) ([]advertiseme
 			want.Message = strings.Join(ad.repeated, "; ") + ". The advertisement is in use"
 		}
 		if want.Status == metav1.ConditionFalse {
-			p.told[obj.Name] = want.Message
-			if told[obj.Name] != want.Message {
+			p.published[obj.Name] = want.Message
+			if published[obj.Name] != want.Message {
 				p.events.Event(obj, v1.EventTypeWarning, want.Reason, want.Message)
 			}
 		}

@@ -15,9 +15,9 @@ const (
 	reasonAggregateOfSome  = "AggregateOfSomeServices"
 )
 
-// judgeAggregates records prefixes with addresses outside of the pool, or of Services that no selector matches: routers
-// send packets for all of them here.
-func (a *bgpAdvertisement) judgeAggregates(all []v1alpha1.IPAddressPool) {
+// evaluateAggregates records prefixes with addresses outside of the pool, or of Services that no selector matches:
+// routers send packets for all of them here.
+func (a *bgpAdvertisement) evaluateAggregates(all []v1alpha1.IPAddressPool) {
 	for _, of := range []struct {
 		family pools.Family
 		field  string
@@ -32,7 +32,7 @@ func (a *bgpAdvertisement) judgeAggregates(all []v1alpha1.IPAddressPool) {
 		}
 		if len(a.services) > 0 {
 			a.problem(reasonAggregateOfSome, fmt.Sprintf("spec.%s: %d, but spec.serviceSelectors is for some Services, "+
-				"and the prefix has addresses of others, too: write %d, or take the selectors out", of.field, of.length, of.single))
+				"and the prefix has addresses of others, too: write %d, or remove the selectors", of.field, of.length, of.single))
 		}
 		for i := range all {
 			pool := &all[i]

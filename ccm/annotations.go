@@ -39,8 +39,8 @@ var ofLegacy = map[string]string{
 	"allow-shared-ip": annotationSharingKey,
 }
 
-// annotationAdvice warns about annotations that are ignored although they resemble supported ones.
-func annotationAdvice(svc *v1.Service) (out []advice) {
+// annotationWarnings warns about annotations that are ignored although they resemble supported ones.
+func annotationWarnings(svc *v1.Service) (out []warning) {
 	for _, key := range slices.Sorted(maps.Keys(svc.Annotations)) {
 		group, name, _ := strings.Cut(key, "/")
 		group += "/"
@@ -48,10 +48,10 @@ func annotationAdvice(svc *v1.Service) (out []advice) {
 		switch instead := ofLegacy[name]; {
 		case !ours || name == metallbRecords && group != ourGroup || slices.Contains(readAnnotations, key):
 		case group == metallbLegacy && instead != "":
-			out = append(out, advice{legacyAnnotation,
-				fmt.Sprintf("Annotation %s is not read: write %s in its place", key, instead)})
+			out = append(out, warning{legacyAnnotation,
+				fmt.Sprintf("Annotation %s is not read: write %s instead", key, instead)})
 		default:
-			out = append(out, advice{unknownAnnotation,
+			out = append(out, warning{unknownAnnotation,
 				fmt.Sprintf("Annotation %s is not read: no annotation of a Service has this name", key)})
 		}
 	}

@@ -29,8 +29,8 @@ const notAdvertised = "NotAdvertised"
 // advertisement, a failover ends, or a Pod starts.
 const announceGrace = 10 * time.Second
 
-// announcements determines which addresses of Services are not announced, and why. Informers feed it; the adviser
-// queries it.
+// announcements determines which addresses of Services are not announced, and why. Informers feed it; the
+// warningPublisher queries it.
 type announcements struct {
 	// held returns the addresses of a Service, with their pools.
 	held func(*v1.Service) []pools.Address
@@ -38,13 +38,13 @@ type announcements struct {
 	changed func(pools.ServiceKey)
 	now     func() time.Time
 
-	mu       sync.Mutex
-	pools    map[string]map[string]string // labels
-	l2, bgp  map[string]advertisement
-	vips     map[string]*v1alpha1.VirtualIP
-	of       map[pools.ServiceKey]map[string]struct{} // names of VirtualIPs
-	speakers map[string]map[netip.Addr]unservedSince  // by node
-	heard    map[string]struct{}                      // nodes that exist and report their status
+	mu        sync.Mutex
+	pools     map[string]map[string]string // labels
+	l2, bgp   map[string]advertisement
+	vips      map[string]*v1alpha1.VirtualIP
+	of        map[pools.ServiceKey]map[string]struct{} // names of VirtualIPs
+	speakers  map[string]map[netip.Addr]unservedSince  // by node
+	reporting map[string]struct{}                      // nodes that exist and report their status
 }
 
 // unservedSince is a speaker's report about an address that a BGPAdvertisement covers.
@@ -58,7 +58,7 @@ func newAnnouncements() *announcements {
 		held: func(*v1.Service) []pools.Address { return nil }, changed: func(pools.ServiceKey) {}, now: time.Now,
 		pools: map[string]map[string]string{}, l2: map[string]advertisement{}, bgp: map[string]advertisement{},
 		vips: map[string]*v1alpha1.VirtualIP{}, of: map[pools.ServiceKey]map[string]struct{}{},
-		speakers: map[string]map[netip.Addr]unservedSince{}, heard: map[string]struct{}{},
+		speakers: map[string]map[netip.Addr]unservedSince{}, reporting: map[string]struct{}{},
 	}
 }
 
@@ -86,7 +86,7 @@ func (c *Cloud) watchAnnouncements(ctx context.Context, a *announcements) ([]cac
 func (a *announcements) handler() cache.ResourceEventHandler {
 	set := func(o any, exists, first bool) {
 		a.mu.Lock()
-		changed := a.note(o, exists, first)
+		changed := a.record(o, exists, first)
 		a.mu.Unlock()
 		for _, key := range changed {
 			a.changed(key)
@@ -104,44 +104,44 @@ func (a *announcements) handler() cache.ResourceEventHandler {
 	}
 }
 
-// anyService is returned by note for a change that may affect every Service.
-var anyService = []pools.ServiceKey{every}
+// affectsAll is returned by record for a change that may affect every Service.
+var affectsAll = []pools.ServiceKey{allServices}
 
-// note records an object or its deletion, and returns the affected Services. Reports in a first list do not start a new
-// grace period.
-func (a *announcements) note(o any, exists, first bool) []pools.ServiceKey {
+// record records an object or its deletion, and returns the affected Services. Reports in a first list do not start a
+// new grace period.
+func (a *announcements) record(o any, exists, first bool) []pools.ServiceKey {
 	switch o := o.(type) {
 	case *v1.Node:
-		if noted(a.heard, o.Name, exists && !unheard(o), func(struct{}) bool { return true }, struct{}{}) {
-			return anyService
+		if setOrDelete(a.reporting, o.Name, exists && !statusUnknown(o), func(struct{}) bool { return true }, struct{}{}) {
+			return affectsAll
 		}
 	case *v1alpha1.IPAddressPool:
 		same := func(old map[string]string) bool { return labels.Equals(old, o.Labels) }
-		if noted(a.pools, o.Name, exists, same, o.Labels) {
-			return anyService
+		if setOrDelete(a.pools, o.Name, exists, same, o.Labels) {
+			return affectsAll
 		}
 	case *v1alpha1.L2Advertisement:
 		ad, _ := advertisementOf(o) // its own condition reports the error
-		noted(a.l2, o.Name, exists, nil, ad)
-		return anyService
+		setOrDelete(a.l2, o.Name, exists, nil, ad)
+		return affectsAll
 	case *v1alpha1.BGPAdvertisement:
 		ad, _ := advertisementOfBGP(o)
-		noted(a.bgp, o.Name, exists, nil, ad)
-		return anyService
+		setOrDelete(a.bgp, o.Name, exists, nil, ad)
+		return affectsAll
 	case *v1alpha1.VirtualIP:
-		return a.noteVIP(o, exists)
+		return a.recordVIP(o, exists)
 	case *v1alpha1.SpeakerStatus:
-		said := a.unservedBy(o, first)
-		same := func(old map[netip.Addr]unservedSince) bool { return maps.Equal(old, said) }
-		if noted(a.speakers, o.Name, exists && len(said) > 0, same, said) {
-			return anyService
+		unserved := a.unservedBy(o, first)
+		same := func(old map[netip.Addr]unservedSince) bool { return maps.Equal(old, unserved) }
+		if setOrDelete(a.speakers, o.Name, exists && len(unserved) > 0, same, unserved) {
+			return affectsAll
 		}
 	}
 	return nil
 }
 
-// noted sets or deletes a key, and reports whether that changes the map.
-func noted[V any](m map[string]V, key string, exists bool, same func(V) bool, value V) bool {
+// setOrDelete sets or deletes a key, and reports whether that changes the map.
+func setOrDelete[V any](m map[string]V, key string, exists bool, same func(V) bool, value V) bool {
 	old, was := m[key]
 	switch {
 	case !exists:
@@ -154,8 +154,8 @@ func noted[V any](m map[string]V, key string, exists bool, same func(V) bool, va
 	return true
 }
 
-// noteVIP returns the Services that use or used the VirtualIP.
-func (a *announcements) noteVIP(vip *v1alpha1.VirtualIP, exists bool) (changed []pools.ServiceKey) {
+// recordVIP returns the Services that use or used the VirtualIP.
+func (a *announcements) recordVIP(vip *v1alpha1.VirtualIP, exists bool) (changed []pools.ServiceKey) {
 	if old := a.vips[vip.Name]; old != nil {
 		for _, ref := range old.Spec.Services {
 			key := pools.ServiceKey(ref)
@@ -210,9 +210,9 @@ func (a *announcements) unservedBy(status *v1alpha1.SpeakerStatus, first bool) m
 	return out
 }
 
-// advice returns why the addresses of a Service are unreachable, and the delay after which there may be more: 0 for
+// warnings returns why the addresses of a Service are unreachable, and the delay after which there may be more: 0 for
 // never.
-func (a *announcements) advice(svc *v1.Service) (out []advice, again time.Duration) {
+func (a *announcements) warnings(svc *v1.Service) (out []warning, recheck time.Duration) {
 	held := a.held(svc)
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -220,28 +220,28 @@ func (a *announcements) advice(svc *v1.Service) (out []advice, again time.Durati
 	// later reports whether a state that began at since must be reported later, and records when.
 	later := func(since time.Time) bool {
 		left := since.Add(announceGrace).Sub(now)
-		if left > 0 && (again == 0 || left < again) {
-			again = left
+		if left > 0 && (recheck == 0 || left < recheck) {
+			recheck = left
 		}
 		return left > 0
 	}
 	if bare := a.uncovered(svc, held); len(bare) > 0 && !later(allocatedAt(svc)) {
-		out = append(out, advice{notAdvertised, fmt.Sprintf("No L2Advertisement or BGPAdvertisement covers %s: "+
-			"nobody announces it. Create one, or widen its ipAddressPools, ipAddressPoolSelectors or serviceSelectors", described(bare))})
+		out = append(out, warning{notAdvertised, fmt.Sprintf("No L2Advertisement or BGPAdvertisement covers %s: "+
+			"no node announces it. Create one, or widen its ipAddressPools, ipAddressPoolSelectors or serviceSelectors", described(bare))})
 	}
 	for _, name := range slices.Sorted(maps.Keys(a.of[keyOf(svc)])) {
-		out = append(out, vipAdvice(a.vips[name], later)...)
+		out = append(out, virtualIPWarnings(a.vips[name], later)...)
 	}
 	for _, h := range held {
 		for _, node := range slices.Sorted(maps.Keys(a.speakers)) {
 			u, is := a.speakers[node][h.Addr]
-			if _, heard := a.heard[node]; is && heard && !later(u.since) {
-				out = append(out, advice{u.reason, fmt.Sprintf("%s by BGP: %s", h.Addr, u.message)})
+			if _, reports := a.reporting[node]; is && reports && !later(u.since) {
+				out = append(out, warning{u.reason, fmt.Sprintf("%s by BGP: %s", h.Addr, u.message)})
 				break
 			}
 		}
 	}
-	return out, again
+	return out, recheck
 }
 
 // uncovered returns the addresses of pools that no advertisement selects.
@@ -262,16 +262,16 @@ func (a *announcements) uncovered(svc *v1.Service, held []pools.Address) (out []
 	return out
 }
 
-// vipAdvice returns why no node announces a VirtualIP. Without conditions the state is unknown.
-func vipAdvice(vip *v1alpha1.VirtualIP, later func(time.Time) bool) []advice {
+// virtualIPWarnings returns why no node announces a VirtualIP. Without conditions the state is unknown.
+func virtualIPWarnings(vip *v1alpha1.VirtualIP, later func(time.Time) bool) []warning {
 	addresses := strings.Join(vip.Spec.Addresses, ", ")
 	c := meta.FindStatusCondition(vip.Status.Conditions, v1alpha1.ConditionNoEligibleNode)
 	if c != nil && c.Status == metav1.ConditionTrue {
-		return []advice{{c.Type, fmt.Sprintf("No node may answer for %s. %s", addresses, c.Message)}}
+		return []warning{{c.Type, fmt.Sprintf("No eligible node for %s. %s", addresses, c.Message)}}
 	}
 	c = meta.FindStatusCondition(vip.Status.Conditions, v1alpha1.ConditionAnnounced)
 	if c != nil && c.Status == metav1.ConditionFalse && len(vip.Spec.Nodes) > 0 && !later(c.LastTransitionTime.Time) {
-		return []advice{{c.Reason, fmt.Sprintf("No node answers for %s: %s", addresses, c.Message)}}
+		return []warning{{c.Reason, fmt.Sprintf("No node announces %s: %s", addresses, c.Message)}}
 	}
 	return nil
 }

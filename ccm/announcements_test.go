@@ -15,20 +15,20 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// stage has announcements with their own clock, a Service default/web with 203.0.113.4 of pool web, and the objects of
-// the case.
+// stage has announcements with their own clock, a Service default/web with 203.0.113.4 from pool web, and the objects
+// of the case.
 type stage struct {
 	*announcements
-	clock time.Time
-	svc   *v1.Service
-	told  []pools.ServiceKey
+	clock       time.Time
+	svc         *v1.Service
+	changedKeys []pools.ServiceKey
 }
 
 func newStage() *stage {
 	s := &stage{announcements: newAnnouncements(), clock: time.Unix(1000, 0)}
-	s.svc = advised("web", func(svc *v1.Service) { svc.Labels = map[string]string{"app": "web"} })
+	s.svc = warnedService("web", func(svc *v1.Service) { svc.Labels = map[string]string{"app": "web"} })
 	s.announcements.now = func() time.Time { return s.clock }
-	s.announcements.changed = func(key pools.ServiceKey) { s.told = append(s.told, key) }
+	s.announcements.changed = func(key pools.ServiceKey) { s.changedKeys = append(s.changedKeys, key) }
 	s.announcements.held = func(*v1.Service) []pools.Address {
 		return []pools.Address{{Addr: netip.MustParseAddr("203.0.113.4"), Pool: "web"}}
 	}
@@ -42,15 +42,15 @@ func (s *stage) set(objects ...any) {
 	}
 }
 
-// says returns the warnings, one per line, and when there may be more.
-func (s *stage) says() string {
-	all, again := s.advice(s.svc)
+// summary returns the warnings, one per line, and when there may be more.
+func (s *stage) summary() string {
+	all, recheck := s.warnings(s.svc)
 	var lines []string
 	for _, one := range all {
 		lines = append(lines, one.reason+": "+one.message)
 	}
-	if again > 0 {
-		lines = append(lines, "again in "+again.String())
+	if recheck > 0 {
+		lines = append(lines, "recheck in "+recheck.String())
 	}
 	return strings.Join(lines, "\n")
 }
@@ -59,8 +59,8 @@ func l2(name string, spec v1alpha1.L2AdvertisementSpec) *v1alpha1.L2Advertisemen
 	return &v1alpha1.L2Advertisement{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}
 }
 
-const bare = "NotAdvertised: No L2Advertisement or BGPAdvertisement covers 203.0.113.4 of pool web: " +
-	"nobody announces it. Create one, or widen its ipAddressPools, ipAddressPoolSelectors or serviceSelectors"
+const bare = "NotAdvertised: No L2Advertisement or BGPAdvertisement covers 203.0.113.4 from pool web: " +
+	"no node announces it. Create one, or widen its ipAddressPools, ipAddressPoolSelectors or serviceSelectors"
 
 func TestNotAdvertised(t *testing.T) {
 	labelled := func(key, value string) []metav1.LabelSelector {
@@ -91,7 +91,7 @@ func TestNotAdvertised(t *testing.T) {
 		if c.ad != nil {
 			s.set(c.ad)
 		}
-		if got := s.says(); got != c.want {
+		if got := s.summary(); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}
@@ -102,19 +102,19 @@ func TestAdvertisedLater(t *testing.T) {
 	s := newStage()
 	since := metav1.NewTime(s.clock.Add(-4 * time.Second))
 	s.svc.Status.Conditions = []metav1.Condition{{Type: conditionAllocated, LastTransitionTime: since}}
-	if got := s.says(); got != "again in 6s" {
+	if got := s.summary(); got != "recheck in 6s" {
 		t.Errorf("after 4 s: %q", got)
 	}
 	ad := l2("a", v1alpha1.L2AdvertisementSpec{})
 	s.set(ad)
 	s.clock = s.clock.Add(6 * time.Second)
-	if got := s.says(); got != "" {
+	if got := s.summary(); got != "" {
 		t.Errorf("advertised: %q", got)
 	}
-	s.told = nil
+	s.changedKeys = nil
 	s.handler().OnDelete(ad)
-	if got := s.says(); got != bare || !slices.Equal(s.told, anyService) {
-		t.Errorf("without the advertisement: %q, told %v", got, s.told)
+	if got := s.summary(); got != bare || !slices.Equal(s.changedKeys, affectsAll) {
+		t.Errorf("without the advertisement: %q, changed %v", got, s.changedKeys)
 	}
 }
 
@@ -135,38 +135,38 @@ func TestNotAnnounced(t *testing.T) {
 	announced := func(status metav1.ConditionStatus, reason, message string) metav1.Condition {
 		return metav1.Condition{Type: v1alpha1.ConditionAnnounced, Status: status, Reason: reason, Message: message}
 	}
-	const kind, none = v1alpha1.ConditionNoEligibleNode, "NoEligibleNode: No node may answer for 203.0.113.4. Every node is out"
+	const kind, none = v1alpha1.ConditionNoEligibleNode, "NoEligibleNode: No eligible node for 203.0.113.4. Every node is out"
 	ineligible := metav1.Condition{Type: kind, Status: metav1.ConditionTrue, Reason: "NodesExcluded", Message: "Every node is out"}
 	eligible := metav1.Condition{Type: kind, Status: metav1.ConditionFalse}
-	nobody := vipOf("203.0.113.4", ineligible, announced(metav1.ConditionFalse, kind, "no node may answer for it"))
-	nobody.Spec.Nodes = nil
+	unplaced := vipOf("203.0.113.4", ineligible, announced(metav1.ConditionFalse, kind, "no node may answer for it"))
+	unplaced.Spec.Nodes = nil
 	local := "no node has an endpoint"
 	for name, c := range map[string]struct {
 		vip        *v1alpha1.VirtualIP
 		now, later string
 	}{
 		"announced":   {vip: vipOf("203.0.113.4", eligible, announced(metav1.ConditionTrue, "Owner", ""))},
-		"no node may": {nobody, none, none},
+		"no node may": {unplaced, none, none},
 		"not announced": {vip: vipOf("203.0.113.4", eligible, announced(metav1.ConditionFalse, "NoLocalEndpoint", local)),
-			now: "again in 5s", later: "NoLocalEndpoint: No node answers for 203.0.113.4: " + local},
+			now: "recheck in 5s", later: "NoLocalEndpoint: No node announces 203.0.113.4: " + local},
 		"no speaker yet": {vip: vipOf("203.0.113.4")},
 	} {
 		s := newStage()
 		s.set(l2("a", v1alpha1.L2AdvertisementSpec{}))
-		s.told = nil
+		s.changedKeys = nil
 		s.set(c.vip)
-		if want := []pools.ServiceKey{keyOf(s.svc)}; !slices.Equal(s.told, want) {
-			t.Errorf("%s: told %v, want %v", name, s.told, want)
+		if want := []pools.ServiceKey{keyOf(s.svc)}; !slices.Equal(s.changedKeys, want) {
+			t.Errorf("%s: changed %v, want %v", name, s.changedKeys, want)
 		}
-		if got := s.says(); got != c.now {
+		if got := s.summary(); got != c.now {
 			t.Errorf("%s, at once: %q, want %q", name, got, c.now)
 		}
 		s.clock = s.clock.Add(20 * time.Second)
-		if got := s.says(); got != c.later {
+		if got := s.summary(); got != c.later {
 			t.Errorf("%s, later: %q, want %q", name, got, c.later)
 		}
 		s.handler().OnDelete(c.vip)
-		if got := s.says(); got != "" || len(s.vips)+len(s.of) > 0 {
+		if got := s.summary(); got != "" || len(s.vips)+len(s.of) > 0 {
 			t.Errorf("%s, deleted: %q, left %v %v", name, got, s.vips, s.of)
 		}
 	}
@@ -185,18 +185,18 @@ func TestNotAnnouncedByBGP(t *testing.T) {
 	s.set(l2("a", v1alpha1.L2AdvertisementSpec{}))
 	expect := func(what, want string) {
 		t.Helper()
-		if got := s.says(); got != want {
+		if got := s.summary(); got != want {
 			t.Errorf("%s: %q, want %q", what, got, want)
 		}
 	}
 	s.set(node("n1"))
 	s.set(reports("NoPeer", "203.0.113.4", "203.0.113.5"))
-	expect("at once", "again in 10s")
+	expect("at once", "recheck in 10s")
 	s.clock = s.clock.Add(10 * time.Second)
-	s.told = nil
+	s.changedKeys = nil
 	s.set(reports("NoPeer", "203.0.113.4", "203.0.113.5"))
-	if len(s.told) > 0 {
-		t.Errorf("told %v of what it reported before", s.told)
+	if len(s.changedKeys) > 0 {
+		t.Errorf("changed %v by a repeated report", s.changedKeys)
 	}
 	expect("after ten seconds", want)
 	n := node("n1", func(n *v1.Node) {
@@ -230,10 +230,10 @@ func TestUnannouncedIsOnTheService(t *testing.T) {
 	s.set(vipOf("203.0.113.4", metav1.Condition{
 		Type: v1alpha1.ConditionNoEligibleNode, Status: metav1.ConditionTrue, Message: "Every node is out",
 	}))
-	w, stop := startAdviserOf(t, fake.NewClientset(s.svc), newGuard(&Settings{}), s.announcements)
+	w, stop := startPublisherOf(t, fake.NewClientset(s.svc), newGuard(&Settings{}), s.announcements)
 	defer stop()
 	w.event("Warning NotAdvertised No L2Advertisement or BGPAdvertisement covers 203.0.113.4")
-	w.event("Warning NoEligibleNode No node may answer for 203.0.113.4. Every node is out")
+	w.event("Warning NoEligibleNode No eligible node for 203.0.113.4. Every node is out")
 	w.condition("web", "NotAdvertised")
 	s.set(l2("a", v1alpha1.L2AdvertisementSpec{}))
 	w.condition("web", "NoEligibleNode")

@@ -10,7 +10,7 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// absentFor is how long a speaker must be absent to count. A speaker that is restarted or upgraded is back before.
+// absentFor is how long a speaker must be absent to count. A restarted or upgraded speaker returns earlier.
 const absentFor = 30 * time.Second
 
 // absences records since when speakers are absent.
@@ -18,9 +18,9 @@ type absences struct {
 	since map[string]time.Time
 }
 
-// look takes the speakers that are absent now. It returns those that count and the delay until the next evaluation, 0
-// for none. Speakers absent at the first call count at once: an earlier process may have reported them already.
-func (a *absences) look(absent map[string]v1alpha1.Absence, now time.Time) (counts map[string]v1alpha1.Absence, again time.Duration) {
+// evaluate takes the speakers that are absent now. It returns those that count and the delay until the next evaluation,
+// 0 for none. Speakers absent at the first call count at once: an earlier process may have reported them already.
+func (a *absences) evaluate(absent map[string]v1alpha1.Absence, now time.Time) (counts map[string]v1alpha1.Absence, recheck time.Duration) {
 	first, before := a.since == nil, a.since
 	a.since, counts = map[string]time.Time{}, map[string]v1alpha1.Absence{}
 	for node, why := range absent {
@@ -31,31 +31,32 @@ func (a *absences) look(absent map[string]v1alpha1.Absence, now time.Time) (coun
 		a.since[node] = at
 		if left := at.Add(absentFor).Sub(now); left <= 0 {
 			counts[node] = why
-		} else if again == 0 || left < again {
-			again = left
+		} else if recheck == 0 || left < recheck {
+			recheck = left
 		}
 	}
-	return counts, again
+	return counts, recheck
 }
 
-// noteAbsent adds the absent speakers to o. Reports of speakers about each other count only if the node's status is
+// recordAbsent adds the absent speakers to o. Reports of speakers about each other count only if the node's status is
 // known.
-func (b *bgpStatus) noteAbsent(o *bgpObjects) {
+func (b *bgpStatus) recordAbsent(o *bgpObjects) {
 	live := make(map[string]bool, len(o.nodes))
 	for _, n := range o.nodes {
-		live[n.Name] = !unheard(n)
+		live[n.Name] = !statusUnknown(n)
 	}
 	absent := v1alpha1.Absent(o.speakers.Items, func(node string) bool { return live[node] })
-	counts, again := b.absences.look(absent, time.Now())
+	counts, recheck := b.absences.evaluate(absent, time.Now())
 	o.absent = counts
 	b.due.Stop()
-	if again > 0 {
-		b.due.Reset(again)
+	if recheck > 0 {
+		b.due.Reset(recheck)
 	}
 }
 
-// unheard reports whether the Ready condition of a node is Unknown: the last report of its speaker is then outdated.
-func unheard(n *v1.Node) bool {
+// statusUnknown reports whether the Ready condition of a node is Unknown: the last report of its speaker is then
+// outdated.
+func statusUnknown(n *v1.Node) bool {
 	for _, c := range n.Status.Conditions {
 		if c.Type == v1.NodeReady {
 			return c.Status == v1.ConditionUnknown

@@ -30,10 +30,10 @@ func TestAbsencesCountLater(t *testing.T) {
 	var a absences
 	began := time.Unix(0, 0)
 	for _, step := range []struct {
-		at     time.Duration
-		absent gone
-		counts gone
-		again  time.Duration
+		at      time.Duration
+		absent  gone
+		counts  gone
+		recheck time.Duration
 	}{
 		{0, gone{"a": silent}, gone{"a": silent}, 0},
 		{time.Second, gone{"a": silent, "b": stopped}, gone{"a": silent}, absentFor},
@@ -42,29 +42,29 @@ func TestAbsencesCountLater(t *testing.T) {
 		{absentFor + time.Second, gone{"a": silent, "b": silent, "c": silent}, gone{"b": silent}, 10 * time.Second},
 		{absentFor + 2*time.Second, gone{}, gone{}, 0},
 	} {
-		counts, again := a.look(step.absent, began.Add(step.at))
-		if !maps.Equal(counts, step.counts) || again != step.again {
-			t.Errorf("after %v: %v counts, again after %v; want %v and %v", step.at, counts, again, step.counts, step.again)
+		counts, recheck := a.evaluate(step.absent, began.Add(step.at))
+		if !maps.Equal(counts, step.counts) || recheck != step.recheck {
+			t.Errorf("after %v: %v counts, recheck after %v; want %v and %v", step.at, counts, recheck, step.counts, step.recheck)
 		}
 	}
 }
 
-// TestSpeakerGone: a peer's condition becomes Unknown when a speaker has been absent for a while, without another
+// TestSpeakerAbsent: a peer's condition becomes Unknown when a speaker has been absent for a while, without another
 // event. A restart of a speaker does not change it.
-func TestSpeakerGone(t *testing.T) {
+func TestSpeakerAbsent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sch := runtime.NewScheme()
 		if err := v1alpha1.AddToScheme(sch); err != nil {
 			t.Fatal(err)
 		}
-		hears := func(node, other string, state v1alpha1.MemberState) *v1alpha1.SpeakerStatus {
+		reports := func(node, other string, state v1alpha1.MemberState) *v1alpha1.SpeakerStatus {
 			s := speaker(node, "tor=Established")
 			s.Status.Members = []v1alpha1.MemberStatus{{Node: other, State: state}}
 			return &s
 		}
 		tor := bgpPeer("tor")
 		cl := fake.NewClientBuilder().WithScheme(sch).WithStatusSubresource(&tor).
-			WithObjects(&tor, hears("a", "b", v1alpha1.MemberAlive), hears("b", "a", v1alpha1.MemberAlive)).Build()
+			WithObjects(&tor, reports("a", "b", v1alpha1.MemberAlive), reports("b", "a", v1alpha1.MemberAlive)).Build()
 		nodes := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
 		for _, n := range []*v1.Node{node("a"), node("b")} {
 			if err := nodes.Add(n); err != nil {
@@ -73,7 +73,7 @@ func TestSpeakerGone(t *testing.T) {
 		}
 		services := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
 		b := newBGPStatus(slog.New(slog.DiscardHandler), record.NewFakeRecorder(10), cl, corelisters.NewServiceLister(services), corelisters.NewNodeLister(nodes))
-		b.pulse = newPulse()
+		b.liveness = newLiveness()
 		go b.Run(t.Context())
 		handler := b.handler()
 		write := func(s *v1alpha1.SpeakerStatus) {
@@ -100,22 +100,22 @@ func TestSpeakerGone(t *testing.T) {
 			if c == nil {
 				t.Fatal("no condition")
 			}
-			expect(t, said(*c), want)
+			expect(t, conditionText(*c), want)
 		}
 		const up = "True Established: 2 of 2 nodes"
 		after(2*time.Second, up)
-		write(hears("a", "b", v1alpha1.MemberSilent))
+		write(reports("a", "b", v1alpha1.MemberSilent))
 		after(absentFor-2*time.Second, up)
-		write(hears("a", "b", v1alpha1.MemberObserver)) // it was restarted
+		write(reports("a", "b", v1alpha1.MemberObserver)) // it was restarted
 		after(2*absentFor, up)
-		write(hears("a", "b", v1alpha1.MemberSilent))
+		write(reports("a", "b", v1alpha1.MemberSilent))
 		after(absentFor-time.Second, up)
-		after(3*time.Second, "Unknown NotReported: 1 of 2 nodes: b: its speaker is not heard by the others")
-		stopped := hears("a", "b", v1alpha1.MemberSilent)
+		after(3*time.Second, "Unknown NotReported: 1 of 2 nodes: b: its speaker is unreachable from the others")
+		stopped := reports("a", "b", v1alpha1.MemberSilent)
 		stopped.Status.Stopped = &metav1.Time{Time: time.Now()}
 		write(stopped)
 		after(absentFor+2*time.Second, "Unknown NotReported: 1 of 2 nodes: a: its speaker has been stopped") // and no speaker reports b
-		write(hears("a", "b", v1alpha1.MemberAlive))
+		write(reports("a", "b", v1alpha1.MemberAlive))
 		after(2*time.Second, up)
 	})
 }

@@ -48,7 +48,7 @@ func (a *bgpAdvertisement) localPref() int64 {
 	return *a.spec.LocalPref
 }
 
-func (a *bgpAdvertisement) tells(peer string) bool {
+func (a *bgpAdvertisement) advertisesTo(peer string) bool {
 	return len(a.spec.Peers) == 0 || slices.Contains(a.spec.Peers, peer)
 }
 
@@ -60,8 +60,8 @@ func (a *bgpAdvertisement) length(addr netip.Addr) int {
 	return int(a.spec.AggregationLengthV6)
 }
 
-// judgeAdvertisements returns the condition Ready of each advertisement, by name.
-func judgeAdvertisements(o *bgpObjects) map[string]metav1.Condition {
+// evaluateAdvertisements returns the condition Ready of each advertisement, by name.
+func evaluateAdvertisements(o *bgpObjects) map[string]metav1.Condition {
 	ads := make([]bgpAdvertisement, len(o.ads.Items))
 	known, labels := communitiesOf(o.communities.Items), make(map[string]map[string]string, len(o.pools.Items))
 	for i := range o.pools.Items {
@@ -73,9 +73,9 @@ func judgeAdvertisements(o *bgpObjects) map[string]metav1.Condition {
 		a.name, a.spec = obj.Name, &obj.Spec
 		var err error
 		if a.advertisement, err = advertisementOfBGP(obj); err != nil {
-			a.problem(reasonInvalidSelector, fmt.Sprintf("%v. The selector matches nothing until it is mended", err))
+			a.problem(reasonInvalidSelector, fmt.Sprintf("%v. The selector matches nothing until it is fixed", err))
 		}
-		a.lookUp(known, o.peers.Items)
+		a.checkReferences(known, o.peers.Items)
 		if missing := a.missing(obj.Spec.IPAddressPoolSelectors, labels); missing != "" {
 			a.problem(reasonUnknownPool, missing)
 		}
@@ -89,7 +89,7 @@ func judgeAdvertisements(o *bgpObjects) map[string]metav1.Condition {
 		}
 	}
 	for i := range ads {
-		ads[i].judgeAggregates(o.pools.Items)
+		ads[i].evaluateAggregates(o.pools.Items)
 		for _, text := range ads[i].repeated {
 			ads[i].problem(reasonRepeatedSelector, text)
 		}
@@ -98,8 +98,8 @@ func judgeAdvertisements(o *bgpObjects) map[string]metav1.Condition {
 	for i := range ads {
 		a := &ads[i]
 		c := metav1.Condition{Type: conditionReady, Status: metav1.ConditionTrue, Reason: reasonRead, Message: "The advertisement is in use", ObservedGeneration: o.ads.Items[i].Generation}
-		if a.spec.LocalPref != nil && len(o.peers.Items) > 0 && !slices.ContainsFunc(o.peers.Items, func(p v1alpha1.BGPPeer) bool { return a.tells(p.Name) && internal(&p) }) {
-			c.Message = "The advertisement is in use. None of its peers is told spec.localPref: they are external"
+		if a.spec.LocalPref != nil && len(o.peers.Items) > 0 && !slices.ContainsFunc(o.peers.Items, func(p v1alpha1.BGPPeer) bool { return a.advertisesTo(p.Name) && internal(&p) }) {
+			c.Message = "The advertisement is in use. spec.localPref is not sent to any of its peers: they are external"
 		}
 		if len(a.problems) > 0 {
 			c.Status, c.Reason, c.Message = metav1.ConditionFalse, a.reason, strings.Join(a.problems, "; ")
@@ -136,8 +136,8 @@ func communitiesOf(objects []v1alpha1.Community) map[string]map[string][]string 
 	return known
 }
 
-// lookUp checks that the objects named by the advertisement exist.
-func (a *bgpAdvertisement) lookUp(known map[string]map[string][]string, peers []v1alpha1.BGPPeer) {
+// checkReferences checks that the objects named by the advertisement exist.
+func (a *bgpAdvertisement) checkReferences(known map[string]map[string][]string, peers []v1alpha1.BGPPeer) {
 	for _, entry := range a.spec.Communities {
 		if !v1alpha1.CommunityName(entry) {
 			continue
@@ -145,7 +145,7 @@ func (a *bgpAdvertisement) lookUp(known map[string]map[string][]string, peers []
 		switch values := known[entry]; len(values) {
 		case 1:
 		case 0:
-			a.problem(reasonUnknownCommunity, fmt.Sprintf("spec.communities: no Community has the name %s: add it to one, or take it out. The advertisement announces nothing until then", entry))
+			a.problem(reasonUnknownCommunity, fmt.Sprintf("spec.communities: no Community has the name %s: add it to one, or remove it. The advertisement announces nothing until then", entry))
 		default:
 			var objects []text
 			for _, names := range values {
@@ -165,7 +165,7 @@ func (a *bgpAdvertisement) lookUp(known map[string]map[string][]string, peers []
 		}
 	}
 	if len(missing) > 0 {
-		a.problem(reasonUnknownPeer, fmt.Sprintf("spec.peers: there is no BGPPeer %s: make it, or take it out of the list", someOf(missing)))
+		a.problem(reasonUnknownPeer, fmt.Sprintf("spec.peers: there is no BGPPeer %s: create it, or remove it from the list", someOf(missing)))
 	}
 }
 
@@ -180,7 +180,7 @@ func contradict(a, b *bgpAdvertisement, o *bgpObjects) {
 	if a.localPref() == b.localPref() {
 		return
 	}
-	peer := slices.IndexFunc(o.peers.Items, func(p v1alpha1.BGPPeer) bool { return a.tells(p.Name) && b.tells(p.Name) && internal(&p) })
+	peer := slices.IndexFunc(o.peers.Items, func(p v1alpha1.BGPPeer) bool { return a.advertisesTo(p.Name) && b.advertisesTo(p.Name) && internal(&p) })
 	if peer < 0 || !slices.ContainsFunc(o.nodes, func(n *v1.Node) bool { return a.on(n) && b.on(n) }) || !together(a, b, o.services) {
 		return
 	}

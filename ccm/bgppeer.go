@@ -23,8 +23,9 @@ const (
 	reasonNotReported     = "NotReported"
 )
 
-// judgePeer returns the conditions Ready and Established of a peer, and the count of established and expected sessions.
-func judgePeer(peer *v1alpha1.BGPPeer, o *bgpObjects) (ready, established metav1.Condition, sessions string) {
+// evaluatePeer returns the conditions Ready and Established of a peer, and the count of established and expected
+// sessions.
+func evaluatePeer(peer *v1alpha1.BGPPeer, o *bgpObjects) (ready, established metav1.Condition, sessions string) {
 	var read reader
 	selectors := read.all("nodeSelectors", peer.Spec.NodeSelectors)
 	ready = metav1.Condition{Type: conditionReady, Status: metav1.ConditionTrue, Reason: reasonRead, Message: "The peer is in use", ObservedGeneration: peer.Generation}
@@ -32,10 +33,10 @@ func judgePeer(peer *v1alpha1.BGPPeer, o *bgpObjects) (ready, established metav1
 	switch err := read.err(); {
 	case err != nil:
 		ready.Status, ready.Reason = metav1.ConditionFalse, reasonInvalidSelector
-		ready.Message = fmt.Sprintf("%v. The selector matches nothing until it is mended", err)
+		ready.Message = fmt.Sprintf("%v. The selector matches nothing until it is fixed", err)
 	case peer.Spec.BFDProfile != "" && profile < 0:
 		ready.Status, ready.Reason = metav1.ConditionFalse, reasonNoBFDProfile
-		ready.Message = fmt.Sprintf("spec.bfdProfile: there is no BFDProfile %s: make it, or name another one. There is no session until then", peer.Spec.BFDProfile)
+		ready.Message = fmt.Sprintf("spec.bfdProfile: there is no BFDProfile %s: create it, or name another one. There is no session until then", peer.Spec.BFDProfile)
 	case len(read.repeated) > 0:
 		ready.Status, ready.Reason = metav1.ConditionFalse, reasonRepeatedSelector
 		ready.Message = strings.Join(read.repeated, "; ") + ". The peer is in use"
@@ -69,11 +70,11 @@ func otherTTL(peer *v1alpha1.BGPPeer, profile *v1alpha1.BFDProfile) string {
 	case least == nil:
 		return ""
 	case !linkLocal && s.TTLSecurity && *least < 255:
-		return fmt.Sprintf("minimumTtl %d of BFDProfile %s counts as 255, for ttlSecurity wants that: write 255, in a profile of the peer's own", *least, profile.Name)
+		return fmt.Sprintf("minimumTtl %d of BFDProfile %s counts as 255, because ttlSecurity requires it: write 255, in a separate profile of the peer", *least, profile.Name)
 	case !linkLocal && (s.TTLSecurity || s.EBGPMultiHop || internal(peer)):
 		return ""
 	}
-	text := fmt.Sprintf("minimumTtl %d of BFDProfile %s counts for nothing: over one hop BFD takes a TTL of 255 alone (RFC 5881, 5). Name a profile without it", *least, profile.Name)
+	text := fmt.Sprintf("minimumTtl %d of BFDProfile %s has no effect: over one hop BFD accepts only a TTL of 255 (RFC 5881, 5). Name a profile without it", *least, profile.Name)
 	if !linkLocal {
 		text += ", or, if the router is further away, set ebgpMultiHop"
 	}
@@ -101,14 +102,14 @@ func (s *summary) add(n *v1.Node, absent v1alpha1.Absence, bgp *v1alpha1.BGPStat
 		}
 	}
 	switch {
-	case unheard(n):
-		s.unknown = append(s.unknown, text(n.Name+": the node is not heard"))
+	case statusUnknown(n):
+		s.unknown = append(s.unknown, text(n.Name+": the node's Ready condition is Unknown"))
 	case absent == v1alpha1.AbsenceStopped:
 		s.unknown = append(s.unknown, text(n.Name+": its speaker has been stopped"))
 	case absent != "":
-		s.unknown = append(s.unknown, text(n.Name+": its speaker is not heard by the others"))
+		s.unknown = append(s.unknown, text(n.Name+": its speaker is unreachable from the others"))
 	case session == nil:
-		s.unknown = append(s.unknown, text(n.Name+": its speaker has said nothing of it; does it run with --bgp-socket?"))
+		s.unknown = append(s.unknown, text(n.Name+": its speaker reports no session; does it run with --bgp-socket?"))
 	case session.State == v1alpha1.SessionEstablished:
 		s.up++
 		if session.Reason == v1alpha1.ReasonNotConfigured {
@@ -156,7 +157,7 @@ func (s *summary) condition() metav1.Condition {
 	case len(s.unknown) > 0:
 		c.Status, c.Reason = metav1.ConditionUnknown, reasonNotReported
 	case len(s.lacks) > 0:
-		problems = []string{"not all that is asked for: " + someOf(s.lacks)}
+		problems = []string{"incomplete: " + someOf(s.lacks)}
 	default:
 		return c
 	}

@@ -34,14 +34,14 @@ type bgpStatus struct {
 	services corelisters.ServiceLister
 	nodes    corelisters.NodeLister
 	synced   []cache.InformerSynced
-	pulse    *pulse
-	kick     chan struct{}
+	liveness *liveness
+	trigger  chan struct{}
 
 	// written is the cached version of each object when its status was written. The object is not written again before
 	// the cache has a newer one.
 	written map[types.UID]string
-	// told are the problems for which an Event has been written.
-	told map[types.UID]string
+	// published are the problems for which an Event has been written.
+	published map[types.UID]string
 
 	absences absences
 	// due triggers a pass when an absent speaker starts to count.
@@ -50,10 +50,10 @@ type bgpStatus struct {
 
 func newBGPStatus(log *slog.Logger, events record.EventRecorder, c client.Client, services corelisters.ServiceLister, nodes corelisters.NodeLister) *bgpStatus {
 	b := &bgpStatus{
-		log: log, events: events, client: c, services: services, nodes: nodes, kick: make(chan struct{}, 1),
-		written: map[types.UID]string{}, told: map[types.UID]string{},
+		log: log, events: events, client: c, services: services, nodes: nodes, trigger: make(chan struct{}, 1),
+		written: map[types.UID]string{}, published: map[types.UID]string{},
 	}
-	b.due = time.AfterFunc(time.Hour, func() { kicked(b.kick) })
+	b.due = time.AfterFunc(time.Hour, func() { trigger(b.trigger) })
 	b.due.Stop()
 	return b
 }
@@ -61,8 +61,8 @@ func newBGPStatus(log *slog.Logger, events record.EventRecorder, c client.Client
 // handler triggers a pass when an object changed in a relevant field.
 func (b *bgpStatus) handler() cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(any) { kicked(b.kick) },
-		DeleteFunc: func(any) { kicked(b.kick) },
+		AddFunc:    func(any) { trigger(b.trigger) },
+		DeleteFunc: func(any) { trigger(b.trigger) },
 		UpdateFunc: func(before, after any) {
 			same := false
 			switch before := before.(type) {
@@ -70,14 +70,14 @@ func (b *bgpStatus) handler() cache.ResourceEventHandler {
 				same = !serviceMatters(before, after.(*v1.Service))
 			case *v1.Node:
 				after := after.(*v1.Node)
-				same = labels.Equals(before.Labels, after.Labels) && unheard(before) == unheard(after)
+				same = labels.Equals(before.Labels, after.Labels) && statusUnknown(before) == statusUnknown(after)
 			case *v1alpha1.IPAddressPool:
 				same = !poolMatters(before, after.(*v1alpha1.IPAddressPool))
 			case *v1alpha1.SpeakerStatus:
 				same = reflect.DeepEqual(before.Status, after.(*v1alpha1.SpeakerStatus).Status) // trimmed
 			}
 			if !same {
-				kicked(b.kick)
+				trigger(b.trigger)
 			}
 		},
 	}
@@ -86,7 +86,7 @@ func (b *bgpStatus) handler() cache.ResourceEventHandler {
 // Run returns when ctx ends.
 func (b *bgpStatus) Run(ctx context.Context) error {
 	slow := time.AfterFunc(15*time.Second, func() {
-		b.log.Error("still waiting for the first list of BGP's objects: their conditions are not written until then",
+		b.log.Error("waiting for the initial lists of BGP objects: their conditions are not written until then",
 			"remediation", "apply deploy/ironlb.yaml, or upgrade the Helm release")
 	})
 	synced := cache.WaitForCacheSync(ctx.Done(), b.synced...)
@@ -104,16 +104,16 @@ func (b *bgpStatus) Run(ctx context.Context) error {
 			return nil
 		default:
 			if err.Error() != failed {
-				b.log.Warn("status of BGP's objects not written; trying again", "error", err, "remediation", "if it is forbidden or invalid, apply deploy/ironlb.yaml, or upgrade the Helm release")
+				b.log.Warn("writing the status of BGP objects failed, retrying", "error", err, "remediation", "if it is forbidden or invalid, apply deploy/ironlb.yaml, or upgrade the Helm release")
 			}
 			failed = err.Error()
-			b.pulse.beat("bgp")
+			b.liveness.tick("bgp")
 			if !sleep(ctx, max(retry.Step(), sumEvery)) {
 				return nil
 			}
 			continue
 		}
-		if !sleep(ctx, sumEvery) || !b.pulse.wait(ctx, "bgp", b.kick) {
+		if !sleep(ctx, sumEvery) || !b.liveness.wait(ctx, "bgp", b.trigger) {
 			return nil
 		}
 	}
@@ -159,14 +159,14 @@ func (b *bgpStatus) pass(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b.noteAbsent(&o)
-	written, told := b.written, b.told
-	b.written, b.told = map[types.UID]string{}, map[types.UID]string{}
+	b.recordAbsent(&o)
+	written, published := b.written, b.published
+	b.written, b.published = map[types.UID]string{}, map[types.UID]string{}
 	var errs []error
 	for i := range o.peers.Items {
 		peer := &o.peers.Items[i]
-		ready, established, sessions := judgePeer(peer, &o)
-		b.tell(peer, ready, told)
+		ready, established, sessions := evaluatePeer(peer, &o)
+		b.publish(peer, ready, published)
 		differs := meta.SetStatusCondition(&peer.Status.Conditions, ready)
 		differs = meta.SetStatusCondition(&peer.Status.Conditions, established) || differs || peer.Status.Sessions != sessions
 		peer.Status.Sessions = sessions
@@ -174,10 +174,10 @@ func (b *bgpStatus) pass(ctx context.Context) error {
 			errs = append(errs, b.write(ctx, peer, peer.Status, written))
 		}
 	}
-	ready := judgeAdvertisements(&o)
+	ready := evaluateAdvertisements(&o)
 	for i := range o.ads.Items {
 		ad := &o.ads.Items[i]
-		b.tell(ad, ready[ad.Name], told)
+		b.publish(ad, ready[ad.Name], published)
 		if meta.SetStatusCondition(&ad.Status.Conditions, ready[ad.Name]) {
 			errs = append(errs, b.write(ctx, ad, ad.Status, written))
 		}
@@ -185,13 +185,13 @@ func (b *bgpStatus) pass(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// tell writes an Event about a configuration that cannot be used, once per change. The speakers write the Events about
-// sessions.
-func (b *bgpStatus) tell(obj client.Object, ready metav1.Condition, told map[types.UID]string) {
+// publish writes an Event about a configuration that cannot be used, once per change. The speakers write the Events
+// about sessions.
+func (b *bgpStatus) publish(obj client.Object, ready metav1.Condition, before map[types.UID]string) {
 	if ready.Status != metav1.ConditionFalse {
 		return
 	}
-	if b.told[obj.GetUID()] = ready.Message; told[obj.GetUID()] != ready.Message {
+	if b.published[obj.GetUID()] = ready.Message; before[obj.GetUID()] != ready.Message {
 		b.events.Event(obj, v1.EventTypeWarning, ready.Reason, ready.Message)
 	}
 }

@@ -58,11 +58,13 @@ func rack(name string) func(*v1.Node) {
 	return func(n *v1.Node) { n.Labels = map[string]string{"rack": name} }
 }
 
-func said(c metav1.Condition) string { return fmt.Sprintf("%s %s: %s", c.Status, c.Reason, c.Message) }
+func conditionText(c metav1.Condition) string {
+	return fmt.Sprintf("%s %s: %s", c.Status, c.Reason, c.Message)
+}
 
-// TestJudgePeer: the sessions of a peer are aggregated over the nodes that should have one and run a speaker.
-func TestJudgePeer(t *testing.T) {
-	notHeard := func(n *v1.Node) {
+// TestEvaluatePeer: the sessions of a peer are aggregated over the nodes that should have one and run a speaker.
+func TestEvaluatePeer(t *testing.T) {
+	readyUnknown := func(n *v1.Node) {
 		n.Status.Conditions = []v1.NodeCondition{{Type: v1.NodeReady, Status: v1.ConditionUnknown}}
 	}
 	inRack := func(op metav1.LabelSelectorOperator, values ...string) func(*v1alpha1.BGPPeer) {
@@ -81,13 +83,13 @@ func TestJudgePeer(t *testing.T) {
 		{name: "all up, and a node without a speaker", peer: bgpPeer("tor"), nodes: []*v1.Node{node("a"), node("b"), node("control")},
 			speakers: []v1alpha1.SpeakerStatus{speaker("a", "tor=Established"), speaker("b", "other=Idle", "tor=Established")},
 			want:     "True Established: 2 of 2 nodes", count: "2/2"},
-		{name: "up, without all that is asked for", peer: bgpPeer("tor"), nodes: []*v1.Node{node("a"), node("b")},
+		{name: "up, incomplete", peer: bgpPeer("tor"), nodes: []*v1.Node{node("a"), node("b")},
 			speakers: []v1alpha1.SpeakerStatus{speaker("a", "tor=Established/Refused/as it was before"), speaker("b", "tor=Established/NotConfigured/no IPv6 InternalIP")},
-			want:     "True Established: 2 of 2 nodes: not all that is asked for: b: no IPv6 InternalIP", count: "2/2"},
+			want:     "True Established: 2 of 2 nodes: incomplete: b: no IPv6 InternalIP", count: "2/2"},
 		{name: "up, without BFD", peer: bgpPeer("tor"), nodes: []*v1.Node{node("a"), node("b"), node("c"), node("d")},
 			speakers: []v1alpha1.SpeakerStatus{speaker("a", "tor=Established//+BFD: a TTL of 63, and 254 is the least"), speaker("b", "tor=Established"),
 				speaker("c", "tor=Established/NotConfigured/no IPv6 InternalIP+BFD: no packet"), speaker("d", "tor=Established//+BFD: ")},
-			want: "True Established: 4 of 4 nodes: not all that is asked for: a: BFD is not up: a TTL of 63, and 254 is the least, c: BFD is not up: no packet, " +
+			want: "True Established: 4 of 4 nodes: incomplete: a: BFD is not up: a TTL of 63, and 254 is the least, c: BFD is not up: no packet, " +
 				"c: no IPv6 InternalIP, d: BFD is not up: BFDNotUp", count: "4/4"},
 		{name: "one down", peer: bgpPeer("tor"), nodes: []*v1.Node{node("a"), node("b"), node("c")},
 			speakers: []v1alpha1.SpeakerStatus{speaker("a", "tor=Established"), speaker("b", "tor=Established"), speaker("c", "tor=Active/WrongASN/the router has AS 65001, the BGPPeer says 65002")},
@@ -95,16 +97,16 @@ func TestJudgePeer(t *testing.T) {
 		{name: "down for different reasons", peer: bgpPeer("tor"), nodes: []*v1.Node{node("a"), node("b")},
 			speakers: []v1alpha1.SpeakerStatus{speaker("b", "tor=Active/Refused/connection refused"), speaker("a", "tor=Connect")},
 			want:     "False SessionsDown: 0 of 2 nodes: a: Connect, b: Refused: connection refused", count: "0/2"},
-		{name: "one not reported, one not heard", peer: bgpPeer("tor"), nodes: []*v1.Node{node("a"), node("b"), node("c", notHeard)},
+		{name: "one not reported, one with Ready Unknown", peer: bgpPeer("tor"), nodes: []*v1.Node{node("a"), node("b"), node("c", readyUnknown)},
 			speakers: []v1alpha1.SpeakerStatus{speaker("a", "tor=Established"), speaker("b"), speaker("c", "tor=Established")},
-			want:     "Unknown NotReported: 1 of 3 nodes: b: its speaker has said nothing of it; does it run with --bgp-socket?, c: the node is not heard", count: "1/3"},
-		{name: "speakers that are gone", peer: bgpPeer("tor"), nodes: []*v1.Node{node("a"), node("b"), node("c", notHeard)},
+			want:     "Unknown NotReported: 1 of 3 nodes: b: its speaker reports no session; does it run with --bgp-socket?, c: the node's Ready condition is Unknown", count: "1/3"},
+		{name: "absent speakers", peer: bgpPeer("tor"), nodes: []*v1.Node{node("a"), node("b"), node("c", readyUnknown)},
 			speakers: []v1alpha1.SpeakerStatus{speaker("a", "tor=Established"), speaker("b", "tor=Active/Refused/no"), speaker("c", "tor=Established")},
 			absent:   map[string]v1alpha1.Absence{"a": v1alpha1.AbsenceSilent, "b": v1alpha1.AbsenceStopped, "c": v1alpha1.AbsenceSilent},
-			want:     "Unknown NotReported: 0 of 3 nodes: a: its speaker is not heard by the others, b: its speaker has been stopped, c: the node is not heard", count: "0/3"},
+			want:     "Unknown NotReported: 0 of 3 nodes: a: its speaker is unreachable from the others, b: its speaker has been stopped, c: the node's Ready condition is Unknown", count: "0/3"},
 		{name: "down counts more than unknown", peer: bgpPeer("tor"), nodes: []*v1.Node{node("a"), node("b")},
 			speakers: []v1alpha1.SpeakerStatus{speaker("a"), speaker("b", "tor=Idle/Duplicate/as BGPPeer six")},
-			want:     "False Duplicate: 0 of 2 nodes: b: Duplicate: as BGPPeer six, a: its speaker has said nothing of it; does it run with --bgp-socket?", count: "0/2"},
+			want:     "False Duplicate: 0 of 2 nodes: b: Duplicate: as BGPPeer six, a: its speaker reports no session; does it run with --bgp-socket?", count: "0/2"},
 		{name: "selected nodes only", peer: bgpPeer("tor", inRack(metav1.LabelSelectorOpIn, "1")), nodes: []*v1.Node{node("a", rack("1")), node("b", rack("2"))},
 			speakers: []v1alpha1.SpeakerStatus{speaker("a", "tor=Established"), speaker("b")},
 			want:     "True Established: 1 of 1 nodes", count: "1/1"},
@@ -114,7 +116,7 @@ func TestJudgePeer(t *testing.T) {
 		{name: "no speaker", peer: bgpPeer("tor"), nodes: []*v1.Node{node("a")}, want: "False NoNode: No speaker has reported yet", count: "0/0"},
 		{name: "bad selector", peer: bgpPeer("tor", inRack("Like")), nodes: []*v1.Node{node("a", rack("1"))}, speakers: []v1alpha1.SpeakerStatus{speaker("a")},
 			want: "False NoNode: No node with a speaker matches spec.nodeSelectors: widen them, or label a node", count: "0/0",
-			ready: `False InvalidSelector: spec.nodeSelectors[0]: "Like" is not a valid label selector operator. The selector matches nothing until it is mended`},
+			ready: `False InvalidSelector: spec.nodeSelectors[0]: "Like" is not a valid label selector operator. The selector matches nothing until it is fixed`},
 		{name: "a selector twice", peer: bgpPeer("tor", inRack(metav1.LabelSelectorOpIn, "1"), func(p *v1alpha1.BGPPeer) {
 			p.Spec.NodeSelectors = append(p.Spec.NodeSelectors, p.Spec.NodeSelectors[0])
 		}), nodes: []*v1.Node{node("a", rack("1"))}, speakers: []v1alpha1.SpeakerStatus{speaker("a", "tor=Established")},
@@ -123,27 +125,27 @@ func TestJudgePeer(t *testing.T) {
 		{name: "no profile", peer: bgpPeer("tor", func(p *v1alpha1.BGPPeer) { p.Spec.BFDProfile = "fast" }), nodes: []*v1.Node{node("a")},
 			speakers: []v1alpha1.SpeakerStatus{speaker("a", "tor=Idle/NotConfigured/no profile")},
 			want:     "False NotConfigured: 0 of 1 nodes: a: NotConfigured: no profile", count: "0/1",
-			ready: "False NoBFDProfile: spec.bfdProfile: there is no BFDProfile fast: make it, or name another one. There is no session until then"},
+			ready: "False NoBFDProfile: spec.bfdProfile: there is no BFDProfile fast: create it, or name another one. There is no session until then"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			o := bgpObjects{nodes: tt.nodes, speakers: v1alpha1.SpeakerStatusList{Items: tt.speakers}, absent: tt.absent}
-			ready, established, count := judgePeer(&tt.peer, &o)
-			expect(t, said(established), tt.want)
+			ready, established, count := evaluatePeer(&tt.peer, &o)
+			expect(t, conditionText(established), tt.want)
 			expect(t, count, tt.count)
 			if tt.ready == "" {
 				tt.ready = "True Read: The peer is in use"
 			}
-			expect(t, said(ready), tt.ready)
+			expect(t, conditionText(ready), tt.ready)
 		})
 	}
 }
 
-// TestJudgeMinimumTTL: a minimumTtl that is not the effective one is reported in Ready, and is not an error.
-func TestJudgeMinimumTTL(t *testing.T) {
+// TestEvaluateMinimumTTL: a minimumTtl that is not the effective one is reported in Ready, and is not an error.
+func TestEvaluateMinimumTTL(t *testing.T) {
 	const (
 		inUse   = "True Read: The peer is in use"
-		nothing = ". minimumTtl 250 of BFDProfile far counts for nothing: over one hop BFD takes a TTL of 255 alone (RFC 5881, 5). Name a profile without it"
-		as255   = ". minimumTtl 250 of BFDProfile far counts as 255, for ttlSecurity wants that: write 255, in a profile of the peer's own"
+		nothing = ". minimumTtl 250 of BFDProfile far has no effect: over one hop BFD accepts only a TTL of 255 (RFC 5881, 5). Name a profile without it"
+		as255   = ". minimumTtl 250 of BFDProfile far counts as 255, because ttlSecurity requires it: write 255, in a separate profile of the peer"
 	)
 	type spec = v1alpha1.BGPPeerSpec
 	external := func(s *spec) { s.PeerASN = ptr.To[int64](65000) }
@@ -182,8 +184,8 @@ func TestJudgeMinimumTTL(t *testing.T) {
 			for name, least := range map[string]*int32{"near": nil, "far": ptr.To[int32](250), "255": ptr.To[int32](255)} {
 				o.profiles.Items = append(o.profiles.Items, v1alpha1.BFDProfile{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.BFDProfileSpec{MinimumTTL: least}})
 			}
-			ready, _, _ := judgePeer(&peer, &o)
-			expect(t, said(ready), tt.want)
+			ready, _, _ := evaluatePeer(&peer, &o)
+			expect(t, conditionText(ready), tt.want)
 		})
 	}
 }
@@ -205,9 +207,9 @@ func poolNamed(name string, addresses ...string) v1alpha1.IPAddressPool {
 	return v1alpha1.IPAddressPool{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.IPAddressPoolSpec{Addresses: addresses}}
 }
 
-// TestJudgeAdvertisements: which parts of an advertisement cannot be used as written, and which two advertisements
+// TestEvaluateAdvertisements: which parts of an advertisement cannot be used as written, and which two advertisements
 // conflict.
-func TestJudgeAdvertisements(t *testing.T) {
+func TestEvaluateAdvertisements(t *testing.T) {
 	type spec = v1alpha1.BGPAdvertisementSpec
 	communities := func(entries ...string) func(*spec) { return func(s *spec) { s.Communities = entries } }
 	peers := func(names ...string) func(*spec) { return func(s *spec) { s.Peers = names } }
@@ -255,35 +257,35 @@ func TestJudgeAdvertisements(t *testing.T) {
 		{"wider than the second pool", []v1alpha1.BGPAdvertisement{bgpAd("a", length(24), poolNames("more"))}, []string{tooWide + wideMore}},
 		{"of some Services", []v1alpha1.BGPAdvertisement{bgpAd("a", length(28), services("web"))},
 			[]string{"False AggregateOfSomeServices: spec.aggregationLength: 28, but spec.serviceSelectors is for some Services, and the " +
-				"prefix has addresses of others, too: write 32, or take the selectors out"}},
+				"prefix has addresses of others, too: write 32, or remove the selectors"}},
 		{"a selector twice", []v1alpha1.BGPAdvertisement{bgpAd("a", on("1"), func(s *spec) {
 			s.NodeSelectors = append(s.NodeSelectors, s.NodeSelectors[0])
 		})}, []string{"False RepeatedSelector: spec.nodeSelectors[1] is the same as [0]: remove one of them, or correct it"}},
 		{"plain", []v1alpha1.BGPAdvertisement{bgpAd("a")}, []string{inUse}},
 		{"all there", []v1alpha1.BGPAdvertisement{bgpAd("a", communities("65000:1", "gold"), peers("in", "ex"), pref(200))}, []string{inUse}},
 		{"unknown community", []v1alpha1.BGPAdvertisement{bgpAd("a", communities("silver"))},
-			[]string{"False UnknownCommunity: spec.communities: no Community has the name silver: add it to one, or take it out. The advertisement announces nothing until then"}},
+			[]string{"False UnknownCommunity: spec.communities: no Community has the name silver: add it to one, or remove it. The advertisement announces nothing until then"}},
 		{"community of two values", []v1alpha1.BGPAdvertisement{bgpAd("a", communities("twice"))},
 			[]string{"False UnknownCommunity: spec.communities: twice has different values in the Communities one, two: make them equal, or rename one. The advertisement announces nothing until then"}},
 		{"unknown peers", []v1alpha1.BGPAdvertisement{bgpAd("a", peers("in", "x", "y"))},
-			[]string{"False UnknownPeer: spec.peers: there is no BGPPeer x, y: make it, or take it out of the list"}},
+			[]string{"False UnknownPeer: spec.peers: there is no BGPPeer x, y: create it, or remove it from the list"}},
 		{"bad selector and unknown peer", []v1alpha1.BGPAdvertisement{bgpAd("a", peers("x"), func(s *spec) {
 			s.ServiceSelectors = []metav1.LabelSelector{{}, {MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app", Operator: "Like"}}}}
-		})}, []string{`False InvalidSelector: spec.serviceSelectors[1]: "Like" is not a valid label selector operator. The selector matches nothing until it is mended; ` +
-			"spec.peers: there is no BGPPeer x: make it, or take it out of the list"}},
+		})}, []string{`False InvalidSelector: spec.serviceSelectors[1]: "Like" is not a valid label selector operator. The selector matches nothing until it is fixed; ` +
+			"spec.peers: there is no BGPPeer x: create it, or remove it from the list"}},
 		{"unknown pool", []v1alpha1.BGPAdvertisement{bgpAd("a", poolNames("routd"))},
-			[]string{"False UnknownPool: spec.ipAddressPools: there is no IPAddressPool routd: make it, or take it out of the list. The advertisement is for no address until then"}},
+			[]string{"False UnknownPool: spec.ipAddressPools: there is no IPAddressPool routd: create it, or remove it from the list. The advertisement selects no addresses until then"}},
 		{"one pool of two unknown", []v1alpha1.BGPAdvertisement{bgpAd("a", poolNames("routd", "lan"))},
-			[]string{"False UnknownPool: spec.ipAddressPools: there is no IPAddressPool routd: make it, or take it out of the list. The advertisement is in use for the other pools"}},
+			[]string{"False UnknownPool: spec.ipAddressPools: there is no IPAddressPool routd: create it, or remove it from the list. The advertisement is in use for the other pools"}},
 		{"pool selectors", []v1alpha1.BGPAdvertisement{bgpAd("a", poolsWith("In", "lan"))}, []string{inUse}},
 		{"pool selector that matches nothing", []v1alpha1.BGPAdvertisement{bgpAd("a", poolsWith("In", "lan", "wan"))},
-			[]string{"False UnknownPool: spec.ipAddressPoolSelectors[1]: no IPAddressPool matches: label one, or take the selector out. The advertisement is in use for the other pools"}},
+			[]string{"False UnknownPool: spec.ipAddressPoolSelectors[1]: no IPAddressPool matches: label one, or remove the selector. The advertisement is in use for the other pools"}},
 		{"bad pool selector", []v1alpha1.BGPAdvertisement{bgpAd("a", poolsWith("Like", "lan"))},
-			[]string{`False InvalidSelector: spec.ipAddressPoolSelectors[0]: "Like" is not a valid label selector operator. The selector matches nothing until it is mended`}},
+			[]string{`False InvalidSelector: spec.ipAddressPoolSelectors[0]: "Like" is not a valid label selector operator. The selector matches nothing until it is fixed`}},
 		{"no node", []v1alpha1.BGPAdvertisement{bgpAd("a", on("3"))},
 			[]string{"False NoNode: spec.nodeSelectors: no node matches: widen them, or label a node. The advertisement announces nothing until then"}},
 		{"localPref for external peers", []v1alpha1.BGPAdvertisement{bgpAd("a", pref(200), peers("ex"))},
-			[]string{"True Read: The advertisement is in use. None of its peers is told spec.localPref: they are external"}},
+			[]string{"True Read: The advertisement is in use. spec.localPref is not sent to any of its peers: they are external"}},
 
 		{"two values of localPref", []v1alpha1.BGPAdvertisement{bgpAd("a", pref(200)), bgpAd("b", pref(300))},
 			[]string{conflict(200, "b", 300, "lan", "in"), conflict(300, "a", 200, "lan", "in")}},
@@ -318,9 +320,9 @@ func TestJudgeAdvertisements(t *testing.T) {
 				{ObjectMeta: metav1.ObjectMeta{Name: "one"}, Spec: v1alpha1.CommunitySpec{Communities: []v1alpha1.NamedCommunity{{Name: "gold", Value: "65000:2"}, {Name: "twice", Value: "65000:3"}}}},
 				{ObjectMeta: metav1.ObjectMeta{Name: "two"}, Spec: v1alpha1.CommunitySpec{Communities: []v1alpha1.NamedCommunity{{Name: "gold", Value: "65000:2"}, {Name: "twice", Value: "65000:4"}}}},
 			}
-			got := judgeAdvertisements(&o)
+			got := evaluateAdvertisements(&o)
 			for i, want := range tt.want {
-				expect(t, said(got[tt.ads[i].Name]), want)
+				expect(t, conditionText(got[tt.ads[i].Name]), want)
 			}
 		})
 	}

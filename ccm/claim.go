@@ -31,7 +31,7 @@ func keyOf(svc metav1.Object) pools.ServiceKey {
 	return pools.ServiceKey{Namespace: svc.GetNamespace(), Name: svc.GetName()}
 }
 
-// claimOf parses what the Service asks for and what it holds by its own record. It never fails: an unparsable field
+// claimOf parses what the Service requests and what it holds by its own record. It never fails: an unparsable field
 // makes the claim Invalid.
 func (s *Settings) claimOf(svc *v1.Service) pools.Claim {
 	c := pools.Claim{
@@ -42,7 +42,7 @@ func (s *Settings) claimOf(svc *v1.Service) pools.Claim {
 		Held:    s.heldBy(svc),
 		Lost:    s.lostBy(svc),
 	}
-	askReallocation(&c, askedReallocation(svc), reallocationIn(svc))
+	requestReallocation(&c, requestedReallocation(svc), reallocationIn(svc))
 	for _, f := range svc.Spec.IPFamilies {
 		if f == v1.IPv6Protocol {
 			c.Families = append(c.Families, pools.IPv6)
@@ -68,10 +68,10 @@ func (s *Settings) claimOf(svc *v1.Service) pools.Claim {
 	var bad []string
 	c.Pool = annotated(svc, v1alpha1.AnnotationPool, metallbPool, &bad)
 	c.SharingKey = annotated(svc, annotationSharingKey, metallbSharingKey, &bad)
-	c.Addresses = askedAddresses(svc, &bad)
+	c.Addresses = requestedAddresses(svc, &bad)
 	c.Invalid = strings.Join(bad, "; ")
 	if !s.wants(svc) {
-		return standstill(c, c.Held)
+		return unchangedClaim(c, c.Held)
 	}
 	return c
 }
@@ -99,11 +99,11 @@ func annotated(svc *v1.Service, ours, synonym string, bad *[]string) string {
 	return cmp.Or(a, b)
 }
 
-// askedAddresses parses the addresses requested by annotation, by its synonym or by spec.loadBalancerIP. All given
+// requestedAddresses parses the addresses requested by annotation, by its synonym or by spec.loadBalancerIP. All given
 // fields must name the same addresses, in any notation.
-func askedAddresses(svc *v1.Service, bad *[]string) []netip.Addr {
+func requestedAddresses(svc *v1.Service, bad *[]string) []netip.Addr {
 	var first, text string // the field read first, and its text
-	var asked []netip.Addr
+	var requested []netip.Addr
 	for _, f := range []struct{ name, text string }{
 		{"annotation " + v1alpha1.AnnotationAddresses, svc.Annotations[v1alpha1.AnnotationAddresses]},
 		{"annotation " + metallbAddresses, svc.Annotations[metallbAddresses]},
@@ -115,12 +115,12 @@ func askedAddresses(svc *v1.Service, bad *[]string) []netip.Addr {
 		also := parseAddresses(f.text, f.name, bad)
 		switch {
 		case first == "":
-			first, text, asked = f.name, f.text, also
-		case !sameSet(asked, also):
+			first, text, requested = f.name, f.text, also
+		case !sameSet(requested, also):
 			*bad = append(*bad, fmt.Sprintf("%s is %q, but %s is %q: remove one of them", first, text, f.name, f.text))
 		}
 	}
-	return asked
+	return requested
 }
 
 func sameSet(a, b []netip.Addr) bool {
@@ -166,7 +166,8 @@ func (s *Settings) heldBy(svc *v1.Service) []pools.Address {
 }
 
 // lostBy returns the addresses in IronLB's record of a Service that its status does not show: another writer wiped or
-// replaced them. A Service that is no longer served has lost nothing (former).
+// replaced them. A Service that is no longer served has lost nothing
+// (previouslymanaged.go).
 func (s *Settings) lostBy(svc *v1.Service) []pools.Address {
 	if !s.wants(svc) {
 		return nil

@@ -103,12 +103,12 @@ func TestInvalidClaims(t *testing.T) {
 		svc  *v1.Service
 		want []string // parts of Claim.Invalid; none: valid
 	}{
-		"nothing asked":            {serviceFor("s"), nil},
+		"nothing requested":        {serviceFor("s"), nil},
 		"field only":               {serviceFor("s", func(s *v1.Service) { s.Spec.LoadBalancerIP = "192.0.2.1" }), nil},
 		"field and the same":       {serviceFor("s", annotate("ironlb.io/ips", "192.0.2.1"), func(s *v1.Service) { s.Spec.LoadBalancerIP = "192.0.2.1" }), nil},
 		"both spellings":           {serviceFor("s", annotate("ironlb.io/ips", "192.0.2.1", "metallb.io/loadBalancerIPs", "192.0.2.1")), nil},
 		"two ways to write a list": {serviceFor("s", annotate("ironlb.io/ips", "192.0.2.1, 2001:db8::1", "metallb.io/loadBalancerIPs", "2001:DB8:0::1,192.0.2.1")), nil},
-		"the field beside a list of one": {serviceFor("s", annotate("metallb.io/loadBalancerIPs", " 2001:db8:0:0::1"), func(s *v1.Service) {
+		"the field and a list of one": {serviceFor("s", annotate("metallb.io/loadBalancerIPs", " 2001:db8:0:0::1"), func(s *v1.Service) {
 			s.Spec.LoadBalancerIP = "2001:db8::1"
 		}), nil},
 		"one more": {serviceFor("s", annotate("ironlb.io/ips", "192.0.2.1", "metallb.io/loadBalancerIPs", "192.0.2.1,2001:db8::1")),
@@ -133,7 +133,7 @@ func TestInvalidClaims(t *testing.T) {
 		}
 		for _, part := range c.want {
 			if !strings.Contains(got, part) {
-				t.Errorf("%s: %q does not say %q", name, got, part)
+				t.Errorf("%s: %q does not contain %q", name, got, part)
 			}
 		}
 	}

@@ -56,27 +56,27 @@ func (c *classController) concerns(svc *v1.Service) bool {
 	unowned := svc.Spec.Type != v1.ServiceTypeLoadBalancer && svc.DeletionTimestamp == nil &&
 		recorded(svc) && !servicehelper.HasLBFinalizer(svc)
 	return r.settings.classed(svc) || has(svc, finalizer) || unowned ||
-		!r.settings.classless(svc) && (r.settings.OnlyClass || balanced(svc)) && (recorded(svc) || r.ledger.knows(svc))
+		!r.settings.classless(svc) && (r.settings.OnlyClass || balanced(svc)) && (recorded(svc) || r.ledger.hasEntry(svc))
 }
 
 // handler queues the Services of this controller. A change of the status alone counts only on Services that are not
-// served: see drift for the others.
+// served: see divergence for the others.
 func (c *classController) handler() cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
-		AddFunc: func(o any) { c.see(o.(*v1.Service)) },
+		AddFunc: func(o any) { c.enqueue(o.(*v1.Service)) },
 		UpdateFunc: func(b, a any) {
 			before, after := b.(*v1.Service), a.(*v1.Service)
 			if before.UID != after.UID || !equality.Semantic.DeepEqual(before.Spec, after.Spec) ||
 				!maps.Equal(before.Labels, after.Labels) || !maps.Equal(before.Annotations, after.Annotations) ||
 				before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() || has(before, finalizer) != has(after, finalizer) ||
 				!c.registrar.settings.wants(after) && !equality.Semantic.DeepEqual(before.Status.LoadBalancer, after.Status.LoadBalancer) {
-				c.see(after)
+				c.enqueue(after)
 			}
 		},
 	}
 }
 
-func (c *classController) see(svc *v1.Service) {
+func (c *classController) enqueue(svc *v1.Service) {
 	if c.concerns(svc) {
 		c.queue.Add(keyOf(svc))
 	}
@@ -137,7 +137,7 @@ func (c *classController) decide(ctx context.Context, svc *v1.Service) error {
 	case !c.concerns(svc):
 		return nil
 	case balanced(svc):
-		return r.former(ctx, svc)
+		return r.keepPreviouslyManaged(ctx, svc)
 	}
 	return r.cleanUp(ctx, svc)
 }
@@ -155,7 +155,7 @@ func (c *classController) dropFinalizer(ctx context.Context, svc *v1.Service) er
 		_, err = c.registrar.patch(ctx, svc, have, patch)
 	}
 	if err != nil && !gone(err) {
-		return fmt.Errorf("taking the finalizer off Service %s: %w", keyOf(svc), err)
+		return fmt.Errorf("removing the finalizer from Service %s: %w", keyOf(svc), err)
 	}
 	return nil
 }

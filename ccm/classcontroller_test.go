@@ -33,7 +33,7 @@ func TestClassController(t *testing.T) {
 	informer := core.Core().V1().Services().Informer()
 	for _, h := range []func() error{
 		func() error { _, err := informer.AddEventHandler(c.classes.handler()); return err },
-		func() error { _, err := informer.AddEventHandler(c.drift.handler(ctx)); return err },
+		func() error { _, err := informer.AddEventHandler(c.divergence.handler(ctx)); return err },
 	} {
 		if err := h(); err != nil {
 			t.Fatal(err)
@@ -144,8 +144,8 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// TestStaleCache: a decision is compared with the last write, not with an older object.
-func TestStaleCache(t *testing.T) {
+// TestOutdatedCache: a decision is compared with the last write, not with an older object.
+func TestOutdatedCache(t *testing.T) {
 	d := newDesk(t, "203.0.113.4/31")
 	d.adopt()
 	svc := serviceFor("s", annotate("ironlb.io/ips", "203.0.113.4"), func(s *v1.Service) { s.ResourceVersion = "5" })

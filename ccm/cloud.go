@@ -34,23 +34,23 @@ const ProviderName = "ironlb"
 
 // Cloud is the cloudprovider.Interface. It supports only load balancers.
 type Cloud struct {
-	log       *slog.Logger
-	events    record.EventRecorder
-	core      informers.SharedInformerFactory
-	kinds     ctrlcache.Cache // of IronLB's kinds
-	client    client.Client   // reads from kinds
-	settings  Settings
-	ledger    *ledger
-	registrar *registrar
-	waker     *waker
-	classes   *classController
-	drift     *drift
-	pulse     *pulse
-	leads     atomic.Bool
-	lease     *lease // nil without leader election
-	outage    *outage
-	pools     atomic.Pointer[poolStatus] // once started
-	fatal     func(error)
+	log        *slog.Logger
+	events     record.EventRecorder
+	core       informers.SharedInformerFactory
+	kinds      ctrlcache.Cache // of IronLB's kinds
+	client     client.Client   // reads from kinds
+	settings   Settings
+	ledger     *ledger
+	registrar  *registrar
+	requeuer   *requeuer
+	classes    *classController
+	divergence *divergence
+	liveness   *liveness
+	leads      atomic.Bool
+	lease      *lease // nil without leader election
+	outage     *outage
+	pools      atomic.Pointer[poolStatus] // once started
+	fatal      func(error)
 }
 
 // New prepares the cloud and starts nothing. fatal is called when a task fails permanently; it should end the process.
@@ -65,9 +65,9 @@ func New(config *cloudconfig.CompletedConfig, settings Settings, log *slog.Logge
 	if err := v1alpha1.AddToScheme(sch); err != nil {
 		return nil, fmt.Errorf("registering the kinds of %s: %w", v1alpha1.GroupVersion, err)
 	}
-	away := &outage{}
-	config.Kubeconfig.Wrap(away.wrap) // before all clients, inside the gate
-	lease, err := leaseOf(config)     // first: it puts the gate before all other clients
+	apiOutage := &outage{}
+	config.Kubeconfig.Wrap(apiOutage.wrap) // before all clients, inside the gate
+	lease, err := leaseOf(config)          // first: it puts the gate before all other clients
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +84,7 @@ func New(config *cloudconfig.CompletedConfig, settings Settings, log *slog.Logge
 		kinds:    kinds,
 		client:   cl,
 		lease:    lease,
-		outage:   away,
+		outage:   apiOutage,
 		fatal:    fatal,
 	}
 	c.prepare(config.ClientBuilder.ClientOrDie(Name).CoreV1(), int(config.ComponentConfig.ServiceController.ConcurrentServiceSyncs))
@@ -105,14 +105,14 @@ func boundEvents(config *cloudconfig.CompletedConfig) {
 // prepare creates the parts that serve Services.
 func (c *Cloud) prepare(api corev1.CoreV1Interface, workers int) {
 	services := c.core.Core().V1().Services()
-	c.pulse = newPulse()
+	c.liveness = newLiveness()
 	c.ledger = newLedger(c.log, &c.settings)
 	c.registrar = &registrar{
 		log: c.log, events: c.events, settings: &c.settings, ledger: c.ledger, api: api, services: services.Lister(),
 	}
-	c.waker = &waker{ServiceInformer: services, registrar: c.registrar}
+	c.requeuer = &requeuer{ServiceInformer: services, registrar: c.registrar}
 	c.classes = newClassController(c.registrar, services.Lister(), workers)
-	c.drift = newDrift(c.registrar, c.wakeService)
+	c.divergence = newDivergence(c.registrar, c.wakeService)
 	c.ledger.wake = c.wakeService
 	c.ledger.services = func() []*v1.Service {
 		all, _ := services.Lister().List(labels.Everything()) // a cache does not fail
@@ -170,19 +170,19 @@ func ownKinds(base *rest.Config, sch *runtime.Scheme) (ctrlcache.Cache, client.C
 	return kinds, cl, nil
 }
 
-// leaveWithin is the time limit for the last writes and the release of the Lease at the end.
-const leaveWithin = 5 * time.Second
+// shutdownTimeout is the time limit for the last writes and the release of the Lease at the end.
+const shutdownTimeout = 5 * time.Second
 
-// Leave writes pending pool status and releases the Lease. Call it once, at the end of the process: nothing is written
-// after it.
-func (c *Cloud) Leave() {
-	ctx, cancel := context.WithTimeout(context.Background(), leaveWithin)
+// Shutdown writes pending pool status and releases the Lease. Call it once, at the end of the process: nothing is
+// written after it.
+func (c *Cloud) Shutdown() {
+	ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 	defer cancel()
 	if p := c.pools.Load(); p != nil && c.ledger.adopted() {
-		last, cancel := context.WithTimeout(ctx, leaveWithin/2) // the Lease is released in any case
+		last, cancel := context.WithTimeout(ctx, shutdownTimeout/2) // the Lease is released in any case
 		defer cancel()
 		if err := p.write(last); err != nil {
-			c.log.Warn("pool status not written at the end: what was freed last does not cool down", "error", err)
+			c.log.Warn("pool status not written at shutdown: the addresses freed last have no cool-down", "error", err)
 		}
 	}
 	if c.lease == nil {
@@ -206,7 +206,7 @@ func (c *Cloud) Initialize(_ cloudprovider.ControllerClientBuilder, stop <-chan 
 	}()
 	go func() {
 		if err := c.kinds.Start(ctx); err != nil {
-			c.log.Error("the cache of pools and advertisements ended", "error", err)
+			c.log.Error("the cache of pools and advertisements failed", "error", err)
 		}
 	}()
 }

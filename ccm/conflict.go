@@ -21,11 +21,11 @@ const conflictTries = 5
 
 // retryOnConflict decides about the Service. If the API server refuses the write because the Service has changed, it
 // decides again about the current Service. The controllers' own retry would be 5 s later, with a Warning. If the
-// Service is gone by then, its entry in the ledger is released.
+// Service is deleted by then, its entry in the ledger is released.
 func (r *registrar) retryOnConflict(
 	ctx context.Context, svc *v1.Service, decide func(context.Context, *v1.Service) error,
 ) error {
-	exists, err := decideAgain(ctx, r.api, svc, func(now *v1.Service) error {
+	exists, err := decideWithRetry(ctx, r.api, svc, func(now *v1.Service) error {
 		if now != svc && now.DeletionTimestamp != nil && !recorded(now) && !has(now, finalizer) {
 			return r.ledger.release(ctx, keyOf(now), now.UID) // nothing was written, so no controller cleans up
 		}
@@ -40,9 +40,9 @@ func (r *registrar) retryOnConflict(
 	return err
 }
 
-// decideAgain calls decide with the Service, and after a conflict with the current Service. exists is false if it no
-// longer exists.
-func decideAgain(
+// decideWithRetry calls decide with the Service, and after a conflict with the current Service. exists is false if it
+// no longer exists.
+func decideWithRetry(
 	ctx context.Context, api corev1.ServicesGetter, svc *v1.Service, decide func(*v1.Service) error,
 ) (exists bool, err error) {
 	for range conflictTries {
@@ -58,7 +58,7 @@ func decideAgain(
 	return true, err
 }
 
-// readService returns the Service from the API server, nil if it is gone. It uses a list, for which the controllers
+// readService returns the Service from the API server, nil if it is deleted. It uses a list, for which the controllers
 // have the permission anyway.
 func readService(ctx context.Context, api corev1.ServicesGetter, svc *v1.Service) (*v1.Service, error) {
 	opts := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, svc.Name).String()}
@@ -90,7 +90,7 @@ func errOlderCopy(svc *v1.Service) error {
 func (l *ledger) refused(svc *v1.Service) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if e := l.known[keyOf(svc)]; e != nil && e.uid == svc.UID {
+	if e := l.entries[keyOf(svc)]; e != nil && e.uid == svc.UID {
 		e.busy = false
 	}
 }
@@ -105,14 +105,14 @@ func (l *ledger) disown(svc *v1.Service) {
 		_, named := recordedFor(svc, h.Addr)
 		return named && len(l.alloc.Holders(h.Addr)) == 0
 	}
-	e := l.known[key]
+	e := l.entries[key]
 	if e == nil || e.uid != svc.UID || e.version != "" || e.unsure || !slices.ContainsFunc(l.settings.heldBy(svc), free) {
 		l.mu.Unlock()
 		return
 	}
 	l.alloc.Release(key, l.now())
-	delete(l.known, key)
+	delete(l.entries, key)
 	woken := l.alloc.Wake(l.now())
 	l.mu.Unlock()
-	l.kick(woken)
+	l.propagate(woken)
 }

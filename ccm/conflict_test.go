@@ -137,7 +137,7 @@ func (s *shop) shown(name, want string) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.expect(described(lease), map[bool]string{true: "nothing", false: want + " of pool web"}[want == ""])
+	s.expect(described(lease), map[bool]string{true: "nothing", false: want + " from pool web"}[want == ""])
 }
 
 // ofClass sets the type of a Service as the user writes it. Fields that the API server clears with it are cleared.
@@ -202,10 +202,10 @@ func TestDecidedTooLate(t *testing.T) {
 	s.shown("t", "203.0.113.5")
 }
 
-// TestClearedByNobody: the service controller hands a Service over to the class controller and removes its own
-// finalizer. The Service stops being a load balancer before the class controller serves it. The record is still
+// TestClearedByNeitherController: the service controller hands a Service over to the class controller and removes its
+// own finalizer. The Service stops being a load balancer before the class controller serves it. The record is still
 // removed.
-func TestClearedByNobody(t *testing.T) {
+func TestClearedByNeitherController(t *testing.T) {
 	s := newShop(t, "203.0.113.4/32")
 	s.sync(s.create("s"))
 	s.late = func() { s.change("s", ofClass(ptr.To(defaults.Class))) }
@@ -217,8 +217,8 @@ func TestClearedByNobody(t *testing.T) {
 	if err := s.classes.sync(t.Context(), left); err != nil {
 		t.Fatal(err)
 	}
-	if left = s.get("s"); recorded(left) || s.ledger.knows(left) {
-		t.Errorf("left behind: %+v, known %v", left.Status, s.ledger.knows(left))
+	if left = s.get("s"); recorded(left) || s.ledger.hasEntry(left) {
+		t.Errorf("residual: %+v, entry %v", left.Status, s.ledger.hasEntry(left))
 	}
 }
 
@@ -246,7 +246,7 @@ func TestReleasedTooLate(t *testing.T) {
 	s.late = func() { s.change("s", taken) }
 	r, api := Release{Log: slog.New(slog.DiscardHandler)}, s.lb.registrar.api
 	release := func(now *v1.Service) error { return r.service(t.Context(), api, now) }
-	_, err := decideAgain(t.Context(), api, s.get("s"), release)
+	_, err := decideWithRetry(t.Context(), api, s.get("s"), release)
 	if err != nil {
 		t.Fatal(err)
 	}

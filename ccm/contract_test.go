@@ -107,7 +107,7 @@ func TestNodesComeAndGo(t *testing.T) {
 		t.Errorf("wrote %q, want %q", wrote, want)
 	}
 	if len(events.Events) > 0 {
-		t.Errorf("said too: %q", <-events.Events)
+		t.Errorf("unexpected Event: %q", <-events.Events)
 	}
 }
 
@@ -120,14 +120,14 @@ func TestRecreated(t *testing.T) {
 	if err := d.api.Tracker().Delete(servicesResource, "default", "s"); err != nil {
 		t.Fatal(err)
 	}
-	anew := serviceFor("s", func(s *v1.Service) { s.UID = "2" })
+	recreated := serviceFor("s", func(s *v1.Service) { s.UID = "2" })
 	if _, exists, err := d.lb.GetLoadBalancer(t.Context(), "", old); err != nil || !exists {
 		t.Errorf("the old one: %v, %v", exists, err)
 	}
-	if _, exists, err := d.lb.GetLoadBalancer(t.Context(), "", anew); err != nil || exists {
-		t.Errorf("the new one, before its turn: %v, %v", exists, err)
+	if _, exists, err := d.lb.GetLoadBalancer(t.Context(), "", recreated); err != nil || exists {
+		t.Errorf("the new one, before its decision: %v, %v", exists, err)
 	}
-	d.expect(d.ensure(anew), "1 writes, 203.0.113.4 Proxy, Allocated")
+	d.expect(d.ensure(recreated), "1 writes, 203.0.113.4 Proxy, Allocated")
 	if err := d.lb.EnsureLoadBalancerDeleted(t.Context(), "", old); err != nil {
 		t.Fatal(err)
 	}
@@ -166,7 +166,7 @@ func TestFailingServiceBacksOff(t *testing.T) {
 			if err := store.Add(w.get(name)); err != nil {
 				t.Fatal(err)
 			}
-			p.classes.see(w.get(name))
+			p.classes.enqueue(w.get(name))
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
@@ -251,8 +251,8 @@ func TestWokenByEveryRoute(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, "203.0.113.4"},
-		"gone by force": {ask("203.0.113.4", ""), ask("203.0.113.4", ""), "AddressTaken", func(d *desk, s *v1.Service) {
-			d.ledger.vanish(t.Context(), keyOf(s), s.UID)
+		"deleted without finalizers": {ask("203.0.113.4", ""), ask("203.0.113.4", ""), "AddressTaken", func(d *desk, s *v1.Service) {
+			d.ledger.serviceDeleted(t.Context(), keyOf(s), s.UID)
 		}, "203.0.113.4"},
 		"made ClusterIP": {ask("203.0.113.4", ""), ask("203.0.113.4", ""), "AddressTaken", func(d *desk, s *v1.Service) {
 			plain(s)
@@ -275,7 +275,7 @@ func TestWokenByEveryRoute(t *testing.T) {
 		"a pool is added": {ask("203.0.113.4", ""), ask("203.0.113.6", ""), "AddressOutsidePools", func(d *desk, _ *v1.Service) {
 			d.ledger.setPools([]pools.Pool{web, {Name: "more", Ranges: ranges("203.0.113.6/32"), AutoAssign: true}})
 		}, "203.0.113.6"},
-		"a pool is renamed to what is asked for": {ask("203.0.113.4", ""), annotate("ironlb.io/ip-pool", "next"), "PoolNotFound", func(d *desk, _ *v1.Service) {
+		"a pool is renamed to the requested one": {ask("203.0.113.4", ""), annotate("ironlb.io/ip-pool", "next"), "PoolNotFound", func(d *desk, _ *v1.Service) {
 			next := web
 			next.Name = "next"
 			d.ledger.setPools([]pools.Pool{next})
@@ -304,7 +304,7 @@ func TestWokenByEveryRoute(t *testing.T) {
 func TestResync(t *testing.T) {
 	d := newDesk(t, "203.0.113.4/32", serviceFor("nobody"))
 	var woken []string
-	h := newDrift(d.lb.registrar, func(k pools.ServiceKey) { woken = append(woken, k.Name) }).handler(t.Context())
+	h := newDivergence(d.lb.registrar, func(k pools.ServiceKey) { woken = append(woken, k.Name) }).handler(t.Context())
 	s, waits, theirs := serviceFor("s"), serviceFor("waits", func(s *v1.Service) { s.UID = "2" }), serviceFor("theirs", shows(elsewhere))
 	d.ensure(s)
 	d.ensure(waits)
@@ -322,8 +322,8 @@ func TestResync(t *testing.T) {
 	}
 }
 
-// TestNothingIsSaidOfOthers: no log line, Event or write for an unmanaged Service.
-func TestNothingIsSaidOfOthers(t *testing.T) {
+// TestUnmanagedIsSilent: no log line, Event or write for an unmanaged Service.
+func TestUnmanagedIsSilent(t *testing.T) {
 	var log bytes.Buffer
 	settings := &Settings{Class: "ironlb.io/lb", OnlyClass: true, IPMode: "Proxy"}
 	for _, settings := range []*Settings{defaults, settings} {
@@ -334,7 +334,7 @@ func TestNothingIsSaidOfOthers(t *testing.T) {
 		api, events := fake.NewClientset(), record.NewFakeRecorder(10)
 		r := &registrar{log: l.log, events: events, settings: settings, ledger: l, api: api.CoreV1()}
 		classes := newClassController(r, nil, 1)
-		d := newDrift(r, func(k pools.ServiceKey) { t.Errorf("woken %s", k) })
+		d := newDivergence(r, func(k pools.ServiceKey) { t.Errorf("woken %s", k) })
 		others := []*v1.Service{
 			serviceFor("class", shows(elsewhere), func(s *v1.Service) { s.Spec.LoadBalancerClass = ptr.To("example.com/lb") }),
 			serviceFor("plain", plain),
@@ -366,7 +366,7 @@ func TestNothingIsSaidOfOthers(t *testing.T) {
 			d.handler(t.Context()).OnDelete(svc)
 		}
 		if len(api.Actions()) > 0 || len(events.Events) > 0 || log.Len() > 0 {
-			t.Errorf("wrote %v, said %d Events, logged %s", api.Actions(), len(events.Events), log.String())
+			t.Errorf("wrote %v, %d Events, logged %s", api.Actions(), len(events.Events), log.String())
 		}
 	}
 }
@@ -375,7 +375,7 @@ func TestNothingIsSaidOfOthers(t *testing.T) {
 func TestReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDesk(t, "203.0.113.4/32")
-		c := &Cloud{ledger: d.ledger, pulse: newPulse()}
+		c := &Cloud{ledger: d.ledger, liveness: newLiveness()}
 		if err := c.ready(t.Context()); err == nil {
 			t.Error("ready before it leads")
 		}
@@ -390,18 +390,18 @@ func TestReady(t *testing.T) {
 
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan bool)
-		go func() { done <- c.pulse.wait(ctx, "idle", make(chan struct{})) }()
+		go func() { done <- c.liveness.wait(ctx, "idle", make(chan struct{})) }()
 		time.Sleep(time.Hour)
-		if err := c.pulse.Check(nil); err != nil {
+		if err := c.liveness.Check(nil); err != nil {
 			t.Errorf("a loop with nothing to do: %v", err)
 		}
 		cancel()
 		if <-done {
-			t.Error("kicked by the end")
+			t.Error("triggered by the end")
 		}
-		c.pulse.beat("stuck")
-		time.Sleep(beatLimit + time.Second)
-		if err := c.pulse.Check(nil); err == nil || !strings.Contains(fmt.Sprint(err), "has not turned for") {
+		c.liveness.tick("stuck")
+		time.Sleep(stallLimit + time.Second)
+		if err := c.liveness.Check(nil); err == nil || !strings.Contains(fmt.Sprint(err), "loop stalled for") {
 			t.Errorf("got %v", err)
 		}
 	})

@@ -48,14 +48,14 @@ func startPoolController(_ app.ControllerInitContext, _ *cloudconfig.CompletedCo
 		services := c.core.Core().V1().Services()
 		specs := &poolSpecs{
 			log: c.log, ledger: c.ledger, reader: c.client, services: c.listServices,
-			started: c.waker.Start, revisit: c.waker.Revisit, strays: c.registrar.strays, release: c.registrar.releaseStrays,
-			pulse: c.pulse, kick: make(chan struct{}, 1), change: make(chan struct{}, 1),
+			started: c.requeuer.Start, revisit: c.requeuer.Revisit, unconfirmed: c.registrar.unconfirmed, release: c.registrar.releaseUnconfirmed,
+			liveness: c.liveness, trigger: make(chan struct{}, 1), change: make(chan struct{}, 1),
 		}
-		status := &poolStatus{log: c.log, ledger: c.ledger, specs: specs, client: c.client, pulse: c.pulse,
-			kick: make(chan struct{}, 1), events: c.events, told: map[types.UID]string{}}
+		status := &poolStatus{log: c.log, ledger: c.ledger, specs: specs, client: c.client, liveness: c.liveness,
+			trigger: make(chan struct{}, 1), events: c.events, published: map[types.UID]string{}}
 		synced, err := c.onChange(ctx, &v1alpha1.IPAddressPool{}, func() {
-			kicked(specs.kick)
-			kicked(status.kick)
+			trigger(specs.trigger)
+			trigger(status.trigger)
 		})
 		if err != nil {
 			return nil, false, err
@@ -69,19 +69,19 @@ func startPoolController(_ app.ControllerInitContext, _ *cloudconfig.CompletedCo
 			return nil, false, err
 		}
 		specs.synced = []cache.InformerSynced{synced, namespaces, nodes, services.Informer().HasSynced}
-		if _, err := services.Informer().AddEventHandler(c.drift.handler(ctx)); err != nil {
+		if _, err := services.Informer().AddEventHandler(c.divergence.handler(ctx)); err != nil {
 			return nil, false, fmt.Errorf("watching Services: %w", err)
 		}
 		c.ledger.poolsChanged = func() {
-			kicked(status.kick)
-			kicked(specs.change)
+			trigger(status.trigger)
+			trigger(specs.change)
 		}
-		if err := c.advise(ctx); err != nil {
+		if err := c.startWarnings(ctx); err != nil {
 			return nil, false, err
 		}
 		c.pools.Store(status)
 		c.run(ctx, PoolController, specs.Run, status.Run)
-		return checked{PoolController, c.pulse}, true, nil
+		return checked{PoolController, c.liveness}, true, nil
 	}
 }
 
@@ -124,7 +124,7 @@ func startPlacementController(_ app.ControllerInitContext, _ *cloudconfig.Comple
 		c := cloud.(*Cloud)
 		services, nodes := c.core.Core().V1().Services(), c.core.Core().V1().Nodes()
 		p := newPlacer(c)
-		c.outage.calls(func() { kicked(p.kick) })
+		c.outage.setOnRecovery(func() { trigger(p.trigger) })
 		for _, inf := range []cache.SharedIndexInformer{services.Informer(), nodes.Informer()} {
 			if _, err := inf.AddEventHandler(p.handler()); err != nil {
 				return nil, false, fmt.Errorf("watching Services and Nodes: %w", err)
@@ -154,7 +154,7 @@ func startBGPController(_ app.ControllerInitContext, _ *cloudconfig.CompletedCon
 		c := cloud.(*Cloud)
 		services, nodes := c.core.Core().V1().Services(), c.core.Core().V1().Nodes()
 		b := newBGPStatus(c.log, c.events, c.client, services.Lister(), nodes.Lister())
-		b.pulse = c.pulse
+		b.liveness = c.liveness
 		for _, inf := range []cache.SharedIndexInformer{services.Informer(), nodes.Informer()} {
 			reg, err := inf.AddEventHandler(b.handler())
 			if err != nil {

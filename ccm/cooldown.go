@@ -50,7 +50,7 @@ func readCoolDown(e v1alpha1.CoolingAddress) (pools.CoolDown, error) {
 		return pools.CoolDown{}, fmt.Errorf("address: %q is not an IP address in its usual form", e.Address)
 	}
 	if e.Freed.IsZero() {
-		return pools.CoolDown{}, fmt.Errorf("freed: no time is given")
+		return pools.CoolDown{}, fmt.Errorf("freed: missing time")
 	}
 	c := pools.CoolDown{Addr: addr, Freed: e.Freed.Time}
 	if e.FreedBy == "" {

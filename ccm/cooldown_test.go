@@ -42,9 +42,9 @@ func TestCoolDownOutlivesTheLeader(t *testing.T) {
 	}
 	lead()
 	gone, back := serviceFor("gone"), serviceFor("back")
-	expect(t, o.assign(gone), "203.0.113.4 of pool web, Allocated")
-	expect(t, o.assign(back), "203.0.113.5 of pool web, Allocated")
-	o.turn()
+	expect(t, o.assign(gone), "203.0.113.4 from pool web, Allocated")
+	expect(t, o.assign(back), "203.0.113.5 from pool web, Allocated")
+	o.process()
 	o.writes = 0
 	for _, svc := range []string{"gone", "back"} {
 		if err := o.ledger.release(t.Context(), keyOf(serviceFor(svc)), "1"); err != nil {
@@ -52,24 +52,24 @@ func TestCoolDownOutlivesTheLeader(t *testing.T) {
 		}
 		clock = clock.Add(time.Second)
 	}
-	expect(t, cooling(o.turn()), "203.0.113.5 by default/back, 203.0.113.4 by default/gone")
-	if o.turn(); o.writes != 1 {
+	expect(t, cooling(o.process()), "203.0.113.5 by default/back, 203.0.113.4 by default/gone")
+	if o.process(); o.writes != 1 {
 		t.Errorf("%d writes, want one: with the counts", o.writes)
 	}
 
 	clock = clock.Add(30 * time.Second)
 	o.lead()
 	lead()
-	expect(t, o.assign(serviceFor("new")), "203.0.113.6 of pool web, Allocated")
-	expect(t, o.assign(back), "203.0.113.5 of pool web, Allocated")
-	expect(t, cooling(o.turn()), "203.0.113.4 by default/gone")
+	expect(t, o.assign(serviceFor("new")), "203.0.113.6 from pool web, Allocated")
+	expect(t, o.assign(back), "203.0.113.5 from pool web, Allocated")
+	expect(t, cooling(o.process()), "203.0.113.4 by default/gone")
 	clock = clock.Add(27 * time.Second)
 	o.ledger.expire()
-	expect(t, cooling(o.turn()), "203.0.113.4 by default/gone")
+	expect(t, cooling(o.process()), "203.0.113.4 by default/gone")
 	clock = clock.Add(2 * time.Second) // the record has whole seconds
 	o.ledger.expire()
-	expect(t, cooling(o.turn()), "")
-	expect(t, o.assign(serviceFor("late")), "203.0.113.4 of pool web, Allocated")
+	expect(t, cooling(o.process()), "")
+	expect(t, o.assign(serviceFor("late")), "203.0.113.4 from pool web, Allocated")
 }
 
 // TestCoolDownsAreBounded: the status has the latest ones.

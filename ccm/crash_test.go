@@ -165,7 +165,7 @@ func (p *process) settle() bool {
 			return true
 		}
 	}
-	p.w.t.Fatalf("it never comes to rest:\n%s", strings.Join(p.w.log, "\n"))
+	p.w.t.Fatalf("it never settles:\n%s", strings.Join(p.w.log, "\n"))
 	return false
 }
 

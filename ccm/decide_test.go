@@ -106,7 +106,7 @@ func (d *bureau) speakers() []v1alpha1.SpeakerStatus {
 func (d *bureau) live() map[string]bool {
 	out := map[string]bool{}
 	for name, n := range d.nodes {
-		out[name] = !unheard(n)
+		out[name] = !statusUnknown(n)
 	}
 	return out
 }
@@ -117,15 +117,15 @@ func (d *bureau) pass(after time.Duration) string {
 	d.now, d.writes = d.now.Add(after), nil
 	p := d.placer
 	p.next = time.Time{}
-	p.takers = newTakers(d.speakers(), d.live())
-	have := p.writer.known(d.now, d.seen())
+	p.targets = newMoveTargets(d.speakers(), d.live())
+	have := p.writer.existing(d.now, d.seen())
 	m := newMatcher(
 		d.ads, slices.Collect(maps.Values(d.nodes)), false, d.pools.labels, func(pools.ServiceKey) map[string]string { return nil },
 	)
 	want := p.decide(d.now, slices.Clone(d.units), m, d.pools, have)
 	newer, err := p.writer.write(context.Background(), have, want)
 	if err == nil {
-		err = p.answer(context.Background(), d.pools, have)
+		err = p.acknowledge(context.Background(), d.pools, have)
 	}
 	if newer || err != nil {
 		d.t.Fatal(newer, err)
@@ -161,8 +161,8 @@ func (d *bureau) speak() {
 	}
 }
 
-// told returns the Events since the last call.
-func (d *bureau) told() string {
+// eventTexts returns the Events since the last call.
+func (d *bureau) eventTexts() string {
 	var out []string
 	for len(d.events.Events) > 0 {
 		out = append(out, <-d.events.Events)
@@ -193,15 +193,15 @@ func TestAPIBack(t *testing.T) {
 		if restarted {
 			d.restart()
 		} else {
-			d.placer.outage.came = d.now.Add(10 * time.Minute)
+			d.placer.outage.recovered = d.now.Add(10 * time.Minute)
 		}
 		d.ready("Unknown", "a", "b", "c")
 		d.join("d") // and a node has joined
 		if got := d.pass(10 * time.Minute); got != "" {
-			t.Fatalf("restarted %v: wrote %s before the speakers could say who answers", restarted, got)
+			t.Fatalf("restarted %v: wrote %s before the speakers could report the owners", restarted, got)
 		}
-		if at, _ := d.placer.settles(); !d.placer.waits || d.placer.next != at {
-			t.Errorf("restarted %v: waits %v until %v", restarted, d.placer.waits, d.placer.next)
+		if at, _ := d.placer.settles(); !d.placer.deferred || d.placer.next != at {
+			t.Errorf("restarted %v: waits %v until %v", restarted, d.placer.deferred, d.placer.next)
 		}
 		for i := range d.units { // everything is held by another node now
 			v := d.seen()[d.units[i].name()]
@@ -227,7 +227,7 @@ func TestAPIBack(t *testing.T) {
 				}
 			}
 		}
-		if got := d.told(); got != "" {
+		if got := d.eventTexts(); got != "" {
 			t.Errorf("restarted %v: Events %s", restarted, got)
 		}
 	}
@@ -239,7 +239,7 @@ func TestReportsTakeLong(t *testing.T) {
 	for _, ends := range []bool{true, false} {
 		d := settledBureau(t, "a b c", 60)
 		came := d.now.Add(10 * time.Minute)
-		d.placer.outage.came = came
+		d.placer.outage.recovered = came
 		d.join("d")
 		if got := d.pass(10 * time.Minute); got != "" {
 			t.Fatalf("wrote %s at once", got)
@@ -287,9 +287,9 @@ func TestNewWhileUnsettled(t *testing.T) {
 	}
 }
 
-// TestListOfNobodyDoesNotWait: a VirtualIP without an eligible node, or created since the start, is placed as soon as
-// there are nodes.
-func TestListOfNobodyDoesNotWait(t *testing.T) {
+// TestListWithoutHolderDoesNotWait: a VirtualIP without an eligible node, or created since the start, is placed as soon
+// as there are nodes.
+func TestListWithoutHolderDoesNotWait(t *testing.T) {
 	d := newBureau(t, "", 1)
 	d.now = time.Now() // the writer uses the real clock
 	d.pass(0)
@@ -326,7 +326,7 @@ func TestDrain(t *testing.T) {
 	if got := d.led(); strings.Contains(got, "a") {
 		t.Errorf("some are left on the cordoned node: %s", got)
 	}
-	if got := d.told(); strings.Count(got, "Normal Drained moved from node a to node ") != 3 {
+	if got := d.eventTexts(); strings.Count(got, "Normal Drained moved from node a to node ") != 3 {
 		t.Errorf("Events: %s", got)
 	}
 	d.nodes["a"].Spec.Unschedulable = false
@@ -358,7 +358,7 @@ func TestNotTakenOver(t *testing.T) {
 	if got := d.led(); strings.Count(got, "a") != 1 {
 		t.Errorf("led by %s, want the holder first again", got)
 	}
-	if got := d.told(); !strings.HasPrefix(got, "Warning NotMoved node b did not take over from node a within 30s") {
+	if got := d.eventTexts(); !strings.HasPrefix(got, "Warning NotMoved node b did not take over from node a within 30s") {
 		t.Errorf("Events: %s", got)
 	}
 	if got := d.pass(refusedFor / 2); got != "" {
@@ -439,7 +439,7 @@ func TestRebalance(t *testing.T) {
 	if got := d.pools["web"].Status.Rebalanced; got != "now" {
 		t.Errorf("status.rebalanced is %q", got)
 	}
-	if got := d.told(); strings.Count(got, "Normal Rebalanced moved from node ") != 2 {
+	if got := d.eventTexts(); strings.Count(got, "Normal Rebalanced moved from node ") != 2 {
 		t.Errorf("Events: %s", got)
 	}
 	d.join("d")
@@ -503,7 +503,7 @@ func TestMovesToSpeakers(t *testing.T) {
 		})
 		d.pass(5 * time.Minute)
 		lost()
-		quiet := func(after time.Duration, why string) {
+		expectNone := func(after time.Duration, why string) {
 			t.Helper()
 			for range 3 {
 				d.pass(after)
@@ -512,8 +512,8 @@ func TestMovesToSpeakers(t *testing.T) {
 				}
 			}
 		}
-		quiet(movePause, "whose speaker has just gone")
-		quiet(moveWithin, "whose speaker is absent")
+		expectNone(movePause, "whose speaker has just gone")
+		expectNone(moveWithin, "whose speaker is absent")
 		if !gradual {
 			d.pool(func(obj *v1alpha1.IPAddressPool) {
 				obj.Annotations = map[string]string{v1alpha1.AnnotationRebalance: "now"}
@@ -521,11 +521,11 @@ func TestMovesToSpeakers(t *testing.T) {
 		}
 		d.absent["c"], d.observers["c"] = false, true
 		if gradual {
-			quiet(movePause, "which is an observer")
+			expectNone(movePause, "which is an observer")
 		}
 		d.observers["c"] = false
 		if gradual {
-			quiet(19*time.Second, "which was not there for a minute")
+			expectNone(19*time.Second, "which was not there for a minute")
 		}
 		for range 12 {
 			d.pass(4 * movePause)
@@ -534,7 +534,7 @@ func TestMovesToSpeakers(t *testing.T) {
 		if got := strings.Count(d.led(), "c"); got != 2 {
 			t.Errorf("gradual %v: c leads %d, want 2: %s", gradual, got, d.led())
 		}
-		if got := d.told(); strings.Contains(got, "NotMoved") {
+		if got := d.eventTexts(); strings.Contains(got, "NotMoved") {
 			t.Errorf("gradual %v: Events %s", gradual, got)
 		}
 	}
@@ -567,7 +567,7 @@ func TestRequestWaitsForSpeaker(t *testing.T) {
 	}
 }
 
-// TestMoveIsNews: the former first node of a list takes part again before the list follows the holder. It is moved to
+// TestMoveIsNews: the previous first node of a list takes part again before the list follows the holder. It is moved to
 // by a new list: a list equal to the one that the holder already has would request nothing.
 func TestMoveIsNews(t *testing.T) {
 	d := settledBureau(t, "a b", 4)
@@ -599,15 +599,15 @@ func TestMoveIsNews(t *testing.T) {
 // TestNewRequest: a node did not take over. A new request retries at once, and so does a node whose speaker was absent
 // since.
 func TestNewRequest(t *testing.T) {
-	for _, asked := range []bool{true, false} {
+	for _, requested := range []bool{true, false} {
 		d := settledBureau(t, "a b", 2)
 		d.nodes["a"].Spec.Unschedulable = true
 		d.pass(time.Second)
 		d.pass(moveWithin)
-		if got := d.told(); !strings.Contains(got, "NotMoved") || strings.Count(d.led(), "a") != 1 {
+		if got := d.eventTexts(); !strings.Contains(got, "NotMoved") || strings.Count(d.led(), "a") != 1 {
 			t.Fatalf("led by %s, Events %s", d.led(), got)
 		}
-		if asked {
+		if requested {
 			d.pool(func(obj *v1alpha1.IPAddressPool) {
 				obj.Annotations = map[string]string{v1alpha1.AnnotationRebalance: "now"}
 			})
@@ -618,7 +618,7 @@ func TestNewRequest(t *testing.T) {
 		}
 		d.pass(time.Second)
 		if got := d.led(); got != "b b" {
-			t.Errorf("asked %v: not tried again: %s", asked, got)
+			t.Errorf("requested %v: not tried again: %s", requested, got)
 		}
 	}
 }
@@ -632,7 +632,7 @@ func TestExcluded(t *testing.T) {
 	if got := d.led(); got != "b b" {
 		t.Errorf("led by %s", got)
 	}
-	if got := d.told(); got != "Normal OwnerNotEligible placed on node b instead of node a" {
+	if got := d.eventTexts(); got != "Normal OwnerNotEligible placed on node b instead of node a" {
 		t.Errorf("Events: %s", got)
 	}
 	d.nodes["b"].Spec.Taints = []v1.Taint{{Key: taintToBeDeleted}}
@@ -640,10 +640,10 @@ func TestExcluded(t *testing.T) {
 	if got := d.led(); got != "- -" {
 		t.Errorf("led by %s", got)
 	}
-	want := "Warning NoEligibleNode Every node that an L2Advertisement for this address selects may not answer now: " +
+	want := "Warning NoEligibleNode No node that an L2Advertisement for this address selects is eligible now: " +
 		"a (labelled node.kubernetes.io/exclude-from-external-load-balancers), b (tainted ToBeDeletedByClusterAutoscaler). " +
 		"Remove the label, or set the chart's value ignoreExcludeLB"
-	if got := d.told(); got != want+"\n"+want {
+	if got := d.eventTexts(); got != want+"\n"+want {
 		t.Errorf("Events: %s", got)
 	}
 }

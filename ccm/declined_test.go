@@ -42,8 +42,8 @@ func TestRoomOfOneThatCannotBeCleared(t *testing.T) {
 	}
 }
 
-// TestRoomOfOneThatIsGone: the lister has observed the deletion, the ledger has not.
-func TestRoomOfOneThatIsGone(t *testing.T) {
+// TestRoomOfADeletedOne: the lister has observed the deletion, the ledger has not.
+func TestRoomOfADeletedOne(t *testing.T) {
 	d, s2 := waiting(t)
 	c := &Cloud{core: informers.NewSharedInformerFactory(fake.NewClientset(), 0), ledger: d.ledger}
 	c.wakeService(keyOf(s2))

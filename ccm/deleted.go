@@ -24,21 +24,21 @@ func (r *registrar) releaseDeleted(ctx context.Context, svc *v1.Service) error {
 	return r.ledger.release(ctx, keyOf(svc), svc.UID)
 }
 
-// strays returns the Services that hold something by their record and that are not in the cache. They were listed at
-// the start, and may have been created and deleted without an event in the cache.
-func (r *registrar) strays(listed []v1.Service) (out []*v1.Service) {
+// unconfirmed returns the Services that hold something by their record and that are not in the cache. They were listed
+// at the start, and may have been created and deleted without an event in the cache.
+func (r *registrar) unconfirmed(listed []v1.Service) (out []*v1.Service) {
 	for i := range listed {
-		if svc := &listed[i]; r.ledger.knows(svc) && !r.inCache(svc) {
+		if svc := &listed[i]; r.ledger.hasEntry(svc) && !r.inCache(svc) {
 			out = append(out, svc)
 		}
 	}
 	return out
 }
 
-// releaseStrays queries the API server for the Services that are not in the cache, releases the deleted ones, and
+// releaseUnconfirmed queries the API server for the Services that are not in the cache, releases the deleted ones, and
 // returns the others for another check.
-func (r *registrar) releaseStrays(ctx context.Context, strays []*v1.Service) (left []*v1.Service) {
-	for _, svc := range strays {
+func (r *registrar) releaseUnconfirmed(ctx context.Context, unconfirmed []*v1.Service) (left []*v1.Service) {
+	for _, svc := range unconfirmed {
 		if r.inCache(svc) {
 			continue
 		}
@@ -47,7 +47,7 @@ func (r *registrar) releaseStrays(ctx context.Context, strays []*v1.Service) (le
 			left = append(left, svc)
 			continue
 		}
-		r.log.Info("Service released, which was deleted during the start", "service", keyOf(svc))
+		r.log.Info("released a Service that was deleted during the start", "service", keyOf(svc))
 		_ = r.ledger.release(ctx, keyOf(svc), svc.UID) // fails only while it waits for adopted addresses
 	}
 	return left

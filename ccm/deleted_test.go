@@ -18,7 +18,7 @@ func (s *shop) cached() cache.Indexer {
 // TestDeletedDuringTheStart: a Service that shows its address is deleted. The deletion is handled while the start still
 // uses an older copy, which needs no write. What the Service held is freed.
 func TestDeletedDuringTheStart(t *testing.T) {
-	for name, look := range map[string]func(*shop, *v1.Service){
+	for name, check := range map[string]func(*shop, *v1.Service){
 		"settled": func(s *shop, svc *v1.Service) { s.lb.registrar.settled(s.t.Context(), svc) },
 		"served":  func(s *shop, svc *v1.Service) { s.serve(svc) },
 	} {
@@ -29,9 +29,9 @@ func TestDeletedDuringTheStart(t *testing.T) {
 
 			s := newShop(t, "203.0.113.4/32")
 			s.cached()
-			s.ledger.vanish(t.Context(), keyOf(svc), svc.UID)
-			look(s, svc)
-			if s.ledger.knows(svc) {
+			s.ledger.serviceDeleted(t.Context(), keyOf(svc), svc.UID)
+			check(s, svc)
+			if s.ledger.hasEntry(svc) {
 				t.Error("the ledger has it")
 			}
 			s.sync(s.create("t"))
@@ -40,9 +40,9 @@ func TestDeletedDuringTheStart(t *testing.T) {
 	}
 }
 
-// TestStray: a Service that is listed at the start and never appears in the cache is released once it is deleted, but
-// not while the cache only lags.
-func TestStray(t *testing.T) {
+// TestUnconfirmed: a Service that is listed at the start and never appears in the cache is released once it is deleted,
+// but not while the cache only lags.
+func TestUnconfirmed(t *testing.T) {
 	s := newShop(t, "203.0.113.4/31")
 	all := s.cached()
 	for _, name := range []string{"s", "late"} {
@@ -50,20 +50,20 @@ func TestStray(t *testing.T) {
 	}
 	gone, late := s.get("s"), s.get("late")
 	r := s.lb.registrar
-	strays := r.strays([]v1.Service{*gone, *late})
+	left := r.unconfirmed([]v1.Service{*gone, *late})
 	if err := s.api.Tracker().Delete(servicesResource, "default", "s"); err != nil {
 		t.Fatal(err)
 	}
-	if strays = r.releaseStrays(t.Context(), strays); len(strays) != 1 || strays[0].Name != "late" {
-		t.Fatalf("%d to check again", len(strays))
+	if left = r.releaseUnconfirmed(t.Context(), left); len(left) != 1 || left[0].Name != "late" {
+		t.Fatalf("%d to check again", len(left))
 	}
-	if s.ledger.knows(gone) || !s.ledger.knows(late) {
-		t.Errorf("known: %v, which is gone, and %v, which is not", s.ledger.knows(gone), s.ledger.knows(late))
+	if s.ledger.hasEntry(gone) || !s.ledger.hasEntry(late) {
+		t.Errorf("entries: %v of the deleted one, %v of the other", s.ledger.hasEntry(gone), s.ledger.hasEntry(late))
 	}
 	if err := all.Add(late); err != nil {
 		t.Fatal(err)
 	}
-	if strays = r.releaseStrays(t.Context(), strays); len(strays) != 0 || !s.ledger.knows(late) {
-		t.Errorf("%d to check again", len(strays))
+	if left = r.releaseUnconfirmed(t.Context(), left); len(left) != 0 || !s.ledger.hasEntry(late) {
+		t.Errorf("%d to check again", len(left))
 	}
 }

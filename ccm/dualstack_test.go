@@ -48,7 +48,7 @@ func TestSecondFamilyAlone(t *testing.T) {
 	}
 	d.expect(d.ensure(s), "1 writes, 203.0.113.4 Proxy, 2001:db8:: Proxy, Allocated")
 	d.expect(d.ensure(needs), "1 writes, 203.0.113.5 Proxy, 2001:db8::1 Proxy, Allocated")
-	d.expectEvents("Normal Allocated The Service holds 203.0.113.4 of pool more and 2001:db8:: of pool web",
+	d.expectEvents("Normal Allocated Allocated 203.0.113.4 from pool more and 2001:db8:: from pool web",
 		"Normal Allocated")
 }
 
@@ -59,13 +59,13 @@ func TestOtherFamilyOfARequest(t *testing.T) {
 	d.pools([]string{"web", "203.0.113.4/30", "2001:db8::/126"})
 	s := serviceFor("s", dual(v1.IPFamilyPolicyRequireDualStack), annotate("ironlb.io/ips", "2001:db8::2"))
 	d.expect(d.ensure(s), "1 writes, 203.0.113.4 Proxy, 2001:db8::2 Proxy, Allocated")
-	d.expectEvents("Normal Allocated The Service holds 203.0.113.4 of pool web and 2001:db8::2 of pool web. " +
+	d.expectEvents("Normal Allocated Allocated 203.0.113.4 from pool web and 2001:db8::2 from pool web. " +
 		"Its request names no IPv4 address, so any was chosen: name both in annotation ironlb.io/ips to keep it")
 	d.expect(d.ensure(s), "0 writes, 203.0.113.4 Proxy, 2001:db8::2 Proxy, Allocated")
 	d.expectEvents()
 	annotate("ironlb.io/ips", "2001:db8::2,203.0.113.4")(s)
 	d.expect(d.ensure(s), "1 writes, 203.0.113.4 Proxy, 2001:db8::2 Proxy, Allocated")
-	d.expectEvents("Normal Allocated The Service holds 203.0.113.4 of pool web and 2001:db8::2 of pool web")
+	d.expectEvents("Normal Allocated Allocated 203.0.113.4 from pool web and 2001:db8::2 from pool web")
 
 	field := serviceFor("field", dual(v1.IPFamilyPolicyPreferDualStack))
 	field.Spec.LoadBalancerIP = "203.0.113.5"
@@ -73,7 +73,7 @@ func TestOtherFamilyOfARequest(t *testing.T) {
 	d.expectEvents("Its request names no IPv6 address")
 	single := serviceFor("single", annotate("ironlb.io/ips", "203.0.113.6"))
 	d.expect(d.ensure(single), "1 writes, 203.0.113.6 Proxy, Allocated")
-	if said := d.said(); len(said) != 1 || said[0] != "Normal Allocated The Service holds 203.0.113.6 of pool web" {
-		t.Errorf("said %q of a Service of one family", said)
+	if events := d.eventTexts(); len(events) != 1 || events[0] != "Normal Allocated Allocated 203.0.113.6 from pool web" {
+		t.Errorf("Events %q for a Service of one family", events)
 	}
 }

@@ -82,7 +82,7 @@ func optional(log *slog.Logger, what string, inf cache.SharedIndexInformer, add 
 	failed := &atomic.Bool{}
 	err := inf.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) {
 		if !failed.Swap(true) {
-			log.Warn("cannot watch the API server; a Service that takes an address in them is not told", "resource", what, "error", err)
+			log.Warn("watch failed; Services with an address of these objects get no warning", "resource", what, "error", err)
 		}
 	})
 	if err != nil {
@@ -99,7 +99,7 @@ func optional(log *slog.Logger, what string, inf cache.SharedIndexInformer, add 
 func (g *guard) handler() cache.ResourceEventHandler {
 	set := func(o any, exists bool) {
 		g.mu.Lock()
-		changed := g.note(o, exists)
+		changed := g.record(o, exists)
 		g.mu.Unlock()
 		if changed {
 			g.changed()
@@ -117,8 +117,8 @@ func (g *guard) handler() cache.ResourceEventHandler {
 	}
 }
 
-// note records the addresses of an object, none if it was deleted, and reports whether they changed.
-func (g *guard) note(o any, exists bool) bool {
+// record records the addresses of an object, none if it was deleted, and reports whether they changed.
+func (g *guard) record(o any, exists bool) bool {
 	switch o := o.(type) {
 	case *v1.Node:
 		var addrs []netip.Addr
@@ -171,7 +171,7 @@ func (g *guard) watchEndpoints(inf cache.SharedIndexInformer) (cache.ResourceEve
 			return
 		}
 		if slice.Namespace == "default" && slice.Name == "kubernetes" { // the one that the API server maintains
-			g.noteAPIServers()
+			g.recordAPIServers()
 		}
 		if slices.ContainsFunc(addresses(endpointsIn(slice)), func(a netip.Addr) bool {
 			return slices.ContainsFunc(g.allowed, func(p netip.Prefix) bool { return p.Contains(a) })
@@ -196,8 +196,8 @@ func (g *guard) watchEndpoints(inf cache.SharedIndexInformer) (cache.ResourceEve
 	})
 }
 
-// noteAPIServers records the addresses of the API server from its own EndpointSlice.
-func (g *guard) noteAPIServers() {
+// recordAPIServers records the addresses of the API server from its own EndpointSlice.
+func (g *guard) recordAPIServers() {
 	var at []netip.Addr
 	if o, there, err := g.endpoints.GetByKey("default/kubernetes"); there && err == nil {
 		at = addresses(endpointsIn(o.(*discoveryv1.EndpointSlice)))
@@ -266,7 +266,7 @@ func (g *guard) refused(svc *v1.Service, ours bool) []refusedAddress {
 		return out
 	}
 	for _, addr := range ingressOf(svc) {
-		if why, bad := g.rules.Given(addr, "any"); bad {
+		if why, bad := g.rules.Assigned(addr, "any"); bad {
 			out = append(out, refusedAddress{"status.loadBalancer", addr, why})
 		}
 	}
@@ -293,16 +293,16 @@ func (g *guard) external(addr netip.Addr) (pools.Refusal, bool) {
 	return pools.Refusal{Rule: pools.RuleEndpoint, Of: slices.Min(of)}, true
 }
 
-// advice returns the text for the author of the Service.
-func (r refusedAddress) advice() advice {
+// warning returns the text for the author of the Service.
+func (r refusedAddress) warning() warning {
 	fix := "Choose another one"
 	switch {
 	case r.why.Rule == pools.RuleNotAllowed:
 		fix = "Remove it, or ask the operator to allow it"
 	case r.field == "status.loadBalancer":
-		fix = "Ask the operator to take it out of the IPAddressPool"
+		fix = "Ask the operator to remove it from the IPAddressPool"
 	}
-	return advice{addressRefused, fmt.Sprintf("%s: %s is not used by any node: it %v (rule %s). %s", r.field, r.addr, r.why, r.why.Rule, fix)}
+	return warning{addressRefused, fmt.Sprintf("%s: %s is not used by any node: it %v (rule %s). %s", r.field, r.addr, r.why, r.why.Rule, fix)}
 }
 
 func prefixes(texts []string) []netip.Prefix {

@@ -26,12 +26,12 @@ func TestRefusedAddress(t *testing.T) {
 		}
 	}
 	client := fake.NewClientset(
-		advised("kubeproxys", func(s *v1.Service) { proxied("10.0.0.1")(s); s.Labels = nil }),
-		advised("notallowed", proxied("203.0.113.9", "192.0.2.9")),
-		advised("dns", proxied("10.96.0.10")),
-		advised("router", proxied("192.0.2.254")),
-		advised("node", proxied("192.0.2.1")),
-		advised("ours", func(s *v1.Service) { s.Status.LoadBalancer.Ingress = []v1.LoadBalancerIngress{{IP: "203.0.113.4"}} }),
+		warnedService("kubeproxys", func(s *v1.Service) { proxied("10.0.0.1")(s); s.Labels = nil }),
+		warnedService("notallowed", proxied("203.0.113.9", "192.0.2.9")),
+		warnedService("dns", proxied("10.96.0.10")),
+		warnedService("router", proxied("192.0.2.254")),
+		warnedService("node", proxied("192.0.2.1")),
+		warnedService("ours", func(s *v1.Service) { s.Status.LoadBalancer.Ingress = []v1.LoadBalancerIngress{{IP: "203.0.113.4"}} }),
 		&discoveryv1.EndpointSlice{
 			ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: "kubernetes", Labels: map[string]string{discoveryv1.LabelServiceName: "kubernetes"}},
 			AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"192.0.2.249"}}},
@@ -46,7 +46,7 @@ func TestRefusedAddress(t *testing.T) {
 	for _, o := range []any{node, network, speaker} {
 		h.OnAdd(o, true)
 	}
-	w, stop := startAdviserWith(t, client, g)
+	w, stop := startPublisherWith(t, client, g)
 	defer stop()
 	want := map[string]string{
 		"notallowed": "spec.externalIPs[0]: 203.0.113.9 is not used by any node: it is in none of the CIDRs that the cluster's operator allows for external IPs " +
@@ -75,9 +75,9 @@ func TestRefusedAddress(t *testing.T) {
 	// An address of a pool that becomes an address of a node, of an endpoint, and of the API server.
 	h.OnAdd(&v1.Node{ObjectMeta: named("n2"), Status: v1.NodeStatus{Addresses: []v1.NodeAddress{{Type: v1.NodeExternalIP, Address: "203.0.113.4"}}}}, false)
 	w.event("Warning AddressRefused status.loadBalancer: 203.0.113.4 is not used by any node: it is an address of Node n2 (rule NodeAddress). " +
-		"Ask the operator to take it out of the IPAddressPool")
+		"Ask the operator to remove it from the IPAddressPool")
 	w.condition("ours", "AddressRefused")
-	create(t, client.CoreV1().Services("default"), advised("endpoint", proxied("192.0.2.77")))
+	create(t, client.CoreV1().Services("default"), warnedService("endpoint", proxied("192.0.2.77")))
 	w.condition("endpoint", "")
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: "pods-1", Labels: map[string]string{discoveryv1.LabelServiceName: "pods"}},
@@ -88,7 +88,7 @@ func TestRefusedAddress(t *testing.T) {
 	}
 	w.event("Warning AddressRefused spec.externalIPs[0]: 192.0.2.77 is not used by any node: it is an endpoint of Service default/pods (rule Endpoint)")
 	w.condition("endpoint", "AddressRefused")
-	create(t, client.CoreV1().Services("default"), advised("apiserver", proxied("192.0.2.249")))
+	create(t, client.CoreV1().Services("default"), warnedService("apiserver", proxied("192.0.2.249")))
 	w.event("Warning AddressRefused spec.externalIPs[0]: 192.0.2.249 is not used by any node: it is an address of the API server (rule APIServer)")
 
 	// And back.
@@ -105,12 +105,13 @@ func TestRefusedAddress(t *testing.T) {
 	}
 }
 
-// TestReleaseTakesAdvice: an uninstall removes all warnings, also from a Service that was only served as by a proxy.
-func TestReleaseTakesAdvice(t *testing.T) {
-	client := fake.NewClientset(advised("proxied", func(s *v1.Service) {
+// TestReleaseRemovesWarnings: an uninstall removes all warnings, also from a Service that was only served as by a
+// proxy.
+func TestReleaseRemovesWarnings(t *testing.T) {
+	client := fake.NewClientset(warnedService("proxied", func(s *v1.Service) {
 		s.Spec.Type = v1.ServiceTypeClusterIP
-		s.Status.Conditions = []metav1.Condition{{Type: conditionAdvice, Status: metav1.ConditionTrue}, {Type: "example.com/Theirs", Status: metav1.ConditionTrue}}
-	}), advised("plain", nil))
+		s.Status.Conditions = []metav1.Condition{{Type: conditionWarnings, Status: metav1.ConditionTrue}, {Type: "example.com/Theirs", Status: metav1.ConditionTrue}}
+	}), warnedService("plain", nil))
 	if err := (Release{Log: slog.New(slog.DiscardHandler)}).services(t.Context(), client); err != nil {
 		t.Fatal(err)
 	}

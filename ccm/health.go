@@ -14,36 +14,36 @@ import (
 )
 
 const (
-	beatEvery = 10 * time.Second
-	beatLimit = 2 * time.Minute // one write of a pass may be slow, and there are many
+	tickEvery  = 10 * time.Second
+	stallLimit = 2 * time.Minute // one write of a pass may be slow, and there are many
 )
 
-// pulse records when each loop last ticked.
-type pulse struct {
+// liveness records when each loop last ticked.
+type liveness struct {
 	mu   sync.Mutex
 	last map[string]time.Time
 }
 
-func newPulse() *pulse { return &pulse{last: map[string]time.Time{}} }
+func newLiveness() *liveness { return &liveness{last: map[string]time.Time{}} }
 
-// beat records a tick of the loop.
-func (p *pulse) beat(loop string) {
+// tick records a tick of the loop.
+func (p *liveness) tick(loop string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.last[loop] = time.Now()
 }
 
 // wait returns true when it is triggered and false when ctx ends. The loop counts as ticking while it waits.
-func (p *pulse) wait(ctx context.Context, loop string, kick <-chan struct{}) bool {
-	tick := time.NewTicker(beatEvery)
+func (p *liveness) wait(ctx context.Context, loop string, trigger <-chan struct{}) bool {
+	tick := time.NewTicker(tickEvery)
 	defer tick.Stop()
 	for {
-		p.beat(loop)
+		p.tick(loop)
 		select {
 		case <-ctx.Done():
 			return false
-		case <-kick:
-			p.beat(loop)
+		case <-trigger:
+			p.tick(loop)
 			return true
 		case <-tick.C:
 		}
@@ -51,15 +51,15 @@ func (p *pulse) wait(ctx context.Context, loop string, kick <-chan struct{}) boo
 }
 
 // Name returns the name of the check under /healthz.
-func (p *pulse) Name() string { return Name }
+func (p *liveness) Name() string { return Name }
 
 // Check fails if a loop has stalled.
-func (p *pulse) Check(*http.Request) error {
+func (p *liveness) Check(*http.Request) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for loop, at := range p.last {
-		if since := time.Since(at); since > beatLimit {
-			return fmt.Errorf("the loop of %s has not turned for %s", loop, since.Round(time.Second))
+		if since := time.Since(at); since > stallLimit {
+			return fmt.Errorf("%s loop stalled for %s", loop, since.Round(time.Second))
 		}
 	}
 	return nil
@@ -67,15 +67,15 @@ func (p *pulse) Check(*http.Request) error {
 
 // checked adds the loops' liveness to /healthz of the secure port.
 type checked struct {
-	name  string
-	pulse *pulse
+	name     string
+	liveness *liveness
 }
 
 // Name returns the name of the controller.
 func (c checked) Name() string { return c.name }
 
 // HealthChecker is called by the app.
-func (c checked) HealthChecker() healthz.UnnamedHealthChecker { return c.pulse }
+func (c checked) HealthChecker() healthz.UnnamedHealthChecker { return c.liveness }
 
 // ready returns why the process is not ready. A replica that does not lead is ready while another one does.
 func (c *Cloud) ready(ctx context.Context) error {
@@ -111,7 +111,7 @@ func (c *Cloud) ServeProbes(ctx context.Context, address string) error {
 		}
 	}
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /livez", answer(c.pulse.Check))
+	mux.HandleFunc("GET /livez", answer(c.liveness.Check))
 	mux.HandleFunc("GET /readyz", answer(func(r *http.Request) error { return c.ready(r.Context()) }))
 	l, err := net.Listen("tcp", address)
 	if err != nil {

@@ -35,42 +35,43 @@ type ledger struct {
 
 	mu    sync.Mutex
 	alloc *pools.Allocator
-	// known are the Services that the allocator serves and those that wait.
-	known map[pools.ServiceKey]*entry
-	turns int // decisions so far
-	hosts map[netip.Addr]string
-	// taken: the addresses held by Services have been adopted. vanished are the Services that were deleted before that.
-	taken    bool
-	vanished map[types.UID]struct{}
+	// entries are the Services that the allocator serves and those that wait.
+	entries   map[pools.ServiceKey]*entry
+	decisions int // decisions so far
+	hosts     map[netip.Addr]string
+	// adoptionDone: the addresses held by Services have been adopted. deletedEarly are the Services that were deleted
+	// before that.
+	adoptionDone bool
+	deletedEarly map[types.UID]struct{}
 }
 
 // entry is the ledger's state of a Service in addition to its lease.
 type entry struct {
 	uid types.UID
-	// The last decision, unless asked is false: then the Service was only adopted.
-	asked   bool
-	busy    bool   // the decision is being written to the object
-	decided string // version of the object for which it was made
-	turn    int    // number of that decision in the global sequence
-	reason  pools.Reason
-	message string
+	// The last decision, unless requested is false: then the Service was only adopted.
+	requested bool
+	busy      bool   // the decision is being written to the object
+	decided   string // version of the object for which it was made
+	decision  int    // number of that decision in the global sequence
+	reason    pools.Reason
+	message   string
 	// wrote is the last write of this process, with the version of the object, while the cache may be older. unsure: a
 	// write failed, and it is unknown whether it was applied.
-	wrote   *outcome
-	version string
-	unsure  bool
-	told    *outcome // the outcome that was published last
+	wrote     *outcome
+	version   string
+	unsure    bool
+	published *outcome // the outcome that was published last
 }
 
 func newLedger(log *slog.Logger, settings *Settings) *ledger {
 	l := &ledger{
-		log:      log,
-		settings: settings,
-		now:      time.Now,
-		ready:    make(chan struct{}),
-		alloc:    pools.New(),
-		known:    map[pools.ServiceKey]*entry{},
-		vanished: map[types.UID]struct{}{},
+		log:          log,
+		settings:     settings,
+		now:          time.Now,
+		ready:        make(chan struct{}),
+		alloc:        pools.New(),
+		entries:      map[pools.ServiceKey]*entry{},
+		deletedEarly: map[types.UID]struct{}{},
 	}
 	l.alloc.KeepUntilWritten()
 	return l
@@ -95,7 +96,7 @@ func (l *ledger) assignIf(ctx context.Context, svc *v1.Service, may func(*entry)
 	claim := l.settings.claimOf(svc)
 
 	l.mu.Lock()
-	e := l.known[claim.Service]
+	e := l.entries[claim.Service]
 	if !may(e) {
 		l.mu.Unlock()
 		return pools.Decision{}, false, nil
@@ -110,20 +111,20 @@ func (l *ledger) assignIf(ctx context.Context, svc *v1.Service, may func(*entry)
 	}
 	if e == nil {
 		e = &entry{uid: svc.UID}
-		l.known[claim.Service] = e
+		l.entries[claim.Service] = e
 	}
 	if e.wrote != nil && claim.Reallocate { // the given object may be older than the record of the completed request
-		askReallocation(&claim, askedReallocation(svc), e.wrote.reallocated)
+		requestReallocation(&claim, requestedReallocation(svc), e.wrote.reallocated)
 	}
 	d := l.alloc.Assign(claim, l.now())
-	e.asked, e.busy, e.reason, e.message = true, true, d.Reason, d.Message
+	e.requested, e.busy, e.reason, e.message = true, true, d.Reason, d.Message
 	e.decided = svc.ResourceVersion
-	l.turns++
-	e.turn = l.turns
+	l.decisions++
+	e.decision = l.decisions
 	woken := l.alloc.Wake(l.now())
 	l.mu.Unlock()
 
-	l.kick(woken)
+	l.propagate(woken)
 	return d, true, nil
 }
 
@@ -132,7 +133,7 @@ func (l *ledger) assignIf(ctx context.Context, svc *v1.Service, may func(*entry)
 func (l *ledger) newest(svc *v1.Service) (have outcome, sure bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	e := l.known[keyOf(svc)]
+	e := l.entries[keyOf(svc)]
 	if e == nil || e.uid != svc.UID {
 		return outcomeIn(svc), true
 	}
@@ -150,7 +151,7 @@ func (l *ledger) newest(svc *v1.Service) (have outcome, sure bool) {
 func (l *ledger) written(svc *v1.Service, lease []pools.Address, want outcome, after *v1.Service) {
 	key := keyOf(svc)
 	l.mu.Lock()
-	e := l.known[key]
+	e := l.entries[key]
 	if e == nil || e.uid != svc.UID {
 		l.mu.Unlock()
 		return // released meanwhile
@@ -170,7 +171,7 @@ func (l *ledger) written(svc *v1.Service, lease []pools.Address, want outcome, a
 		l.log.Info("addresses freed", "service", key, "addresses", fmt.Sprint(freed))
 	}
 	if len(freed)+len(woken) > 0 {
-		l.kick(woken)
+		l.propagate(woken)
 	}
 }
 
@@ -179,35 +180,36 @@ func (l *ledger) written(svc *v1.Service, lease []pools.Address, want outcome, a
 func (l *ledger) failed(svc *v1.Service, have outcome) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if e := l.known[keyOf(svc)]; e != nil && e.uid == svc.UID {
+	if e := l.entries[keyOf(svc)]; e != nil && e.uid == svc.UID {
 		e.busy, e.unsure = false, true
-		if e.told == nil {
-			e.told = &have
+		if e.published == nil {
+			e.published = &have
 		}
 	}
 }
 
-// tell returns the outcome published last: before the first time, that of the object. want then counts as published.
-func (l *ledger) tell(svc *v1.Service, have, want outcome) outcome {
+// setPublished returns the outcome published last: before the first time, that of the object. want then counts as
+// published.
+func (l *ledger) setPublished(svc *v1.Service, have, want outcome) outcome {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	e := l.known[keyOf(svc)]
+	e := l.entries[keyOf(svc)]
 	if e == nil || e.uid != svc.UID {
 		return want // deleted: nothing to publish
 	}
-	if e.told != nil {
-		have = *e.told
+	if e.published != nil {
+		have = *e.published
 	}
-	e.told = &want
+	e.published = &want
 	return have
 }
 
-// turn returns the number of the last decision about the Service.
-func (l *ledger) turn(svc *v1.Service) int {
+// decision returns the number of the last decision about the Service.
+func (l *ledger) decision(svc *v1.Service) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if e := l.known[keyOf(svc)]; e != nil && e.uid == svc.UID {
-		return e.turn
+	if e := l.entries[keyOf(svc)]; e != nil && e.uid == svc.UID {
+		return e.decision
 	}
 	return 0
 }
@@ -218,8 +220,8 @@ func (l *ledger) current(svc *v1.Service) (outcome, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	key := keyOf(svc)
-	e := l.known[key]
-	if e == nil || !e.asked || e.busy || e.uid != svc.UID {
+	e := l.entries[key]
+	if e == nil || !e.requested || e.busy || e.uid != svc.UID {
 		return outcome{}, false
 	}
 	return l.settings.outcomeOf(svc, l.alloc.Lease(key), e.reason, e.message), true
@@ -231,9 +233,9 @@ func (l *ledger) release(ctx context.Context, key pools.ServiceKey, uid types.UI
 	return l.releaseIf(ctx, key, func(e *entry) bool { return e.uid == uid })
 }
 
-// releaseUnchanged is release, unless there was another decision since the turn.
-func (l *ledger) releaseUnchanged(ctx context.Context, svc *v1.Service, turn int) error {
-	return l.releaseIf(ctx, keyOf(svc), func(e *entry) bool { return e.uid == svc.UID && e.turn == turn })
+// releaseUnchanged is release, unless there was another decision since.
+func (l *ledger) releaseUnchanged(ctx context.Context, svc *v1.Service, decision int) error {
+	return l.releaseIf(ctx, keyOf(svc), func(e *entry) bool { return e.uid == svc.UID && e.decision == decision })
 }
 
 func (l *ledger) releaseIf(ctx context.Context, key pools.ServiceKey, may func(*entry) bool) error {
@@ -241,19 +243,19 @@ func (l *ledger) releaseIf(ctx context.Context, key pools.ServiceKey, may func(*
 		return fmt.Errorf("freeing the addresses of Service %s: %w", key, err)
 	}
 	l.mu.Lock()
-	e := l.known[key]
+	e := l.entries[key]
 	if e == nil || !may(e) {
 		l.mu.Unlock()
 		return nil
 	}
 	freed := l.alloc.Release(key, l.now())
-	delete(l.known, key)
+	delete(l.entries, key)
 	woken := l.alloc.Wake(l.now())
 	l.mu.Unlock()
 	if len(freed) > 0 {
 		l.log.Info("addresses freed", "service", key, "addresses", fmt.Sprint(freed))
 	}
-	l.kick(woken)
+	l.propagate(woken)
 	return nil
 }
 
@@ -261,11 +263,11 @@ func (l *ledger) releaseIf(ctx context.Context, key pools.ServiceKey, may func(*
 func (l *ledger) lease(ctx context.Context, svc *v1.Service) ([]pools.Address, bool, error) {
 	key := keyOf(svc)
 	if err := l.waitReady(ctx); err != nil {
-		return nil, false, fmt.Errorf("looking up the addresses of Service %s: %w", key, err)
+		return nil, false, fmt.Errorf("reading the addresses of Service %s: %w", key, err)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	e := l.known[key]
+	e := l.entries[key]
 	return l.alloc.Lease(key), e != nil && e.uid == svc.UID, nil
 }
 
@@ -308,7 +310,7 @@ func (l *ledger) recorded(key pools.ServiceKey) string {
 func (l *ledger) setPools(all []pools.Pool) {
 	l.change(func() {
 		l.alloc.SetPools(all)
-		if l.taken && l.services != nil { // before that, adopt adopts all
+		if l.adoptionDone && l.services != nil { // before that, adopt adopts all
 			l.adoptShown(l.services())
 		}
 	})
@@ -321,7 +323,7 @@ func (l *ledger) adoptShown(services []*v1.Service) {
 	var claims []pools.Claim
 	held := func(h pools.Address) bool { return len(l.alloc.Holders(h.Addr)) > 0 }
 	for _, svc := range services {
-		if !unrecorded(svc) || !l.settings.wants(svc) || l.known[keyOf(svc)] != nil || l.isTheirs(svc) {
+		if !unrecorded(svc) || !l.settings.wants(svc) || l.entries[keyOf(svc)] != nil || l.isForeign(svc) {
 			continue
 		}
 		c := l.settings.claimOf(svc)
@@ -329,7 +331,7 @@ func (l *ledger) adoptShown(services []*v1.Service) {
 			continue
 		}
 		claims = append(claims, c)
-		l.known[c.Service] = &entry{uid: svc.UID}
+		l.entries[c.Service] = &entry{uid: svc.UID}
 	}
 	l.alloc.Adopt(claims)
 }
@@ -360,7 +362,7 @@ func (l *ledger) change(f func()) {
 	f()
 	woken := l.alloc.Wake(l.now())
 	l.mu.Unlock()
-	l.kick(woken)
+	l.propagate(woken)
 }
 
 // expire wakes the Services that wait for an address in cool-down. It returns the time of the next call; false: not
@@ -370,7 +372,7 @@ func (l *ledger) expire() (time.Time, bool) {
 	woken := l.alloc.Wake(l.now())
 	at, ok := l.alloc.NextExpiry()
 	l.mu.Unlock()
-	l.kick(woken)
+	l.propagate(woken)
 	return at, ok
 }
 
@@ -381,8 +383,8 @@ func (l *ledger) poolStatus(name string) (pools.PoolStatus, bool) {
 	return l.alloc.PoolStatus(name)
 }
 
-// kick passes on the effects of a change of the allocator.
-func (l *ledger) kick(woken []pools.ServiceKey) {
+// propagate passes on the effects of a change of the allocator.
+func (l *ledger) propagate(woken []pools.ServiceKey) {
 	for _, key := range woken {
 		l.wake(key)
 	}

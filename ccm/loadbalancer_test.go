@@ -103,8 +103,8 @@ func (d *desk) ensure(svc *v1.Service) string {
 	return what
 }
 
-// said returns the Events since the last call.
-func (d *desk) said() []string {
+// eventTexts returns the Events since the last call.
+func (d *desk) eventTexts() []string {
 	var all []string
 	for {
 		select {
@@ -125,24 +125,24 @@ func (d *desk) expect(what, want string) {
 
 func (d *desk) expectEvents(parts ...string) {
 	d.t.Helper()
-	said := d.said()
-	if len(said) != len(parts) {
-		d.t.Fatalf("said %q, want %d Events", said, len(parts))
+	got := d.eventTexts()
+	if len(got) != len(parts) {
+		d.t.Fatalf("got %q, want %d Events", got, len(parts))
 	}
 	for i, p := range parts {
-		if !strings.Contains(said[i], p) {
-			d.t.Errorf("said %q, want %q in it", said[i], p)
+		if !strings.Contains(got[i], p) {
+			d.t.Errorf("got %q, want %q in it", got[i], p)
 		}
 	}
 }
 
-func TestPendingIsSaidOnceAndServed(t *testing.T) {
+func TestPendingIsReportedOnceAndServed(t *testing.T) {
 	d := newDesk(t, "203.0.113.4/32")
 	d.adopt()
 	s1, s2 := serviceFor("s1"), serviceFor("s2")
 	d.expect(d.ensure(s1), "1 writes, 203.0.113.4 Proxy, Allocated")
 	d.expect(d.ensure(s1), "0 writes, 203.0.113.4 Proxy, Allocated")
-	d.expectEvents("Normal Allocated The Service holds 203.0.113.4 of pool web")
+	d.expectEvents("Normal Allocated Allocated 203.0.113.4 from pool web")
 	d.expect(d.ensure(s2), "1 writes, PoolExhausted")
 	for range 5 {
 		d.expect(d.ensure(s2), "0 writes, PoolExhausted")
@@ -151,7 +151,7 @@ func TestPendingIsSaidOnceAndServed(t *testing.T) {
 
 	_, exists, err := d.lb.GetLoadBalancer(context.Background(), "", s2)
 	if err != nil || !exists {
-		t.Errorf("one that waits must exist, else its end is never told: %v %v", exists, err)
+		t.Errorf("one that waits must exist, else its end is never reported: %v %v", exists, err)
 	}
 	for range 2 {
 		if err := d.lb.EnsureLoadBalancerDeleted(context.Background(), "", s1); err != nil {
@@ -162,7 +162,7 @@ func TestPendingIsSaidOnceAndServed(t *testing.T) {
 		t.Errorf("woken %v", d.woken)
 	}
 	d.expect(d.ensure(s2), "1 writes, 203.0.113.4 Proxy, Allocated")
-	d.expectEvents("Normal Allocated The Service holds 203.0.113.4")
+	d.expectEvents("Normal Allocated Allocated 203.0.113.4")
 	if _, exists, _ := d.lb.GetLoadBalancer(context.Background(), "", s1); exists {
 		t.Error("s1 exists after its deletion")
 	}
@@ -205,9 +205,9 @@ func TestRefusedKeepsWhatItHolds(t *testing.T) {
 	s1, s2 := serviceFor("s1"), serviceFor("s2")
 	d.ensure(s1)
 	d.ensure(s2)
-	d.said()
-	for asked, reason := range map[string]string{"192.0.2.1": "AddressOutsidePools", "203.0.113.5": "AddressTaken", "x": "InvalidRequest"} {
-		annotate("ironlb.io/ips", asked)(s1)
+	d.eventTexts()
+	for value, reason := range map[string]string{"192.0.2.1": "AddressOutsidePools", "203.0.113.5": "AddressTaken", "x": "InvalidRequest"} {
+		annotate("ironlb.io/ips", value)(s1)
 		d.expect(d.ensure(s1), "1 writes, 203.0.113.4 Proxy, "+reason)
 		for range 3 {
 			d.expect(d.ensure(s1), "0 writes, 203.0.113.4 Proxy, "+reason)
@@ -232,24 +232,24 @@ func TestNothingBeforeAdoption(t *testing.T) {
 	}
 	d.adopt(serviceFor("new"), holder)
 	d.expect(d.ensure(serviceFor("new")), "1 writes, PoolExhausted")
-	d.said()
+	d.eventTexts()
 	d.expect(d.ensure(holder), "1 writes, 203.0.113.4 Proxy, Allocated") // the condition, which was missing
 	d.expectEvents()                                                     // no change to report
 }
 
-// TestVanished: a Service that was deleted between the list and its adoption holds nothing.
-func TestVanished(t *testing.T) {
+// TestDeletedBeforeAdoption: a Service that was deleted between the list and its adoption holds nothing.
+func TestDeletedBeforeAdoption(t *testing.T) {
 	d := newDesk(t, "203.0.113.4/32")
 	record := given("web")
 	ghost := serviceFor("ghost", shows("203.0.113.4"), record, func(s *v1.Service) { s.UID = "ghost" })
-	d.ledger.vanish(t.Context(), keyOf(ghost), ghost.UID)
+	d.ledger.serviceDeleted(t.Context(), keyOf(ghost), ghost.UID)
 	d.adopt(ghost)
 	s := serviceFor("s")
 	d.expect(d.ensure(s), "1 writes, 203.0.113.4 Proxy, Allocated")
 	// A Service of the same name was created after the deleted one: it keeps its address.
-	d.ledger.vanish(t.Context(), keyOf(s), "older")
+	d.ledger.serviceDeleted(t.Context(), keyOf(s), "older")
 	d.expect(d.ensure(serviceFor("t")), "1 writes, PoolExhausted")
-	d.ledger.vanish(t.Context(), keyOf(s), s.UID)
+	d.ledger.serviceDeleted(t.Context(), keyOf(s), s.UID)
 	d.expect(d.ensure(serviceFor("u")), "1 writes, 203.0.113.4 Proxy, Allocated")
 }
 
@@ -286,7 +286,7 @@ func TestChangeOfAddress(t *testing.T) {
 	d.adopt()
 	s := serviceFor("s")
 	d.expect(d.ensure(s), "1 writes, 203.0.113.4 Proxy, Allocated")
-	d.expectEvents("Normal Allocated The Service holds 203.0.113.4 of pool web")
+	d.expectEvents("Normal Allocated Allocated 203.0.113.4 from pool web")
 	s.Annotations = map[string]string{v1alpha1.AnnotationAddresses: "203.0.113.5"}
 	fails := true
 	d.api.PrependReactor("patch", "services", func(k8stesting.Action) (bool, runtime.Object, error) {
@@ -301,5 +301,5 @@ func TestChangeOfAddress(t *testing.T) {
 	}
 	d.expect(d.ensure(s), "1 writes, 203.0.113.5 Proxy, Allocated")
 	d.expectEvents("Normal AddressChanged The address changed from 203.0.113.4 to 203.0.113.5: " +
-		"the Service asks for 203.0.113.5. The Service holds 203.0.113.5 of pool web")
+		"the Service requests 203.0.113.5. Allocated 203.0.113.5 from pool web")
 }

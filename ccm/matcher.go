@@ -35,21 +35,21 @@ type match struct {
 type matcher struct {
 	ads      []advertisement
 	nodes    []*v1.Node        // by name
-	not      map[string]string // why a node may not announce any address
+	excluded map[string]string // why a node may not announce any address
 	poolOf   func(pool string) map[string]string
 	services func(pools.ServiceKey) map[string]string
-	known    map[string]match
+	cached   map[string]match
 }
 
 // newMatcher takes the advertisements and nodes, whether the exclude label of nodes is ignored, and the functions that
 // return the labels of a pool and of a Service.
 func newMatcher(ads []advertisement, nodes []*v1.Node, ignoreExclude bool, poolOf func(string) map[string]string,
 	services func(pools.ServiceKey) map[string]string) *matcher {
-	m := &matcher{ads: ads, nodes: slices.Clone(nodes), not: map[string]string{}, poolOf: poolOf, services: services, known: map[string]match{}}
+	m := &matcher{ads: ads, nodes: slices.Clone(nodes), excluded: map[string]string{}, poolOf: poolOf, services: services, cached: map[string]match{}}
 	slices.SortFunc(m.nodes, func(a, b *v1.Node) int { return cmp.Compare(a.Name, b.Name) })
 	for _, n := range m.nodes {
-		if why := mayNotAnswer(n, ignoreExclude); why != "" {
-			m.not[n.Name] = why
+		if why := exclusionReason(n, ignoreExclude); why != "" {
+			m.excluded[n.Name] = why
 		}
 	}
 	return m
@@ -78,7 +78,7 @@ func (m *matcher) advertised(u unit) ([]pools.Address, match) {
 	for _, i := range some {
 		if addresses := m.served(u.addresses, some); len(addresses) > 0 && len(m.served(addresses, []int{i})) > 0 {
 			return addresses, match{reason: reasonServicesNotCovered, message: fmt.Sprintf(
-				"One node answers for all the Services on the address, and no L2Advertisement is for all of them: %s is missing. Widen serviceSelectors, or give it another address", lacks[i])}
+				"One node announces the address for all its Services, and no L2Advertisement selects all of them: %s is missing. Widen serviceSelectors, or give it another address", lacks[i])}
 		}
 	}
 	return nil, match{}
@@ -101,15 +101,15 @@ func (m *matcher) match(addresses []pools.Address, ads []int) match {
 	slices.Sort(of)
 	of = slices.Compact(of)
 	key := fmt.Sprint(ads, len(of), strings.Join(of, "/"))
-	if found, ok := m.known[key]; ok {
+	if found, ok := m.cached[key]; ok {
 		return found
 	}
-	out := m.look(of, ads)
-	m.known[key] = out
+	out := m.compute(of, ads)
+	m.cached[key] = out
 	return out
 }
 
-func (m *matcher) look(of []string, ads []int) match {
+func (m *matcher) compute(of []string, ads []int) match {
 	var out match
 	weights := map[string]int{}
 	matched, excluded := 0, []string(nil)
@@ -132,7 +132,7 @@ func (m *matcher) look(of []string, ads []int) match {
 		if !everywhere {
 			continue
 		}
-		if why := m.not[n.Name]; why != "" {
+		if why := m.excluded[n.Name]; why != "" {
 			excluded = append(excluded, n.Name+" ("+why+")")
 			continue
 		}
@@ -147,13 +147,13 @@ func (m *matcher) look(of []string, ads []int) match {
 	switch {
 	case len(out.nodes) > 0:
 	case len(excluded) > 0:
-		out.reason, out.message = reasonNodesExcluded, "Every node that an L2Advertisement for this address selects may not answer now: "+someOf(texts(excluded))
+		out.reason, out.message = reasonNodesExcluded, "No node that an L2Advertisement for this address selects is eligible now: "+someOf(texts(excluded))
 		if strings.Contains(out.message, v1.LabelNodeExcludeBalancers) {
 			out.message += ". Remove the label, or set the chart's value ignoreExcludeLB"
 		}
 	case matched > 0:
 		out.reason = reasonNoCommonNode
-		out.message = fmt.Sprintf("No node may answer for the addresses of all the pools %s, which move together: have an L2Advertisement for all of them select a node", strings.Join(of, ", "))
+		out.message = fmt.Sprintf("No node is eligible for the addresses of all the pools %s, which move together: make the L2Advertisements of these pools select a common node", strings.Join(of, ", "))
 	default:
 		out.reason, out.message = reasonNoNodeMatches, "No node matches spec.nodeSelectors of an L2Advertisement for this address: widen them, or label a node"
 	}
@@ -171,9 +171,9 @@ func texts(in []string) []text {
 // taintToBeDeleted is set by the cluster autoscaler on a node that it is about to remove.
 const taintToBeDeleted = "ToBeDeletedByClusterAutoscaler"
 
-// mayNotAnswer returns why the node may have no addresses at all, empty if it may. A cordoned or not ready node may.
+// exclusionReason returns why the node may have no addresses at all, empty if it may. A cordoned or not ready node may.
 // The value of the exclude label counts as in k8s.io/cloud-provider since 1.34: only false keeps the node.
-func mayNotAnswer(n *v1.Node, ignoreExclude bool) string {
+func exclusionReason(n *v1.Node, ignoreExclude bool) string {
 	if v, ok := n.Labels[v1.LabelNodeExcludeBalancers]; ok && !ignoreExclude {
 		if excluded, err := strconv.ParseBool(v); err != nil || excluded {
 			return "labelled " + v1.LabelNodeExcludeBalancers

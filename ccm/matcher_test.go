@@ -19,7 +19,7 @@ func node(name string, change ...func(*v1.Node)) *v1.Node {
 	}
 	return n
 }
-func TestMayNotAnswer(t *testing.T) {
+func TestExclusionReason(t *testing.T) {
 	label := func(v string) func(*v1.Node) {
 		return func(n *v1.Node) { n.Labels[v1.LabelNodeExcludeBalancers] = v }
 	}
@@ -45,11 +45,11 @@ func TestMayNotAnswer(t *testing.T) {
 			n.Spec.Taints = []v1.Taint{{Key: "ToBeDeletedByClusterAutoscaler", Effect: v1.TaintEffectNoSchedule}}
 		}), false},
 	} {
-		if why := mayNotAnswer(c.node, false); (why == "") != c.want {
+		if why := exclusionReason(c.node, false); (why == "") != c.want {
 			t.Errorf("%s: %q", name, why)
 		}
 		_, labelled := c.node.Labels[v1.LabelNodeExcludeBalancers]
-		if why := mayNotAnswer(c.node, true); (why == "") != (c.want || labelled) {
+		if why := exclusionReason(c.node, true); (why == "") != (c.want || labelled) {
 			t.Errorf("%s, with excluded nodes: %q", name, why)
 		}
 	}

@@ -19,25 +19,25 @@ var poolAddresses = metrics.NewGaugeVec(&metrics.GaugeOpts{
 
 var poolReady = metrics.NewGaugeVec(&metrics.GaugeOpts{
 	Name:           "ironlb_pool_ready",
-	Help:           "Whether a pool is in use as it is written: 0 while it cannot be read or overlaps an older one.",
+	Help:           "1 while a pool is in use as specified, 0 while it is invalid or overlaps an older one.",
 	StabilityLevel: metrics.ALPHA,
 }, []string{"pool"})
 
 var virtualIPs = metrics.NewGaugeVec(&metrics.GaugeOpts{
 	Name:           "ironlb_node_virtual_ips",
-	Help:           "Virtual addresses whose list a node leads.",
+	Help:           "VirtualIPs that are placed on a node first.",
 	StabilityLevel: metrics.ALPHA,
 }, []string{"node"})
 
 var placements = metrics.NewCounterVec(&metrics.CounterOpts{
 	Name:           "ironlb_ccm_placements_total",
-	Help:           "Lists of nodes of VirtualIPs that were written, by reason.",
+	Help:           "Placements of VirtualIPs that were written, by reason.",
 	StabilityLevel: metrics.ALPHA,
 }, []string{"reason"})
 
 var assignments = metrics.NewHistogram(&metrics.HistogramOpts{
 	Name:           "ironlb_ccm_assign_duration_seconds",
-	Help:           "From the moment that a controller took up a Service until the addresses that it was given then were written on it.",
+	Help:           "Time from the start of processing a Service until its assigned addresses are written.",
 	Buckets:        []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
 	StabilityLevel: metrics.ALPHA,
 })

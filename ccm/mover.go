@@ -37,11 +37,11 @@ type mover struct {
 	refused map[string]map[string]time.Time
 	// requests are the values of the requests for each unit.
 	requests map[string]string
-	// asked are the units to be moved by request; done: moving them gains nothing more.
-	asked map[string]bool
-	done  bool
-	// seasons is when the next node may be moved to by a pool's policy.
-	seasons time.Time
+	// requested are the units to be moved by request; done: no further move improves them.
+	requested map[string]bool
+	done      bool
+	// nextFit is when the next node may be moved to by a pool's policy.
+	nextFit time.Time
 }
 
 // moving is a move that has begun.
@@ -57,9 +57,9 @@ func newMover(log *slog.Logger, events record.EventRecorder) *mover {
 	}
 }
 
-// look records which of the eligible nodes are fit to be moved to. A node that did not take over is retried once it has
-// been unfit: that may have been the cause.
-func (m *mover) look(now time.Time, nodes []placement.Node, t takers) {
+// observe records which of the eligible nodes are fit to be moved to. A node that did not take over is retried once it
+// has been unfit: that may have been the cause.
+func (m *mover) observe(now time.Time, nodes []placement.Node, t moveTargets) {
 	fit, missing := make(map[string]time.Time, len(nodes)), map[string]time.Time{}
 	for _, n := range nodes {
 		switch {
@@ -91,23 +91,23 @@ func sinceThen(since map[string]time.Time, node string, now time.Time) time.Time
 // permit sets for each unit whether it may be moved, and to which nodes. A new request is carried out even if a node
 // did not take over before.
 func (m *mover) permit(now time.Time, units []placement.Unit, want []wantedVIP, of policies, have map[string]*v1alpha1.VirtualIP) {
-	m.asked, m.done, m.seasons = map[string]bool{}, false, time.Time{}
-	takers, before := map[time.Duration]map[string]bool{}, m.requests
+	m.requested, m.done, m.nextFit = map[string]bool{}, false, time.Time{}
+	targets, before := map[time.Duration]map[string]bool{}, m.requests
 	m.requests = map[string]string{}
 	for i := range units {
 		u := &units[i]
 		u.Reached = m.reached[u.Holder]
-		if asked := of.request(have[u.Name], want[i].pools); asked != "" {
+		if value := of.request(have[u.Name], want[i].pools); value != "" {
 			u.Movable = true
-			m.asked[u.Name], m.requests[u.Name] = true, asked
-			if before[u.Name] != asked {
+			m.requested[u.Name], m.requests[u.Name] = true, value
+			if before[u.Name] != value {
 				delete(m.refused, u.Name)
 			}
 		} else if delay, gradual := of.gradual(want[i].pools); gradual {
-			if takers[delay] == nil {
-				takers[delay] = m.seasoned(now, delay)
+			if targets[delay] == nil {
+				targets[delay] = m.fitFor(now, delay)
 			}
-			u.Movable, u.Takers = true, takers[delay]
+			u.Movable, u.Targets = true, targets[delay]
 		}
 		if until := m.refused[u.Name]; len(until) > 0 {
 			u.Refused = map[string]bool{}
@@ -118,15 +118,15 @@ func (m *mover) permit(now time.Time, units []placement.Unit, want []wantedVIP, 
 	}
 }
 
-// seasoned returns the nodes that have been fit for the delay.
-func (m *mover) seasoned(now time.Time, delay time.Duration) map[string]bool {
+// fitFor returns the nodes that have been fit for the delay.
+func (m *mover) fitFor(now time.Time, delay time.Duration) map[string]bool {
 	out := map[string]bool{}
 	for n, since := range m.since {
 		at := since.Add(delay)
 		if !now.Before(at) {
 			out[n] = true
-		} else if m.seasons.IsZero() || at.Before(m.seasons) {
-			m.seasons = at
+		} else if m.nextFit.IsZero() || at.Before(m.nextFit) {
+			m.nextFit = at
 		}
 	}
 	return out
@@ -169,7 +169,7 @@ func (m *mover) follow(now time.Time, units []placement.Unit, have map[string]*v
 		units[i].Refused[move.To] = true
 		m.log.Warn("address not moved", "vip", move.Unit, "from", move.From, "to", move.To, "reason", move.Reason, "waited", moveWithin)
 		m.events.Eventf(vip, v1.EventTypeWarning, "NotMoved",
-			"node %s did not take over from node %s within %s, which keeps it: see kubectl ironlb status, and the log of the speaker on %s", move.To, move.From, moveWithin, move.To)
+			"node %s did not take over from node %s within %s; the owner is unchanged: see kubectl ironlb status, and the log of the speaker on %s", move.To, move.From, moveWithin, move.To)
 	default:
 		units[i].Lead, units[i].Why = move.To, move.Reason
 	}
@@ -208,8 +208,8 @@ func (m *mover) complete(now time.Time) bool {
 	return true
 }
 
-// wakes returns the time of the next evaluation, zero for never.
-func (m *mover) wakes(now time.Time) time.Time {
+// nextEvaluation returns the time of the next evaluation, zero for never.
+func (m *mover) nextEvaluation(now time.Time) time.Time {
 	var at time.Time
 	earlier := func(t time.Time) {
 		if t.After(now) && (at.IsZero() || t.Before(at)) {
@@ -220,7 +220,7 @@ func (m *mover) wakes(now time.Time) time.Time {
 		earlier(m.now.began.Add(moveWithin))
 	}
 	earlier(m.pause)
-	earlier(m.seasons)
+	earlier(m.nextFit)
 	for _, since := range m.missing {
 		earlier(since.Add(absentFor))
 	}

@@ -33,18 +33,18 @@ func TestNodeAddresses(t *testing.T) {
 // until the node is removed.
 func TestAddressOfNode(t *testing.T) {
 	o := newOffice(t, webPool("203.0.113.4/31"))
-	o.turn()
+	o.process()
 	o.ledger.adopt(nil)
 	h := o.ledger.nodeHandler()
 	first := node("first", reached("InternalIP 203.0.113.4"))
 	h.OnAdd(first, true)
-	expect(t, o.assign(serviceFor("a")), "203.0.113.5 of pool web, Allocated")
+	expect(t, o.assign(serviceFor("a")), "203.0.113.5 from pool web, Allocated")
 	asks := serviceFor("b")
 	asks.Spec.LoadBalancerIP = "203.0.113.4"
 	expect(t, o.assign(asks), "nothing, AddressOfNode")
 	condition := func() string {
 		o.t.Helper()
-		for _, c := range o.turn().Status.Conditions {
+		for _, c := range o.process().Status.Conditions {
 			if c.Type == conditionNodes {
 				return string(c.Status) + " " + c.Message
 			}
@@ -56,11 +56,11 @@ func TestAddressOfNode(t *testing.T) {
 	}
 
 	// A heartbeat has no effect.
-	told := 0
-	o.ledger.poolsChanged = func() { told++ }
-	beat := first.DeepCopy()
-	beat.Status.Conditions = []v1.NodeCondition{{Type: v1.NodeReady, LastHeartbeatTime: metav1.Now()}}
-	if h.OnUpdate(first, beat); told > 0 || len(o.woken) > 0 {
+	changes := 0
+	o.ledger.poolsChanged = func() { changes++ }
+	heartbeat := first.DeepCopy()
+	heartbeat.Status.Conditions = []v1.NodeCondition{{Type: v1.NodeReady, LastHeartbeatTime: metav1.Now()}}
+	if h.OnUpdate(first, heartbeat); changes > 0 || len(o.woken) > 0 {
 		t.Errorf("a heartbeat changed something: %v", o.woken)
 	}
 
@@ -71,19 +71,19 @@ func TestAddressOfNode(t *testing.T) {
 	if !slices.Equal(o.woken, []string{"a"}) {
 		t.Fatalf("woken %v", o.woken)
 	}
-	expect(t, o.assign(serviceFor("a")), "203.0.113.5 of pool web, Draining")
+	expect(t, o.assign(serviceFor("a")), "203.0.113.5 from pool web, Draining")
 	if got := condition(); !strings.Contains(got, "203.0.113.5 (node second, still held by default/a)") {
 		t.Errorf("NodeAddresses: %s", got)
 	}
 
 	o.woken = nil
-	h.OnDelete(beat)
+	h.OnDelete(heartbeat)
 	h.OnDelete(cache.DeletedFinalStateUnknown{Key: "second"})
 	if !slices.Equal(o.woken, []string{"b", "a"}) {
 		t.Errorf("woken %v", o.woken)
 	}
-	expect(t, o.assign(asks), "203.0.113.4 of pool web, Allocated")
-	expect(t, o.assign(serviceFor("a")), "203.0.113.5 of pool web, Allocated")
+	expect(t, o.assign(asks), "203.0.113.4 from pool web, Allocated")
+	expect(t, o.assign(serviceFor("a")), "203.0.113.5 from pool web, Allocated")
 	if got := condition(); got != "False " {
 		t.Errorf("NodeAddresses: %s", got)
 	}

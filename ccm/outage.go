@@ -14,12 +14,12 @@ const longestRetry = time.Minute
 
 // outage records whether the API server is unavailable, and when it came back.
 type outage struct {
-	back func() // called when it has come back; may be nil
+	onRecovery func() // called when the API server is available again; may be nil
 
-	mu     sync.Mutex
-	away   bool
-	failed time.Time // last
-	came   time.Time // the first response after that
+	mu        sync.Mutex
+	down      bool
+	failed    time.Time // last
+	recovered time.Time // the first response after that
 }
 
 // wrap makes a client's transport report failures and responses.
@@ -34,37 +34,37 @@ type watched struct {
 func (w watched) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := w.next.RoundTrip(r)
 	switch {
-	case errors.Is(err, context.Canceled), errors.Is(err, errLeaving): // caused by this process
+	case errors.Is(err, context.Canceled), errors.Is(err, errEnding): // caused by this process
 	case err != nil,
 		resp.StatusCode == http.StatusBadGateway, resp.StatusCode == http.StatusServiceUnavailable, resp.StatusCode == http.StatusGatewayTimeout:
-		w.outage.note(false)
+		w.outage.record(false)
 	default:
-		w.outage.note(true)
+		w.outage.record(true)
 	}
 	return resp, err
 }
 
-// calls sets the function that is called when the API server comes back.
-func (o *outage) calls(f func()) {
+// setOnRecovery sets the function that is called when the API server is available again.
+func (o *outage) setOnRecovery(f func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.back = f
+	o.onRecovery = f
 }
 
-// note records whether a request was answered.
-func (o *outage) note(answered bool) {
+// record records whether a request was answered.
+func (o *outage) record(answered bool) {
 	o.mu.Lock()
-	came := answered && o.away
+	recovered := answered && o.down
 	switch {
-	case came:
-		o.away, o.came = false, time.Now()
+	case recovered:
+		o.down, o.recovered = false, time.Now()
 	case !answered:
-		o.away, o.failed = true, time.Now()
+		o.down, o.failed = true, time.Now()
 	}
-	back := o.back
+	onRecovery := o.onRecovery
 	o.mu.Unlock()
-	if came && back != nil {
-		back()
+	if recovered && onRecovery != nil {
+		onRecovery()
 	}
 }
 
@@ -74,10 +74,10 @@ func (o *outage) settles(within time.Duration) (at, since time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {
-	case o.away:
+	case o.down:
 		return o.failed.Add(longestRetry + within), o.failed
-	case !o.came.IsZero():
-		return o.came.Add(within), o.came
+	case !o.recovered.IsZero():
+		return o.recovered.Add(within), o.recovered
 	}
 	return time.Time{}, time.Time{}
 }

@@ -30,7 +30,7 @@ func TestOutage(t *testing.T) {
 		"no answer":    {0, errors.New("connection refused"), true},
 		"too late":     {0, context.DeadlineExceeded, true},
 		"we stopped":   {0, fmt.Errorf("watching: %w", context.Canceled), false},
-		"we are going": {0, errLeaving, false},
+		"we are going": {0, errEnding, false},
 	} {
 		o := &outage{}
 		next := roundTrip(func(*http.Request) (*http.Response, error) {
@@ -46,8 +46,8 @@ func TestOutage(t *testing.T) {
 		if _, err := o.wrap(next).RoundTrip(r); !errors.Is(err, c.err) {
 			t.Errorf("%s: error %v, want %v", name, err, c.err)
 		}
-		if o.away != c.away {
-			t.Errorf("%s: away is %v", name, o.away)
+		if o.down != c.away {
+			t.Errorf("%s: away is %v", name, o.down)
 		}
 	}
 }
@@ -58,21 +58,21 @@ func TestOutageSettles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		back := 0
 		o := &outage{}
-		o.calls(func() { back++ })
-		o.note(true)
+		o.setOnRecovery(func() { back++ })
+		o.record(true)
 		if at, _ := o.settles(settleFor); !at.IsZero() {
 			t.Errorf("without an outage it settles at %s", at)
 		}
-		o.note(false)
+		o.record(false)
 		failed := time.Now()
 		if at, since := o.settles(settleFor); at != failed.Add(longestRetry+settleFor) || since != failed {
 			t.Errorf("away: settles at %s since %s", at, since)
 		}
 		time.Sleep(25 * time.Second) // the delays between tries have grown
-		o.note(true)
+		o.record(true)
 		came := time.Now()
 		time.Sleep(time.Second)
-		o.note(true)
+		o.record(true)
 		if at, since := o.settles(settleFor); at != came.Add(settleFor) || since != came || back != 1 {
 			t.Errorf("back %d times: settles at %s since %s", back, at, since)
 		}

@@ -56,7 +56,7 @@ func (s *Settings) outcomeOf(svc *v1.Service, lease []pools.Address, reason pool
 	}
 	switch {
 	case message == "":
-		r.condition.Message = "The Service holds " + described(lease) + notAsked(svc, lease)
+		r.condition.Message = "Allocated " + described(lease) + unrequestedFamily(svc, lease)
 	case len(lease) > 1 || len(lease) > 0 && reason != pools.Draining: // the message of Draining already names one
 		r.condition.Message += ". The Service holds " + described(lease)
 	}
@@ -67,16 +67,16 @@ func (s *Settings) outcomeOf(svc *v1.Service, lease []pools.Address, reason pool
 	return r
 }
 
-// notAsked names the family that a dual-stack Service does not request an address of, if it requests one of the other
-// family. Empty: there is none.
-func notAsked(svc *v1.Service, lease []pools.Address) string {
+// unrequestedFamily names the family that a dual-stack Service does not request an address of, if it requests one of
+// the other family. Empty: there is none.
+func unrequestedFamily(svc *v1.Service, lease []pools.Address) string {
 	var bad []string
-	asked := askedAddresses(svc, &bad)
-	if len(asked) != 1 || len(lease) != 2 {
+	requested := requestedAddresses(svc, &bad)
+	if len(requested) != 1 || len(lease) != 2 {
 		return ""
 	}
 	other := pools.IPv4
-	if pools.FamilyOf(asked[0]) == pools.IPv4 {
+	if pools.FamilyOf(requested[0]) == pools.IPv4 {
 		other = pools.IPv6
 	}
 	return fmt.Sprintf(". Its request names no %s address, so any was chosen: name both in annotation %s to keep it",
@@ -169,9 +169,9 @@ func described(lease []pools.Address) string {
 	}
 	texts := make([]string, len(lease))
 	for i, a := range lease {
-		texts[i] = fmt.Sprintf("%s of pool %s", a.Addr, a.Pool)
+		texts[i] = fmt.Sprintf("%s from pool %s", a.Addr, a.Pool)
 		if a.Pool == "" {
-			texts[i] = a.Addr.String() + " of no pool"
+			texts[i] = a.Addr.String() + " from no pool"
 		}
 	}
 	return strings.Join(texts, " and ")

@@ -41,19 +41,19 @@ type placer struct {
 	// ignoreExclude includes nodes with the exclude label.
 	ignoreExclude bool
 
-	synced []cache.InformerSynced
-	pulse  *pulse
-	kick   chan struct{}
+	synced   []cache.InformerSynced
+	liveness *liveness
+	trigger  chan struct{}
 
 	placement placement.Placer
 	mover     *mover
-	// takers are the nodes to which addresses can be moved, of the Nodes in live. reports is set when a SpeakerStatus
+	// targets are the nodes to which addresses can be moved, of the Nodes in live. reports is set when a SpeakerStatus
 	// has changed since.
-	takers  takers
+	targets moveTargets
 	live    map[string]bool
 	reports atomic.Bool
-	// occupied are the addresses of foreign hosts.
-	occupied occupied
+	// foreign are the addresses of foreign hosts.
+	foreign foreignHosts
 	// placed are the decided lists, by VirtualIP; of maps each address to its VirtualIP. They are used for a unit whose
 	// VirtualIP has another name or does not exist.
 	placed map[string][]string
@@ -66,16 +66,16 @@ type placer struct {
 	// changed.
 	holders  map[string]string
 	reported time.Time
-	// waits is set while lists are left unchanged although they should change, until all has settled.
-	waits bool
+	// deferred is set while lists are left unchanged although they should change, until all has settled.
+	deferred bool
 	// alarm triggers a pass at the time next, if there is one.
 	alarm *time.Timer
 	next  time.Time
-	// thought is how long the last pass took to decide, without the writes.
-	thought time.Duration
-	// told are the advertisements whose error has been reported, with the error. conditioned is the cached version of
-	// each when its condition was written. failed are those whose condition could not be written, with the error.
-	told, conditioned, failed map[string]string
+	// passTook is how long the last pass took to decide, without the writes.
+	passTook time.Duration
+	// published are the advertisements whose error has been reported, with the error. conditioned is the cached version
+	// of each when its condition was written. failed are those whose condition could not be written, with the error.
+	published, conditioned, failed map[string]string
 }
 
 func newPlacer(c *Cloud) *placer {
@@ -86,29 +86,29 @@ func newPlacer(c *Cloud) *placer {
 		services: c.core.Core().V1().Services().Lister(),
 		nodes:    c.core.Core().V1().Nodes().Lister(),
 		client:   c.client,
-		writer:   newVIPWriter(c.log, c.events, c.client, func() { c.pulse.beat("placement") }),
+		writer:   newVIPWriter(c.log, c.events, c.client, func() { c.liveness.tick("placement") }),
 		outage:   c.outage,
 
 		ignoreExclude: c.settings.IgnoreExcludeLB,
 
-		pulse: c.pulse,
-		kick:  make(chan struct{}, 1),
-		mover: newMover(c.log, c.events),
+		liveness: c.liveness,
+		trigger:  make(chan struct{}, 1),
+		mover:    newMover(c.log, c.events),
 	}
 }
 
 // handler triggers a pass when an object changed in a field relevant to placement.
 func (p *placer) handler() cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
-		AddFunc: func(any) { kicked(p.kick) },
+		AddFunc: func(any) { trigger(p.trigger) },
 		DeleteFunc: func(o any) {
 			if tomb, ok := o.(cache.DeletedFinalStateUnknown); ok {
 				o = tomb.Obj
 			}
 			if vip, ok := o.(*v1alpha1.VirtualIP); ok {
-				p.writer.gone(vip.UID)
+				p.writer.deletionSeen(vip.UID)
 			}
-			kicked(p.kick)
+			trigger(p.trigger)
 		},
 		UpdateFunc: func(before, after any) {
 			switch before := before.(type) {
@@ -125,7 +125,7 @@ func (p *placer) handler() cache.ResourceEventHandler {
 					return
 				}
 			}
-			kicked(p.kick)
+			trigger(p.trigger)
 		},
 	}
 }
@@ -133,7 +133,7 @@ func (p *placer) handler() cache.ResourceEventHandler {
 // nodeMatters reports whether the change is relevant to placement: heartbeats are not.
 func (p *placer) nodeMatters(before, after *v1.Node) bool {
 	return placementNode(before) != placementNode(after) ||
-		mayNotAnswer(before, p.ignoreExclude) != mayNotAnswer(after, p.ignoreExclude) ||
+		exclusionReason(before, p.ignoreExclude) != exclusionReason(after, p.ignoreExclude) ||
 		!labels.Equals(before.Labels, after.Labels)
 }
 
@@ -149,13 +149,13 @@ func (p *placer) Run(ctx context.Context) error {
 	if !waitSynced(ctx, p.log, p.synced) || p.ledger.waitReady(ctx) != nil {
 		return nil
 	}
-	p.alarm = time.AfterFunc(time.Hour, func() { kicked(p.kick) })
+	p.alarm = time.AfterFunc(time.Hour, func() { trigger(p.trigger) })
 	defer p.alarm.Stop()
 	retry := newBackoff()
 	for {
 		if err := p.pass(ctx); err != nil && ctx.Err() == nil {
 			wait := retry.Step()
-			p.log.Warn("placement not written", "error", err, "again in", wait)
+			p.log.Warn("placement not written", "error", err, "retryIn", wait)
 			if !sleep(ctx, wait) {
 				return nil
 			}
@@ -165,15 +165,15 @@ func (p *placer) Run(ctx context.Context) error {
 		if !p.next.IsZero() {
 			p.alarm.Reset(time.Until(p.next))
 		}
-		if !sleep(ctx, p.rest()) || !p.pulse.wait(ctx, "placement", p.kick) {
+		if !sleep(ctx, p.pause()) || !p.liveness.wait(ctx, "placement", p.trigger) {
 			return nil
 		}
 	}
 }
 
-// rest returns the pause before the next pass. A pass reads every Service: back-to-back passes in a burst would use a
+// pause returns the pause before the next pass. A pass reads every Service: back-to-back passes in a burst would use a
 // full CPU. They get a tenth of one, and a single change is placed at once.
-func (p *placer) rest() time.Duration { return min(9*p.thought, time.Second) }
+func (p *placer) pause() time.Duration { return min(9*p.passTook, time.Second) }
 
 // wake schedules a pass at that time at the latest.
 func (p *placer) wake(at time.Time) {
@@ -190,7 +190,7 @@ func (p *placer) pass(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	have := p.writer.known(start, seen)
+	have := p.writer.existing(start, seen)
 	of, err := p.policies(ctx)
 	if err != nil {
 		return err
@@ -203,7 +203,7 @@ func (p *placer) pass(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("listing Nodes: %w", err)
 	}
-	if err := p.readTakers(ctx, nodes); err != nil {
+	if err := p.readMoveTargets(ctx, nodes); err != nil {
 		return err
 	}
 	services, err := p.services.List(labels.Everything())
@@ -212,8 +212,8 @@ func (p *placer) pass(ctx context.Context) error {
 	}
 	m := newMatcher(ads, nodes, p.ignoreExclude, of.labels, p.labelsOf)
 	want := p.decide(start, unitsOf(services, p.ledger.standing), m, of, have)
-	p.avoidOccupied(start, have)
-	p.thought = time.Since(start)
+	p.withholdForeign(start, have)
+	p.passTook = time.Since(start)
 	newer, err := p.writer.write(ctx, have, want)
 	if newer {
 		p.wake(time.Now().Add(afterConflict))
@@ -221,7 +221,7 @@ func (p *placer) pass(ctx context.Context) error {
 	if at := p.writer.expires(); !at.IsZero() {
 		p.wake(at)
 	}
-	return errors.Join(err, p.answer(ctx, of, have))
+	return errors.Join(err, p.acknowledge(ctx, of, have))
 }
 
 // labelsOf returns the labels of a Service.
@@ -235,9 +235,9 @@ func (p *placer) labelsOf(key pools.ServiceKey) map[string]string {
 
 // decide returns the wanted VirtualIPs.
 func (p *placer) decide(now time.Time, units []unit, m *matcher, of policies, have map[string]*v1alpha1.VirtualIP) []wantedVIP {
-	p.recall(have)
+	p.indexAddresses(have)
 	var want []wantedVIP
-	var ask []placement.Unit
+	var requests []placement.Unit
 	for _, u := range units {
 		addresses, who := m.advertised(u)
 		if len(addresses) == 0 {
@@ -247,27 +247,27 @@ func (p *placer) decide(now time.Time, units []unit, m *matcher, of policies, ha
 		w := wantedVIP{name: u.name(), spec: specOf(u), pools: u.addresses, whyNone: who}
 		list, holder := p.previous(u, have)
 		want = append(want, w)
-		ask = append(ask, placement.Unit{Name: w.name, Eligible: who.nodes, Weights: who.weights, Previous: list, Holder: holder})
+		requests = append(requests, placement.Unit{Name: w.name, Eligible: who.nodes, Weights: who.weights, Previous: list, Holder: holder})
 	}
 	known := make([]placement.Node, len(m.nodes))
 	may := make([]placement.Node, 0, len(m.nodes))
 	for i, n := range m.nodes {
 		known[i] = placementNode(n)
-		if m.not[n.Name] == "" {
+		if m.excluded[n.Name] == "" {
 			may = append(may, known[i])
 		}
 	}
-	p.noteReports(now, have)
+	p.recordReports(now, have)
 	settled := p.settled(now)
 	p.exact = settled && now.Sub(p.changed) >= exactAfter
-	p.mover.look(now, may, p.takers)
-	p.mover.permit(now, ask, want, of, have)
-	p.mover.follow(now, ask, have)
-	lists := p.placement.Place(ask, known, p.exact)
-	if settled && p.mover.begin(now, ask, lists, may) {
-		lists = p.placement.Place(ask, known, p.exact)
+	p.mover.observe(now, may, p.targets)
+	p.mover.permit(now, requests, want, of, have)
+	p.mover.follow(now, requests, have)
+	lists := p.placement.Place(requests, known, p.exact)
+	if settled && p.mover.begin(now, requests, lists, may) {
+		lists = p.placement.Place(requests, known, p.exact)
 	}
-	if at := p.mover.wakes(now); !at.IsZero() {
+	if at := p.mover.nextEvaluation(now); !at.IsZero() {
 		p.wake(at)
 	}
 	p.keep(now, want, lists, may, have, settled)
@@ -291,20 +291,20 @@ func (p *placer) keep(now time.Time, want []wantedVIP, lists []placement.List, m
 		}
 	}
 	measureNodes(led)
-	waits := false
+	deferred := false
 	clear(p.placed)
 	for i := range want {
 		w := &want[i]
 		w.spec.Nodes, w.reason = byName[w.name].Nodes, byName[w.name].Reason
 		if vip := have[w.name]; !settled && vip != nil && p.mayBeHeld(vip) && !sameSpec(vip.Spec, w.spec) {
-			w.spec, waits = vip.Spec, true
+			w.spec, deferred = vip.Spec, true
 		}
-		p.remember(w.name, w.spec)
+		p.recordPlaced(w.name, w.spec)
 	}
-	if waits && !p.waits {
-		p.log.Info("placement waits for the speakers to say who answers", "for", settleFor)
+	if deferred && !p.deferred {
+		p.log.Info("placement deferred until the speakers have reported the owners", "for", settleFor)
 	}
-	p.waits = waits
+	p.deferred = deferred
 	if settled {
 		clear(p.writer.made)
 	} else {
@@ -336,8 +336,8 @@ func (p *placer) previous(u unit, have map[string]*v1alpha1.VirtualIP) (list []s
 	return nil, ""
 }
 
-// recall indexes the addresses of the existing VirtualIPs.
-func (p *placer) recall(have map[string]*v1alpha1.VirtualIP) {
+// indexAddresses indexes the addresses of the existing VirtualIPs.
+func (p *placer) indexAddresses(have map[string]*v1alpha1.VirtualIP) {
 	if p.placed == nil {
 		p.placed = map[string][]string{}
 	}
@@ -355,7 +355,7 @@ func (p *placer) recall(have map[string]*v1alpha1.VirtualIP) {
 	}
 }
 
-func (p *placer) remember(name string, spec v1alpha1.VirtualIPSpec) {
+func (p *placer) recordPlaced(name string, spec v1alpha1.VirtualIPSpec) {
 	p.placed[name] = spec.Nodes
 	for _, a := range spec.Addresses {
 		p.of[a] = name

@@ -43,7 +43,7 @@ func TestAdvertisementCondition(t *testing.T) {
 		}
 		return obj
 	}
-	mend := func(op metav1.LabelSelectorOperator) {
+	fix := func(op metav1.LabelSelectorOperator) {
 		obj := get()
 		obj.Spec.NodeSelectors = []metav1.LabelSelector{{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "zone", Operator: op}}}}
 		if err := cl.Update(t.Context(), obj); err != nil {
@@ -74,7 +74,7 @@ func TestAdvertisementCondition(t *testing.T) {
 
 	pass(1, 0, "True Read")
 	pass(0, 0, "True Read")
-	mend("Like")
+	fix("Like")
 	p.conditioned["all"] = get().ResourceVersion // written, and not in the cache yet
 	pass(0, 1, "True Read")
 	clear(p.conditioned)
@@ -84,7 +84,7 @@ func TestAdvertisementCondition(t *testing.T) {
 	refuse = false
 	pass(1, 0, "False InvalidSelector")
 	pass(0, 0, "False InvalidSelector")
-	mend(metav1.LabelSelectorOpExists)
+	fix(metav1.LabelSelectorOpExists)
 	pass(1, 0, "True Read")
 	pass(0, 0, "True Read")
 	ask := func(change func(*v1alpha1.L2AdvertisementSpec)) {
@@ -98,7 +98,7 @@ func TestAdvertisementCondition(t *testing.T) {
 	pass(1, 1, "False UnknownPool")
 	pass(0, 0, "False UnknownPool")
 	message := meta.FindStatusCondition(get().Status.Conditions, "Ready").Message
-	expect(t, message, "spec.ipAddressPools: there is no IPAddressPool lann: make it, or take it out of the list. The advertisement is in use for the other pools")
+	expect(t, message, "spec.ipAddressPools: there is no IPAddressPool lann: create it, or remove it from the list. The advertisement is in use for the other pools")
 	of["lann"] = &v1alpha1.IPAddressPool{}
 	pass(1, 0, "True Read")
 	ask(func(s *v1alpha1.L2AdvertisementSpec) {

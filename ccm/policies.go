@@ -76,15 +76,15 @@ func (of policies) gradual(addresses []pools.Address) (delay time.Duration, yes 
 	return delay, true
 }
 
-// answer records that requests have been carried out, once nothing more is gained.
-func (p *placer) answer(ctx context.Context, of policies, have map[string]*v1alpha1.VirtualIP) error {
+// acknowledge records that requests have been carried out, once nothing more is gained.
+func (p *placer) acknowledge(ctx context.Context, of policies, have map[string]*v1alpha1.VirtualIP) error {
 	if !p.mover.done {
 		return nil
 	}
 	var errs []error
 	for name, vip := range have {
-		if value := vip.Annotations[v1alpha1.AnnotationRebalance]; value != "" && p.mover.asked[name] {
-			errs = append(errs, p.writer.answered(ctx, vip))
+		if value := vip.Annotations[v1alpha1.AnnotationRebalance]; value != "" && p.mover.requested[name] {
+			errs = append(errs, p.writer.acknowledge(ctx, vip))
 		}
 	}
 	for name, obj := range of {

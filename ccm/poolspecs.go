@@ -20,18 +20,18 @@ import (
 // poolSpecs passes the operator's pools to the ledger, and triggers the adoption of recorded addresses once after the
 // start.
 type poolSpecs struct {
-	log      *slog.Logger
-	ledger   *ledger
-	reader   client.Reader
-	services func(context.Context) ([]v1.Service, error) // from the API server
-	started  func(context.Context)                       // called once adopted
-	strays   func([]v1.Service) []*v1.Service            // registrar.strays
-	release  func(context.Context, []*v1.Service) []*v1.Service
-	revisit  func() // called after a change of pools
-	synced   []cache.InformerSynced
-	pulse    *pulse
-	kick     chan struct{}
-	change   chan struct{} // the ledger changed: the first cool-down may end earlier
+	log         *slog.Logger
+	ledger      *ledger
+	reader      client.Reader
+	services    func(context.Context) ([]v1.Service, error) // from the API server
+	started     func(context.Context)                       // called once adopted
+	unconfirmed func([]v1.Service) []*v1.Service            // registrar.unconfirmed
+	release     func(context.Context, []*v1.Service) []*v1.Service
+	revisit     func() // called after a change of pools
+	synced      []cache.InformerSynced
+	liveness    *liveness
+	trigger     chan struct{}
+	change      chan struct{} // the ledger changed: the first cool-down may end earlier
 
 	mu sync.Mutex
 	// good is the last valid configuration of each pool, bad the error of the current one.
@@ -62,33 +62,33 @@ func (p *poolSpecs) Run(ctx context.Context) error {
 		return nil
 	}
 	p.ledger.adopt(services)
-	strays := p.strays(services)
+	unconfirmed := p.unconfirmed(services)
 	services = nil
 	p.started(ctx)
 	p.ledger.poolsChanged()
 
-	rest := time.NewTimer(0)
-	defer rest.Stop()
-	tick := time.NewTicker(beatEvery)
+	coolDown := time.NewTimer(0)
+	defer coolDown.Stop()
+	tick := time.NewTicker(tickEvery)
 	defer tick.Stop()
 	for {
-		p.pulse.beat("pools")
+		p.liveness.tick("pools")
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-rest.C:
+		case <-coolDown.C:
 			p.ledger.expire()
 		case <-p.change:
 		case <-tick.C: // also checks that the ledger's lock is available, since it is taken below
-			strays = p.release(ctx, strays)
-		case <-p.kick:
+			unconfirmed = p.release(ctx, unconfirmed)
+		case <-p.trigger:
 			if err := p.apply(ctx); err != nil {
 				return err
 			}
 			p.revisit()
 		}
 		if at, ok := p.ledger.nextExpiry(); ok {
-			rest.Reset(time.Until(at))
+			coolDown.Reset(time.Until(at))
 		}
 	}
 }
@@ -102,7 +102,7 @@ func (p *poolSpecs) restore(ctx context.Context) error {
 	for i := range list.Items {
 		all, wrong := coolDownsIn(&list.Items[i])
 		for _, err := range wrong {
-			p.log.Warn("a recorded cool-down does not count", "pool", list.Items[i].Name, "error", err)
+			p.log.Warn("recorded cool-down ignored", "pool", list.Items[i].Name, "error", err)
 		}
 		p.ledger.restore(all)
 	}
@@ -118,7 +118,7 @@ func (p *poolSpecs) recorded(ctx context.Context) ([]v1.Service, bool) {
 			return services, true
 		}
 		wait := retry.Step()
-		p.log.Warn("no address is given before recorded ones are adopted", "error", err, "again in", wait)
+		p.log.Warn("no address is assigned before recorded ones are adopted", "error", err, "retryIn", wait)
 		if !sleep(ctx, wait) {
 			return nil, false
 		}
@@ -141,7 +141,7 @@ func (p *poolSpecs) apply(ctx context.Context) error {
 		if err != nil {
 			bad[obj.Name] = err.Error()
 			if p.bad[obj.Name] != err.Error() {
-				p.log.Warn("pool cannot be read", "pool", obj.Name, "error", err)
+				p.log.Warn("pool is invalid", "pool", obj.Name, "error", err)
 			}
 			var known bool
 			if now, known = p.lastGood(obj); !known {
@@ -180,7 +180,7 @@ func (p *poolSpecs) lastGood(obj *v1alpha1.IPAddressPool) (goodPool, bool) {
 		last, err = readPool(obj, spec)
 	}
 	if err != nil {
-		p.log.Warn("last good configuration of a pool cannot be read", "pool", obj.Name, "field", "status.lastGood", "error", err)
+		p.log.Warn("last good configuration of a pool cannot be parsed", "pool", obj.Name, "field", "status.lastGood", "error", err)
 	}
 	return last, err == nil
 }
@@ -217,15 +217,15 @@ func (l *ledger) declined(key pools.ServiceKey) {
 // waitSynced waits for the caches and logs a remediation if that takes long. False: ctx ended.
 func waitSynced(ctx context.Context, log *slog.Logger, synced []cache.InformerSynced) bool {
 	slow := time.AfterFunc(15*time.Second, func() {
-		log.Error("still waiting for the first list of Services, Nodes or ironlb.io objects: no address is given until then",
+		log.Error("waiting for the initial lists of Services, Nodes or ironlb.io objects: no address is assigned until then",
 			"remediation", "apply deploy/ironlb.yaml, or upgrade the Helm release")
 	})
 	defer slow.Stop()
 	return cache.WaitForCacheSync(ctx.Done(), synced...)
 }
 
-// kicked sends on a channel of size one unless it is full.
-func kicked(ch chan struct{}) {
+// trigger sends on a channel of size one unless it is full.
+func trigger(ch chan struct{}) {
 	select {
 	case ch <- struct{}{}:
 	default:

@@ -58,20 +58,20 @@ func (o *office) lead() {
 	o.ledger = newLedger(log, defaults)
 	o.ledger.wake = func(k pools.ServiceKey) { o.woken = append(o.woken, k.Name) }
 	o.specs = &poolSpecs{
-		log: log, ledger: o.ledger, reader: o.client, pulse: newPulse(), kick: make(chan struct{}, 1), change: make(chan struct{}, 1),
+		log: log, ledger: o.ledger, reader: o.client, liveness: newLiveness(), trigger: make(chan struct{}, 1), change: make(chan struct{}, 1),
 		services: func(context.Context) ([]v1.Service, error) { return nil, nil }, started: func(context.Context) {}, revisit: func() {},
-		strays:  func([]v1.Service) []*v1.Service { return nil },
-		release: func(context.Context, []*v1.Service) []*v1.Service { return nil },
+		unconfirmed: func([]v1.Service) []*v1.Service { return nil },
+		release:     func(context.Context, []*v1.Service) []*v1.Service { return nil },
 	}
 	o.status = &poolStatus{
-		log: log, ledger: o.ledger, specs: o.specs, client: o.client, pulse: o.specs.pulse, kick: make(chan struct{}, 1),
-		events: o.events, told: map[types.UID]string{},
+		log: log, ledger: o.ledger, specs: o.specs, client: o.client, liveness: o.specs.liveness, trigger: make(chan struct{}, 1),
+		events: o.events, published: map[types.UID]string{},
 	}
-	o.ledger.poolsChanged = func() { kicked(o.specs.change) }
+	o.ledger.poolsChanged = func() { trigger(o.specs.change) }
 }
 
-// turn processes a change of a pool, and returns the pool with its status.
-func (o *office) turn() *v1alpha1.IPAddressPool {
+// process processes a change of a pool, and returns the pool with its status.
+func (o *office) process() *v1alpha1.IPAddressPool {
 	o.t.Helper()
 	ctx := o.t.Context()
 	if err := o.specs.apply(ctx); err != nil {
@@ -138,9 +138,9 @@ func (o *office) ready(obj *v1alpha1.IPAddressPool) string {
 	return string(c.Status) + " " + c.Reason + " " + c.Message
 }
 
-// TestRestEndsOnTime: a Service that waits for an address in cool-down is woken when the cool-down ends, also when it
-// is the first one after a long time.
-func TestRestEndsOnTime(t *testing.T) {
+// TestCoolDownEndsOnTime: a Service that waits for an address in cool-down is woken when the cool-down ends, also when
+// it is the first one after a long time.
+func TestCoolDownEndsOnTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		obj := webPool("203.0.113.4")
 		obj.Spec.ReuseAfter = &metav1.Duration{Duration: 3 * time.Second}
@@ -153,7 +153,7 @@ func TestRestEndsOnTime(t *testing.T) {
 		synctest.Wait()
 		time.Sleep(11 * time.Second) // past the first tick
 		first, second := serviceFor("first"), serviceFor("second")
-		expect(t, o.assign(first), "203.0.113.4 of pool web, Allocated")
+		expect(t, o.assign(first), "203.0.113.4 from pool web, Allocated")
 		expect(t, o.assign(second), "nothing, PoolExhausted")
 		if err := o.ledger.release(ctx, keyOf(first), first.UID); err != nil {
 			t.Fatal(err)
@@ -166,7 +166,7 @@ func TestRestEndsOnTime(t *testing.T) {
 		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		if len(woken) != 1 || <-woken != "second" {
-			t.Error("the second is not woken when the rest is over")
+			t.Error("the second is not woken when the cool-down is over")
 		}
 		cancel()
 		if err := <-done; err != nil {
@@ -179,18 +179,18 @@ func TestRestEndsOnTime(t *testing.T) {
 // the next leader.
 func TestLastGoodOutlivesTheLeader(t *testing.T) {
 	o := newOffice(t, webPool("203.0.113.4/31"))
-	o.turn()
+	o.process()
 	o.ledger.adopt(nil)
 	held := serviceFor("held")
-	expect(t, o.assign(held), "203.0.113.4 of pool web, Allocated")
+	expect(t, o.assign(held), "203.0.113.4 from pool web, Allocated")
 	held.Status = serviceFor("", shows("203.0.113.4")).Status
 	given("web")(held)
-	if obj := o.turn(); obj.Status.LastGood != "" {
+	if obj := o.process(); obj.Status.LastGood != "" {
 		t.Errorf("lastGood of a good pool: %s", obj.Status.LastGood)
 	}
 
 	o.edit(unreadable...)
-	obj := o.turn()
+	obj := o.process()
 	expect(t, obj.Status.LastGood, `{"addresses":["203.0.113.4/31"]}`)
 	if got := o.ready(obj); !strings.HasPrefix(got, "False Invalid spec.addresses[1]: ") || !strings.Contains(got, "The last good configuration stays in use") {
 		t.Errorf("Ready: %s", got)
@@ -203,19 +203,19 @@ func TestLastGoodOutlivesTheLeader(t *testing.T) {
 			t.Fatal(err)
 		}
 		o.ledger.adopt([]v1.Service{*held})
-		o.turn()
+		o.process()
 		if o.writes != writes {
 			t.Errorf("the next leader wrote %d times", o.writes-writes)
 		}
-		expect(t, o.assign(held), "203.0.113.4 of pool web, Allocated")
-		expect(t, o.assign(serviceFor("more")), "203.0.113.5 of pool web, Allocated")
+		expect(t, o.assign(held), "203.0.113.4 from pool web, Allocated")
+		expect(t, o.assign(serviceFor("more")), "203.0.113.5 from pool web, Allocated")
 		if err := o.ledger.release(t.Context(), keyOf(serviceFor("more")), serviceFor("more").UID); err != nil {
 			t.Fatal(err)
 		}
 	}
 
 	o.edit("203.0.113.4/31", "203.0.113.9")
-	obj = o.turn()
+	obj = o.process()
 	expect(t, obj.Status.LastGood, "")
 	expect(t, o.ready(obj), "True Ready The pool is in use")
 }
@@ -227,7 +227,7 @@ func TestNeverReadable(t *testing.T) {
 	spare := webPool("203.0.113.4-203.0.113.5") // has the addresses as well
 	spare.Name, spare.UID = "spare", "2"
 	for name, bad := range map[string]func(*v1alpha1.IPAddressPool){
-		"edited while nobody led":     func(*v1alpha1.IPAddressPool) {},
+		"edited without a leader":     func(*v1alpha1.IPAddressPool) {},
 		"lastGood cannot be read":     func(p *v1alpha1.IPAddressPool) { p.Status.LastGood = `{"addresses":["203.0.113.4/3` },
 		"lastGood cannot be read now": func(p *v1alpha1.IPAddressPool) { p.Status.LastGood = `{"addresses":["203.0.113.5/31"]}` },
 	} {
@@ -236,13 +236,13 @@ func TestNeverReadable(t *testing.T) {
 			obj.Spec.Addresses = unreadable
 			bad(obj)
 			o := newOffice(t, obj)
-			o.turn()
+			o.process()
 			held := serviceFor("held", shows("203.0.113.4"), given("web"))
 			o.ledger.adopt([]v1.Service{*held})
-			expect(t, o.assign(held), "203.0.113.4 of pool web, Allocated")
+			expect(t, o.assign(held), "203.0.113.4 from pool web, Allocated")
 			expect(t, o.assign(serviceFor("new")), "nothing, NoPool")
-			got := o.turn()
-			if ready := o.ready(got); !strings.Contains(ready, "It gives nothing until then; what Services hold of it they keep") {
+			got := o.process()
+			if ready := o.ready(got); !strings.Contains(ready, "Until then it assigns no addresses; Services keep the ones that they hold") {
 				t.Errorf("Ready: %s", ready)
 			}
 			if got.Status.AssignedIPv4 != 1 || got.Status.AvailableIPv4 != 0 || got.Status.LastGood != "" {
@@ -252,8 +252,8 @@ func TestNeverReadable(t *testing.T) {
 			if err := o.client.Create(t.Context(), spare.DeepCopy()); err != nil {
 				t.Fatal(err)
 			}
-			o.turn()
-			expect(t, o.assign(serviceFor("new")), "203.0.113.5 of pool spare, Allocated")
+			o.process()
+			expect(t, o.assign(serviceFor("new")), "203.0.113.5 from pool spare, Allocated")
 			expect(t, o.assign(serviceFor("newer")), "nothing, PoolExhausted")
 		})
 	}
@@ -262,7 +262,7 @@ func TestNeverReadable(t *testing.T) {
 // TestLastGoodIsOfThisObject: the configuration is not used for another pool of the same name.
 func TestLastGoodIsOfThisObject(t *testing.T) {
 	o := newOffice(t, webPool("203.0.113.4/31"))
-	o.turn()
+	o.process()
 	o.ledger.adopt(nil)
 	if err := o.client.Delete(t.Context(), o.pool()); err != nil {
 		t.Fatal(err)
@@ -272,7 +272,7 @@ func TestLastGoodIsOfThisObject(t *testing.T) {
 	if err := o.client.Create(t.Context(), again); err != nil {
 		t.Fatal(err)
 	}
-	if obj := o.turn(); obj.Status.LastGood != "" || obj.Status.AvailableIPv4 != 0 {
+	if obj := o.process(); obj.Status.LastGood != "" || obj.Status.AvailableIPv4 != 0 {
 		t.Errorf("status %+v", obj.Status)
 	}
 	expect(t, o.assign(serviceFor("new")), "nothing, NoPool")
@@ -281,10 +281,10 @@ func TestLastGoodIsOfThisObject(t *testing.T) {
 // TestDeclinedRoom: the room passes to the next waiting Service.
 func TestDeclinedRoom(t *testing.T) {
 	o := newOffice(t, webPool("203.0.113.4"))
-	o.turn()
+	o.process()
 	o.ledger.adopt(nil)
 	holder := serviceFor("holder")
-	expect(t, o.assign(holder), "203.0.113.4 of pool web, Allocated")
+	expect(t, o.assign(holder), "203.0.113.4 from pool web, Allocated")
 	expect(t, o.assign(serviceFor("a")), "nothing, PoolExhausted")
 	expect(t, o.assign(serviceFor("b")), "nothing, PoolExhausted")
 	if err := o.ledger.release(t.Context(), keyOf(holder), holder.UID); err != nil {

@@ -36,15 +36,15 @@ const poolStatusInterval = 500 * time.Millisecond
 
 // poolStatus writes the status of pools if it differs.
 type poolStatus struct {
-	log    *slog.Logger
-	ledger *ledger
-	specs  *poolSpecs
-	client client.Client
-	pulse  *pulse
-	kick   chan struct{}
-	events record.EventRecorder
-	mu     sync.Mutex           // one write at a time: by Run, or at the end of the process
-	told   map[types.UID]string // the causes for which there is an Event
+	log       *slog.Logger
+	ledger    *ledger
+	specs     *poolSpecs
+	client    client.Client
+	liveness  *liveness
+	trigger   chan struct{}
+	events    record.EventRecorder
+	mu        sync.Mutex           // one write at a time: by Run, or at the end of the process
+	published map[types.UID]string // the causes for which there is an Event
 }
 
 // Run returns when ctx ends.
@@ -57,15 +57,15 @@ func (p *poolStatus) Run(ctx context.Context) error {
 		wait := poolStatusInterval
 		if err := p.write(ctx); err != nil && ctx.Err() == nil {
 			wait = retry.Step()
-			p.log.Warn("pool status not written", "error", err, "again in", wait)
-			kicked(p.kick)
+			p.log.Warn("pool status not written", "error", err, "retryIn", wait)
+			trigger(p.trigger)
 		} else {
 			retry = newBackoff()
 		}
 		if !sleep(ctx, wait) {
 			return nil
 		}
-		if !p.pulse.wait(ctx, "pool status", p.kick) {
+		if !p.liveness.wait(ctx, "pool status", p.trigger) {
 			return nil
 		}
 	}
@@ -94,7 +94,7 @@ func (p *poolStatus) write(ctx context.Context) error {
 		want := obj.DeepCopy()
 		want.Status = poolStatusOf(obj, st, problem, lastGood)
 		ready[obj.Name] = meta.IsStatusConditionTrue(want.Status.Conditions, conditionReady)
-		p.tell(obj, want.Status)
+		p.publish(obj, want.Status)
 		if equality.Semantic.DeepEqual(obj.Status, want.Status) {
 			continue
 		}
@@ -117,16 +117,16 @@ func (p *poolStatus) write(ctx context.Context) error {
 // statusPatch is the merge patch that sets the full status: counts are required, even if zero, and absent fields are
 // removed.
 func statusPatch(status v1alpha1.IPAddressPoolStatus) ([]byte, error) {
-	whole := struct {
+	full := struct {
 		v1alpha1.IPAddressPoolStatus
 		LastGood    *string                   `json:"lastGood"`             // null when there is none
 		Rebalanced  *string                   `json:"rebalanced,omitempty"` // placement writes it
 		CoolingDown []v1alpha1.CoolingAddress `json:"coolingDown"`          // null when there are none
 	}{IPAddressPoolStatus: status, CoolingDown: status.CoolingDown}
 	if status.LastGood != "" {
-		whole.LastGood = &status.LastGood
+		full.LastGood = &status.LastGood
 	}
-	return json.Marshal(map[string]any{"status": whole})
+	return json.Marshal(map[string]any{"status": full})
 }
 
 // poolStatusOf returns the expected status of the object. Unchanged conditions keep their time.
@@ -171,13 +171,13 @@ func poolStatusOf(obj *v1alpha1.IPAddressPool, st pools.PoolStatus, problem, las
 	}
 	switch {
 	case len(st.Draining) > 0:
-		set(conditionDraining, true, "HeldOutside", fmt.Sprintf("Held though no pool admits it any more, until it is given up: %s", someOf(st.Draining)))
+		set(conditionDraining, true, "HeldOutside", fmt.Sprintf("Held by Services that no pool admits any more: %s", someOf(st.Draining)))
 	case meta.FindStatusCondition(out.Conditions, conditionDraining) != nil:
 		set(conditionDraining, false, "NoneHeldOutside", "")
 	}
 	switch {
 	case len(st.OfNodes) > 0:
-		set(conditionNodes, true, "AddressOfNode", fmt.Sprintf("Not given out, because nodes have them: %s. Leave them out of spec.addresses", someOf(ofNodes(st.OfNodes))))
+		set(conditionNodes, true, "AddressOfNode", fmt.Sprintf("Withheld because nodes have them: %s. Remove them from spec.addresses", someOf(ofNodes(st.OfNodes))))
 	case meta.FindStatusCondition(out.Conditions, conditionNodes) != nil:
 		set(conditionNodes, false, "NoneOfNodes", "")
 	}
@@ -192,7 +192,7 @@ func readyOf(st pools.PoolStatus, problem, lastGood string) (ready bool, reason,
 	case problem != "" && lastGood != "":
 		return false, "Invalid", problem + ". The last good configuration (status.lastGood) is not used either: it overlaps the older pool " + st.Overlaps
 	case problem != "":
-		return false, "Invalid", problem + ". It gives nothing until then; what Services hold of it they keep"
+		return false, "Invalid", problem + ". Until then it assigns no addresses; Services keep the ones that they hold"
 	case st.State == pools.PoolOverlaps:
 		return false, string(st.State), overlapText(st)
 	case st.State == pools.PoolInvalid:

@@ -40,12 +40,12 @@ func TestPoolConditions(t *testing.T) {
 		"unreadable now, and overlapping": {pools.PoolStatus{State: pools.PoolOverlaps, Overlaps: "old"}, "spec.addresses[0]: what?", `{"addresses":[]}`,
 			[]string{"Exhausted=False SomeFree: ", "Overlapping=True Overlapping: ", "Ready=False Invalid: is not used either: it overlaps the older pool old"}},
 		"never readable": {pools.PoolStatus{State: pools.PoolNotRead}, "spec.addresses[0]: what?", "",
-			[]string{"Exhausted=False SomeFree: ", "Overlapping=False NoOverlap: ", "Ready=False Invalid: spec.addresses[0]: what?. It gives nothing until then; what Services hold of it they keep"}},
+			[]string{"Exhausted=False SomeFree: ", "Overlapping=False NoOverlap: ", "Ready=False Invalid: spec.addresses[0]: what?. Until then it assigns no addresses; Services keep the ones that they hold"}},
 		"with addresses of nodes": {pools.PoolStatus{State: pools.PoolReady, OfNodes: []pools.NodeAddress{
 			{Addr: netip.MustParseAddr("192.0.2.1"), Nodes: []string{"a", "b"}},
 			{Addr: netip.MustParseAddr("192.0.2.2"), Nodes: []string{"c"}, Holders: many[:2]},
 		}}, "", "",
-			[]string{"Exhausted=False SomeFree: ", "NodeAddresses=True AddressOfNode: 192.0.2.1 (node a and node b), 192.0.2.2 (node c, still held by ns/s00 and ns/s01). Leave them out", "Overlapping=False NoOverlap: ", "Ready=True Ready: in use"}},
+			[]string{"Exhausted=False SomeFree: ", "NodeAddresses=True AddressOfNode: 192.0.2.1 (node a and node b), 192.0.2.2 (node c, still held by ns/s00 and ns/s01). Remove them", "Overlapping=False NoOverlap: ", "Ready=True Ready: in use"}},
 		"draining": {pools.PoolStatus{State: pools.PoolReady, Draining: many}, "", "",
 			[]string{"Draining=True HeldOutside: ns/s00, ns/s01", "Exhausted=False SomeFree: ", "Overlapping=False NoOverlap: ", "Ready=True Ready: in use"}},
 	} {
@@ -91,7 +91,7 @@ func TestFirstPoolStatus(t *testing.T) {
 	if err := o.status.write(t.Context()); err != nil || o.writes > 0 {
 		t.Errorf("%d writes before the pool is known, error %v", o.writes, err)
 	}
-	for _, c := range o.turn().Status.Conditions {
+	for _, c := range o.process().Status.Conditions {
 		if c.Reason == "" {
 			t.Errorf("condition %s has no reason", c.Type)
 		}
@@ -123,24 +123,24 @@ func TestPoolNotReady(t *testing.T) {
 			t.Errorf("ironlb_pool_ready of %s: %v, %v, want %v", pool, n, err, want)
 		}
 	}
-	o.turn()
+	o.process()
 	expectEvents("in use")
 	ready("web", 1)
 
 	o.edit(unreadable...)
-	o.turn()
+	o.process()
 	expectEvents("overlapping IPv6 ranges", "Warning Invalid spec.addresses[1]: ")
 	ready("web", 0)
-	o.turn()
+	o.process()
 	expectEvents("the same again")
 	o.edit("2001:db8::20-2001:db8::1:0", "2001:db8::1:9-2001:db8::8")
-	o.turn()
+	o.process()
 	expectEvents("a reversed IPv6 range", "Warning Invalid spec.addresses[1]: ")
 	o.lead()
-	o.turn()
+	o.process()
 	expectEvents("the next leader")
 	o.edit("2001:db8::/64")
-	o.turn()
+	o.process()
 	expectEvents("in use again")
 	ready("web", 1)
 
@@ -149,7 +149,7 @@ func TestPoolNotReady(t *testing.T) {
 	if err := o.client.Create(t.Context(), later); err != nil {
 		t.Fatal(err)
 	}
-	o.turn()
+	o.process()
 	expectEvents("overlaps an older one", "Warning Overlapping Not used: it overlaps the older pool web")
 	ready("web", 1)
 	ready("web2", 0)
@@ -161,6 +161,6 @@ func TestPoolRepeatsSelector(t *testing.T) {
 	app := metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
 	pool.Spec.ServiceAllocation = &v1alpha1.ServiceAllocation{ServiceSelectors: []metav1.LabelSelector{app, {}, app}}
 	o := newOffice(t, pool)
-	expect(t, o.ready(o.turn()), "True Ready The pool is in use. spec.serviceAllocation.serviceSelectors[2] is the same as [0]: "+
+	expect(t, o.ready(o.process()), "True Ready The pool is in use. spec.serviceAllocation.serviceSelectors[2] is the same as [0]: "+
 		"remove one of them, or correct it")
 }

@@ -17,8 +17,8 @@ import (
 // annotation.
 const conditionReallocated = "ironlb.io/Reallocated"
 
-// askedReallocation returns the value of the annotation as recorded: at most 64 bytes. Empty, or "false": none.
-func askedReallocation(svc *v1.Service) string {
+// requestedReallocation returns the value of the annotation as recorded: at most 64 bytes. Empty, or "false": none.
+func requestedReallocation(svc *v1.Service) string {
 	value := strings.TrimSpace(svc.Annotations[annotationReallocate])
 	switch {
 	case strings.EqualFold(value, "false"):
@@ -38,10 +38,10 @@ func reallocationIn(svc *v1.Service) string {
 	return ""
 }
 
-// askReallocation adds the request to the claim, if it is a new one.
-func askReallocation(c *pools.Claim, asked, done string) {
-	c.Reallocate, c.ReallocateDone = asked != "" && asked != done, ""
-	if asked == done {
+// requestReallocation adds the request to the claim, if it is a new one.
+func requestReallocation(c *pools.Claim, requested, done string) {
+	c.Reallocate, c.ReallocateDone = requested != "" && requested != done, ""
+	if requested == done {
 		c.ReallocateDone = done
 	}
 }
@@ -49,8 +49,8 @@ func askReallocation(c *pools.Claim, asked, done string) {
 // reallocation returns the value that the Service's status should record: that of the annotation, if it was carried out
 // by this decision or before.
 func reallocation(svc *v1.Service, have outcome, carriedOut bool) string {
-	if asked := askedReallocation(svc); carriedOut || asked == have.reallocated {
-		return asked
+	if requested := requestedReallocation(svc); carriedOut || requested == have.reallocated {
+		return requested
 	}
 	return ""
 }

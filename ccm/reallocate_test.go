@@ -85,7 +85,7 @@ func TestReallocateAgain(t *testing.T) {
 	s.settles("203.0.113.6", "true")
 	s.sync(s.change("s", clusterIP))
 	if left := s.get("s").Status.Conditions; len(left) > 0 {
-		t.Errorf("left behind: %+v", left)
+		t.Errorf("residual: %+v", left)
 	}
 }
 

@@ -38,7 +38,7 @@ func (r *registrar) serve(ctx context.Context, svc *v1.Service) error {
 	if err := r.ledger.waitReady(ctx); err != nil {
 		return fmt.Errorf("serving Service %s: %w", keyOf(svc), err)
 	}
-	if r.ledger.theirs(svc) {
+	if r.ledger.foreign(svc) {
 		return nil
 	}
 	start := time.Now()
@@ -51,7 +51,7 @@ func (r *registrar) serve(ctx context.Context, svc *v1.Service) error {
 	want.reallocated = reallocation(svc, have, d.Reallocated)
 	if sure && have.equal(want) {
 		r.ledger.written(svc, d.Lease, want, nil)
-		r.ledger.tell(svc, have, want)
+		r.ledger.setPublished(svc, have, want)
 		return r.releaseDeleted(ctx, svc)
 	}
 	patch, err := want.patchOf(svc, have)
@@ -73,7 +73,7 @@ func (r *registrar) serve(ctx context.Context, svc *v1.Service) error {
 		r.log.Info("lease changed", "service", keyOf(svc), "holds", described(d.Lease), "before", ips(have.ingress),
 			"reason", d.Reason, "why", changed(d.Moves))
 	}
-	r.tell(svc, have, want, d)
+	r.publish(svc, have, want, d)
 	return nil
 }
 
@@ -89,10 +89,10 @@ func changed(moves []pools.Move) string {
 // addressChanged is the reason of the Event of a change of address.
 const addressChanged = "AddressChanged"
 
-// tell publishes a change of outcome, once. An object that had the same addresses before it had a condition counts as
-// unchanged.
-func (r *registrar) tell(svc *v1.Service, have, want outcome, d pools.Decision) {
-	before, warning := r.ledger.tell(svc, have, want), d.Reason.Warning()
+// publish publishes a change of outcome, once. An object that had the same addresses before it had a condition counts
+// as unchanged.
+func (r *registrar) publish(svc *v1.Service, have, want outcome, d pools.Decision) {
+	before, warning := r.ledger.setPublished(svc, have, want), d.Reason.Warning()
 	if before.sameOutcome(want) || !warning && before.condition.Type == "" && len(before.ingress) > 0 && before.sameIngress(want) {
 		return
 	}
@@ -121,12 +121,12 @@ func (r *registrar) settled(ctx context.Context, svc *v1.Service) bool {
 		return false
 	}
 	r.ledger.written(svc, d.Lease, want, nil)
-	r.ledger.tell(svc, have, want)
+	r.ledger.setPublished(svc, have, want)
 	return r.releaseDeleted(ctx, svc) == nil
 }
 
-// drifted reports whether another writer changed what IronLB wrote.
-func (r *registrar) drifted(svc *v1.Service) bool {
+// diverged reports whether another writer changed what IronLB wrote.
+func (r *registrar) diverged(svc *v1.Service) bool {
 	want, ok := r.ledger.current(svc)
 	if !ok || !r.settings.wants(svc) {
 		return false
@@ -138,7 +138,7 @@ func (r *registrar) drifted(svc *v1.Service) bool {
 
 // unmet reports whether the Service is managed and does not have all that it requests.
 func (r *registrar) unmet(svc *v1.Service) bool {
-	return r.settings.wants(svc) && !r.ledger.theirs(svc) && outcomeIn(svc).condition.Reason != string(pools.Allocated)
+	return r.settings.wants(svc) && !r.ledger.foreign(svc) && outcomeIn(svc).condition.Reason != string(pools.Allocated)
 }
 
 // clear removes IronLB's record and the finalizers from a Service that is not managed any more. It frees what the
@@ -148,13 +148,13 @@ func (r *registrar) clear(ctx context.Context, svc *v1.Service, finalizers ...st
 	return r.end(ctx, svc, outcome{}, finalizers)
 }
 
-// end reduces the Service to the rest of the outcome, removes the finalizers, and frees what it held.
-func (r *registrar) end(ctx context.Context, svc *v1.Service, rest outcome, finalizers []string) error {
-	turn := r.ledger.turn(svc)
+// end reduces the Service to the outcome left, removes the finalizers, and frees what it held.
+func (r *registrar) end(ctx context.Context, svc *v1.Service, left outcome, finalizers []string) error {
+	decision := r.ledger.decision(svc)
 	have, sure := r.ledger.newest(svc)
 	have.finalizer = ""
-	if !sure || !have.equal(rest) || len(finalizers) > 0 {
-		patch, err := rest.patchOf(svc, have, finalizers...)
+	if !sure || !have.equal(left) || len(finalizers) > 0 {
+		patch, err := left.patchOf(svc, have, finalizers...)
 		if err != nil {
 			return err
 		}
@@ -162,7 +162,7 @@ func (r *registrar) end(ctx context.Context, svc *v1.Service, rest outcome, fina
 			return fmt.Errorf("clearing the address of Service %s: %w", keyOf(svc), err)
 		}
 	}
-	return r.ledger.releaseUnchanged(ctx, svc, turn)
+	return r.ledger.releaseUnchanged(ctx, svc, decision)
 }
 
 // patch writes to the Service if its version is still the one decided about: otherwise the error is a conflict. have is

@@ -39,12 +39,12 @@ func (d *desk) cutOnce(applied bool) {
 	})
 }
 
-// TestSaidAfterALostAnswer: an outcome whose write may have been applied is published once, when it is certain,
+// TestPublishedAfterALostResponse: an outcome whose write may have been applied is published once, when it is certain,
 // whatever the cache shows by then.
-func TestSaidAfterALostAnswer(t *testing.T) {
+func TestPublishedAfterALostResponse(t *testing.T) {
 	for _, applied := range []bool{false, true} {
 		for _, caught := range []bool{false, true} { // the cache shows the write by the second try
-			for outcome, said := range map[string]string{"served": "Normal Allocated", "waits": "Warning PoolExhausted", "moved": "Normal Allocated", "legacy": ""} {
+			for outcome, event := range map[string]string{"served": "Normal Allocated", "waits": "Warning PoolExhausted", "moved": "Normal Allocated", "legacy": ""} {
 				t.Run(fmt.Sprint(outcome, applied, caught), func(t *testing.T) {
 					d := newDesk(t, "203.0.113.4/32")
 					d.adopt()
@@ -68,7 +68,7 @@ func TestSaidAfterALostAnswer(t *testing.T) {
 							t.Fatal(err)
 						}
 					}
-					d.said()
+					d.eventTexts()
 					d.cutOnce(applied)
 					if _, err := d.lb.EnsureLoadBalancer(t.Context(), "", s, nil); !errors.Is(err, errCut) {
 						t.Fatalf("got %v", err)
@@ -86,10 +86,10 @@ func TestSaidAfterALostAnswer(t *testing.T) {
 					}
 					d.ensure(s)
 					d.ensure(s)
-					if said == "" {
+					if event == "" {
 						d.expectEvents()
 					} else {
-						d.expectEvents(said)
+						d.expectEvents(event)
 					}
 				})
 			}
@@ -141,7 +141,7 @@ func TestWritesOfOneThatWaits(t *testing.T) {
 		t.Errorf("wrote %q, want %q", got, want)
 	}
 	if len(events.Events) > 0 {
-		t.Errorf("said too: %q", <-events.Events)
+		t.Errorf("unexpected Event: %q", <-events.Events)
 	}
 	served := func(all map[string]v1.Service) bool { return ip(all["s"]) == "203.0.113.4" }
 	all := await(t, services, "s has the address", served)
@@ -150,9 +150,9 @@ func TestWritesOfOneThatWaits(t *testing.T) {
 	}
 }
 
-// TestFinalizerGoesWithTheOutcome: both are in one patch. The finalizer is IronLB's with a class, else the service
+// TestFinalizerIsInTheOutcome: both are in one patch. The finalizer is IronLB's with a class, else the service
 // controller's. A removed finalizer is restored.
-func TestFinalizerGoesWithTheOutcome(t *testing.T) {
+func TestFinalizerIsInTheOutcome(t *testing.T) {
 	for class, want := range map[string]string{"": "service.kubernetes.io/load-balancer-cleanup", "ironlb.io/lb": "ironlb.io/load-balancer"} {
 		d := newDesk(t, "203.0.113.4/32")
 		d.adopt()
@@ -167,8 +167,8 @@ func TestFinalizerGoesWithTheOutcome(t *testing.T) {
 			t.Errorf("got %v, want %s too", s.Finalizers, want)
 		}
 		s.Finalizers = []string{"example.com/other"}
-		if !d.lb.registrar.drifted(s) {
-			t.Errorf("%s: its finalizer is gone and nobody minds", want)
+		if !d.lb.registrar.diverged(s) {
+			t.Errorf("%s: its finalizer is missing and not restored", want)
 		}
 		if err := d.api.Tracker().Update(servicesResource, s.DeepCopy(), "default"); err != nil {
 			t.Fatal(err)

@@ -130,8 +130,8 @@ func (r Release) services(ctx context.Context, kube kubernetes.Interface) error 
 	for i := range list.Items {
 		svc := &list.Items[i]
 		api := kube.CoreV1()
-		_, err := decideAgain(ctx, api, svc, func(now *v1.Service) error { return r.service(ctx, api, now) })
-		errs = append(errs, err, r.advice(ctx, kube, svc))
+		_, err := decideWithRetry(ctx, api, svc, func(now *v1.Service) error { return r.service(ctx, api, now) })
+		errs = append(errs, err, r.removeWarnings(ctx, kube, svc))
 	}
 	return errors.Join(errs...)
 }
@@ -144,13 +144,13 @@ func (r Release) service(ctx context.Context, api corev1.ServicesGetter, svc *v1
 	}
 	have := outcomeIn(svc)
 	given := func(a netip.Addr) bool { _, named := recordedFor(svc, a); return named }
-	rest, shared := outcome{}, true
+	left, shared := outcome{}, true
 	if len(svc.Status.LoadBalancer.Ingress) > 0 && !slices.ContainsFunc(ingressOf(svc), given) {
-		rest, shared = outcome{others: true}, svc.Spec.LoadBalancerClass != nil
+		left, shared = outcome{others: true}, svc.Spec.LoadBalancerClass != nil
 	}
 	// The service controller no longer runs, as with OnlyClass.
 	owner := &registrar{settings: &Settings{OnlyClass: true}}
-	patch, err := rest.patchOf(svc, have, owner.finalizersOn(svc, shared)...)
+	patch, err := left.patchOf(svc, have, owner.finalizersOn(svc, shared)...)
 	if err != nil {
 		return err
 	}
@@ -159,19 +159,19 @@ func (r Release) service(ctx context.Context, api corev1.ServicesGetter, svc *v1
 	if err != nil && !gone(err) {
 		return fmt.Errorf("releasing Service %s: %w", keyOf(svc), err)
 	}
-	r.Log.Info("Service released", "service", keyOf(svc), "held", ips(svc.Status.LoadBalancer.Ingress), "others", rest.others)
+	r.Log.Info("Service released", "service", keyOf(svc), "held", ips(svc.Status.LoadBalancer.Ingress), "others", left.others)
 	return nil
 }
 
-// advice removes IronLB's warnings from a Service. A foreign Service may have them, too.
-func (r Release) advice(ctx context.Context, kube kubernetes.Interface, svc *v1.Service) error {
-	if meta.FindStatusCondition(svc.Status.Conditions, conditionAdvice) == nil {
+// removeWarnings removes IronLB's warnings from a Service. A foreign Service may have them, too.
+func (r Release) removeWarnings(ctx context.Context, kube kubernetes.Interface, svc *v1.Service) error {
+	if meta.FindStatusCondition(svc.Status.Conditions, conditionWarnings) == nil {
 		return nil
 	}
-	patch := fmt.Sprintf(`{"metadata":{"uid":%q},"status":{"conditions":[{"$patch":"delete","type":%q}]}}`, svc.UID, conditionAdvice)
+	patch := fmt.Sprintf(`{"metadata":{"uid":%q},"status":{"conditions":[{"$patch":"delete","type":%q}]}}`, svc.UID, conditionWarnings)
 	_, err := kube.CoreV1().Services(svc.Namespace).Patch(ctx, svc.Name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
 	if err != nil && !gone(err) {
-		return fmt.Errorf("taking the advice off Service %s: %w", keyOf(svc), err)
+		return fmt.Errorf("removing the warnings from Service %s: %w", keyOf(svc), err)
 	}
 	return nil
 }

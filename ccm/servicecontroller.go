@@ -23,8 +23,8 @@ func startServiceController(init app.ControllerInitContext, config *cloudconfig.
 		}
 		s, err := service.New(
 			c,
-			quiet{config.ClientBuilder.ClientOrDie(init.ClientName)},
-			c.waker,
+			filteredClient{config.ClientBuilder.ClientOrDie(init.ClientName)},
+			c.requeuer,
 			config.SharedInformers.Core().V1().Nodes(),
 			config.ComponentConfig.KubeCloudShared.ClusterName,
 			utilfeature.DefaultFeatureGate,
@@ -33,7 +33,7 @@ func startServiceController(init app.ControllerInitContext, config *cloudconfig.
 			return nil, false, fmt.Errorf("starting the service controller: %w", err)
 		}
 		workers := int(config.ComponentConfig.ServiceController.ConcurrentServiceSyncs)
-		go s.Run(quietLog(ctx), workers, manager.ControllerManagerMetrics)
+		go s.Run(filteredLog(ctx), workers, manager.ControllerManagerMetrics)
 		return nil, true, nil
 	}
 }

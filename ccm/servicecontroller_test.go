@@ -55,19 +55,19 @@ func startObserved(
 	}
 	cloud := observe(&Cloud{registrar: c.registrar})
 	nodes := core.Core().V1().Nodes()
-	controller, err := service.New(cloud, quiet{api}, c.waker, nodes, "", utilfeature.DefaultFeatureGate)
+	controller, err := service.New(cloud, filteredClient{api}, c.requeuer, nodes, "", utilfeature.DefaultFeatureGate)
 	if err != nil {
 		t.Fatal(err)
 	}
 	startInformers(ctx, t, api, core, "services", "nodes")
-	go controller.Run(quietLog(ctx), workers, controllersmetrics.NewControllerManagerMetrics("test"))
+	go controller.Run(filteredLog(ctx), workers, controllersmetrics.NewControllerManagerMetrics("test"))
 	c.ledger.setPools([]pools.Pool{{Name: "web", Ranges: r, AutoAssign: true}})
 	recorded, err := c.listServices(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
 	c.ledger.adopt(recorded)
-	c.waker.Start(ctx)
+	c.requeuer.Start(ctx)
 	return api, events
 }
 
@@ -105,7 +105,7 @@ func TestServiceController(t *testing.T) {
 	services := api.CoreV1().Services("default")
 	create(t, services, serviceFor("s1"))
 	await(t, services, "s1 has the address", func(all map[string]v1.Service) bool { return ip(all["s1"]) == "203.0.113.4" })
-	awaitEvent(t, events, "Normal Allocated The Service holds 203.0.113.4 of pool web")
+	awaitEvent(t, events, "Normal Allocated Allocated 203.0.113.4 from pool web")
 	create(t, services, serviceFor("s2"))
 	awaitEvent(t, events, "Warning PoolExhausted default/s2")
 
@@ -135,7 +135,7 @@ func TestServiceController(t *testing.T) {
 		t.Errorf("wrote %q", got) // s3: finalizer and condition
 	}
 	if len(events.Events) > 0 {
-		t.Errorf("said too: %q", <-events.Events)
+		t.Errorf("unexpected Event: %q", <-events.Events)
 	}
 }
 
@@ -186,7 +186,7 @@ func TestExcludedAsKubernetes(t *testing.T) {
 				n.Labels[v1.LabelNodeExcludeBalancers] = value
 			}
 		})
-		if mayNotAnswer(n, false) == "" {
+		if exclusionReason(n, false) == "" {
 			want = append(want, name)
 		}
 		objects = append(objects, n)
@@ -209,7 +209,7 @@ func TestExcludedAsKubernetes(t *testing.T) {
 			t.Errorf("the service controller takes %v, placement %v", got, want)
 		}
 	case <-time.After(20 * time.Second):
-		t.Fatal("the service controller did not ask for a load balancer within 20 s")
+		t.Fatal("the service controller did not request a load balancer within 20 s")
 	}
 }
 
@@ -276,14 +276,14 @@ func TestRestartIsSilent(t *testing.T) {
 	final := func(s *v1.Service) {
 		s.Finalizers, s.UID = []string{"service.kubernetes.io/load-balancer-cleanup"}, types.UID(s.Name)
 	}
-	says := func(status, reason, message string) func(*v1.Service) {
+	allocated := func(status, reason, message string) func(*v1.Service) {
 		return func(s *v1.Service) {
 			s.Status.Conditions = append(s.Status.Conditions, metav1.Condition{Type: "ironlb.io/Allocated", Status: metav1.ConditionStatus(status), Reason: reason, Message: message})
 		}
 	}
 	s1 := serviceFor("s1", final, shows("203.0.113.4"), given("web"),
-		says("True", "Allocated", "The Service holds 203.0.113.4 of pool web"))
-	s2 := serviceFor("s2", final, says("False", "PoolExhausted",
+		allocated("True", "Allocated", "Allocated 203.0.113.4 from pool web"))
+	s2 := serviceFor("s2", final, allocated("False", "PoolExhausted",
 		"default/s2 gets no IPv4 address: no address is free in pool web: add addresses to spec.addresses, or delete a Service"))
 	api, events := startServices(ctx, t, 1, node("n"), s1, s2)
 	services := api.CoreV1().Services("default")
@@ -298,7 +298,7 @@ func TestRestartIsSilent(t *testing.T) {
 	await(t, services, "s1 is clean and s2 has the address", func(all map[string]v1.Service) bool {
 		return ip(all["s1"]) == "" && len(all["s1"].Finalizers) == 0 && ip(all["s2"]) == "203.0.113.4"
 	})
-	awaitEvent(t, events, "Normal Allocated The Service holds 203.0.113.4")
+	awaitEvent(t, events, "Normal Allocated Allocated 203.0.113.4")
 }
 
 // writes lists the writes to the API.
@@ -373,9 +373,9 @@ func awaitEvent(t *testing.T, events *record.FakeRecorder, want string) {
 	select {
 	case got := <-events.Events:
 		if !strings.HasPrefix(got, want) {
-			t.Fatalf("said %q, want %q", got, want)
+			t.Fatalf("Event %q, want %q", got, want)
 		}
 	case <-time.After(20 * time.Second):
-		t.Fatalf("not said within 20 s: %q", want)
+		t.Fatalf("no Event within 20 s: %q", want)
 	}
 }

@@ -17,7 +17,7 @@ func (c *Cloud) wakeService(key pools.ServiceKey) {
 	case err != nil: // deleted
 		c.ledger.declined(key)
 	case c.settings.classless(svc):
-		c.waker.Wake(svc)
+		c.requeuer.Wake(svc)
 	default:
 		c.classes.queue.Add(key)
 	}

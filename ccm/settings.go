@@ -38,14 +38,14 @@ func DefaultSettings() Settings {
 // Flags adds the flags, with the current values as defaults.
 func (s *Settings) Flags(sets *cliflag.NamedFlagSets) {
 	fs := sets.FlagSet("ironlb")
-	fs.StringVar(&s.Class, "load-balancer-class", s.Class, "The spec.loadBalancerClass whose Services are served, beside those of no class.")
-	fs.BoolVar(&s.OnlyClass, "only-class", s.OnlyClass, "Serve Services of --load-balancer-class and leave those of no class to another controller. Those that this program served before keep their addresses\nuntil they are deleted or another controller writes theirs.")
-	fs.StringVar(&s.IPMode, "ip-mode", s.IPMode, "What the status says of the addresses. Proxy: the speakers serve them, also for clients on the nodes. VIP: kube-proxy\nserves them, and the speakers only answer ARP for them (docs/tasks/kube-proxy.md).")
+	fs.StringVar(&s.Class, "load-balancer-class", s.Class, "The spec.loadBalancerClass whose Services are served, in addition to those without a class.")
+	fs.BoolVar(&s.OnlyClass, "only-class", s.OnlyClass, "Serve only Services of --load-balancer-class. Services without a class that IronLB served before keep their addresses\nuntil they are deleted or another controller writes theirs.")
+	fs.StringVar(&s.IPMode, "ip-mode", s.IPMode, "ipMode of the addresses in the status of Services. Proxy: the speakers serve them, also for clients on the nodes. VIP: kube-proxy\nserves them, and the speakers only answer ARP for them (docs/tasks/kube-proxy.md).")
 	fs.BoolVar(&s.ServiceProxy, "service-proxy", s.ServiceProxy, "The speakers serve all Services (serviceProxy: true in their configuration): report external IPs that they refuse.")
 	fs.StringSliceVar(&s.ExternalIPCIDRs, "external-ip-cidrs", s.ExternalIPCIDRs, "The CIDRs of external IPs that the speakers serve, as externalIPCIDRs in their configuration: report others as refused.")
 	fs.BoolVar(&s.IgnoreExcludeLB, "ignore-exclude-lb", s.IgnoreExcludeLB,
 		"Have nodes labelled "+v1.LabelNodeExcludeBalancers+"\nanswer as others do. Set ignoreExcludeLB in the speakers' configuration as well.")
-	fs.StringVar(&s.ProbeAddress, "probe-bind-address", s.ProbeAddress, "Where to serve /livez and /readyz over HTTP, for example :7474. Empty: nowhere.")
+	fs.StringVar(&s.ProbeAddress, "probe-bind-address", s.ProbeAddress, "Address to serve /livez and /readyz over HTTP, for example :7474. Empty: not served.")
 }
 
 // Validate names the invalid flag.

@@ -68,19 +68,19 @@ type vipWriter struct {
 	// conditioned is the cached version of each object when its condition was written.
 	conditioned map[string]string
 	newer       bool   // a write conflicted with a newer version of its object
-	beat        func() // called periodically while it writes
+	tick        func() // called periodically while it writes
 }
 
-func newVIPWriter(log *slog.Logger, events record.EventRecorder, cl client.Client, beat func()) *vipWriter {
+func newVIPWriter(log *slog.Logger, events record.EventRecorder, cl client.Client, tick func()) *vipWriter {
 	return &vipWriter{
-		log: log, events: events, client: cl, atOnce: vipWrites, beat: beat,
+		log: log, events: events, client: cl, atOnce: vipWrites, tick: tick,
 		written: map[string]writtenVIP{}, deleted: map[string]types.UID{}, lost: map[types.UID]struct{}{},
 		made: map[types.UID]time.Time{}, conditioned: map[string]string{},
 	}
 }
 
-// write reconciles the existing VirtualIPs (see known) with the wanted ones. It adds and changes before it deletes. A
-// failure does not delay the others. newer: an object has changed since it was read, mostly by a speaker, and is left
+// write reconciles the existing VirtualIPs (see existing) with the wanted ones. It adds and changes before it deletes.
+// A failure does not delay the others. newer: an object has changed since it was read, mostly by a speaker, and is left
 // for the next pass.
 func (w *vipWriter) write(ctx context.Context, have map[string]*v1alpha1.VirtualIP, want []wantedVIP) (newer bool, err error) {
 	w.newer = false
@@ -108,7 +108,7 @@ func (w *vipWriter) each(n int, do func(i int) error) error {
 	for range min(n, w.atOnce) {
 		group.Go(func() {
 			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
-				w.beat()
+				w.tick()
 				errs[i] = do(i)
 			}
 		})
@@ -117,21 +117,21 @@ func (w *vipWriter) each(n int, do func(i int) error) error {
 	return errors.Join(errs...)
 }
 
-// note changes the records.
-func (w *vipWriter) note(change func()) {
+// update changes the records.
+func (w *vipWriter) update(change func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	change()
 }
 
-// gone records that the cache has seen the deletion of an object. A VirtualIP deleted right after its creation is in
-// the cache at no pass. Without this record it would count as not in the cache yet until unseenFor has passed.
-func (w *vipWriter) gone(uid types.UID) {
-	w.note(func() { w.lost[uid] = struct{}{} })
+// deletionSeen records that the cache has seen the deletion of an object. A VirtualIP deleted right after its creation
+// is in the cache at no pass. Without this record it would count as not in the cache yet until unseenFor has passed.
+func (w *vipWriter) deletionSeen(uid types.UID) {
+	w.update(func() { w.lost[uid] = struct{}{} })
 }
 
-// known returns the existing VirtualIPs at a pass: the cache, corrected by own writes that it does not show yet.
-func (w *vipWriter) known(now time.Time, seen map[string]*v1alpha1.VirtualIP) map[string]*v1alpha1.VirtualIP {
+// existing returns the existing VirtualIPs at a pass: the cache, corrected by own writes that it does not show yet.
+func (w *vipWriter) existing(now time.Time, seen map[string]*v1alpha1.VirtualIP) map[string]*v1alpha1.VirtualIP {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	defer clear(w.lost)
@@ -162,7 +162,7 @@ func (w *vipWriter) wrote(vip *v1alpha1.VirtualIP) { w.written[vip.Name] = writt
 // expires returns when the next pass is needed at the latest, because a written object may no longer exist. Zero: the
 // cache shows all.
 func (w *vipWriter) expires() (at time.Time) {
-	w.note(func() {
+	w.update(func() {
 		for _, v := range w.written {
 			if until := v.at.Add(unseenFor); at.IsZero() || until.Before(at) {
 				at = until
@@ -182,7 +182,7 @@ func (w *vipWriter) ensure(ctx context.Context, have *v1alpha1.VirtualIP, want w
 		}
 		countPlacement(want.reason)
 		w.log.Info("address placed", "vip", want.name, "services", servicesOf(want.spec), "nodes", want.spec.Nodes, "reason", want.reason)
-		w.note(func() { w.wrote(vip); w.made[vip.UID] = time.Now() })
+		w.update(func() { w.wrote(vip); w.made[vip.UID] = time.Now() })
 		have = vip
 	case !sameSpec(have.Spec, want.spec):
 		vip := have.DeepCopy()
@@ -191,10 +191,10 @@ func (w *vipWriter) ensure(ctx context.Context, have *v1alpha1.VirtualIP, want w
 		err := w.client.Patch(ctx, vip, client.MergeFromWithOptions(have, client.MergeFromWithOptimisticLock{}))
 		switch {
 		case apierrors.IsConflict(err):
-			w.note(func() { w.newer = true })
+			w.update(func() { w.newer = true })
 			return nil
 		case apierrors.IsNotFound(err):
-			w.note(func() { delete(w.written, want.name) }) // deleted by another writer: the next pass creates it
+			w.update(func() { delete(w.written, want.name) }) // deleted by another writer: the next pass creates it
 		}
 		if err != nil {
 			return fmt.Errorf("changing VirtualIP %s: %w", want.name, err)
@@ -202,15 +202,15 @@ func (w *vipWriter) ensure(ctx context.Context, have *v1alpha1.VirtualIP, want w
 		countPlacement(want.reason)
 		w.log.Info("placement changed", "vip", want.name, "services", servicesOf(want.spec), "nodes", want.spec.Nodes,
 			"before", have.Spec.Nodes, "reason", want.reason)
-		w.note(func() { w.wrote(vip) })
-		w.tell(vip, have, want.reason)
+		w.update(func() { w.wrote(vip) })
+		w.publish(vip, have, want.reason)
 		have = vip
 	}
 	return w.condition(ctx, have, want.whyNone)
 }
 
-// tell writes an Event for a new placement. The speakers report their own elections, and the mover reports moves.
-func (w *vipWriter) tell(vip, before *v1alpha1.VirtualIP, why placement.Reason) {
+// publish writes an Event for a new placement. The speakers report their own elections, and the mover reports moves.
+func (w *vipWriter) publish(vip, before *v1alpha1.VirtualIP, why placement.Reason) {
 	switch why {
 	case placement.OwnerNotEligible, placement.OwnerNotReady, placement.OwnerCordoned:
 		if len(vip.Spec.Nodes) > 0 {
@@ -241,14 +241,14 @@ func (w *vipWriter) condition(ctx context.Context, vip *v1alpha1.VirtualIP, why 
 	same := want.Status == metav1.ConditionFalse && (is == nil || is.Status == metav1.ConditionFalse) ||
 		is != nil && is.Status == want.Status && is.Reason == want.Reason && is.Message == want.Message
 	if same {
-		w.note(func() { delete(w.conditioned, vip.Name) })
+		w.update(func() { delete(w.conditioned, vip.Name) })
 		return nil
 	}
 	if is != nil && is.Status == want.Status {
 		want.LastTransitionTime = is.LastTransitionTime
 	}
 	var done string
-	w.note(func() { done = w.conditioned[vip.Name] })
+	w.update(func() { done = w.conditioned[vip.Name] })
 	if done == vip.ResourceVersion {
 		return nil // written, and not in the cache yet
 	}
@@ -259,7 +259,7 @@ func (w *vipWriter) condition(ctx context.Context, vip *v1alpha1.VirtualIP, why 
 	if err := w.client.Status().Apply(ctx, apply, client.FieldOwner(Name), client.ForceOwnership); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("writing condition %s of VirtualIP %s: %w", want.Type, vip.Name, err)
 	}
-	w.note(func() { w.conditioned[vip.Name] = vip.ResourceVersion })
+	w.update(func() { w.conditioned[vip.Name] = vip.ResourceVersion })
 	w.log.Info("condition changed", "vip", vip.Name, "condition", want.Type, "status", want.Status, "reason", want.Reason)
 	if want.Status == metav1.ConditionTrue {
 		w.events.Event(vip, v1.EventTypeWarning, v1alpha1.ConditionNoEligibleNode, want.Message)
@@ -267,8 +267,8 @@ func (w *vipWriter) condition(ctx context.Context, vip *v1alpha1.VirtualIP, why 
 	return nil
 }
 
-// answered removes the annotation that requests a move.
-func (w *vipWriter) answered(ctx context.Context, vip *v1alpha1.VirtualIP) error {
+// acknowledge removes the annotation that requests a move.
+func (w *vipWriter) acknowledge(ctx context.Context, vip *v1alpha1.VirtualIP) error {
 	after := vip.DeepCopy()
 	delete(after.Annotations, v1alpha1.AnnotationRebalance)
 	err := w.client.Patch(ctx, after, client.MergeFromWithOptions(vip, client.MergeFromWithOptimisticLock{}))
@@ -276,7 +276,7 @@ func (w *vipWriter) answered(ctx context.Context, vip *v1alpha1.VirtualIP) error
 		return nil // the newer version triggers another pass
 	}
 	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("taking annotation %s from VirtualIP %s: %w", v1alpha1.AnnotationRebalance, vip.Name, err)
+		return fmt.Errorf("removing annotation %s from VirtualIP %s: %w", v1alpha1.AnnotationRebalance, vip.Name, err)
 	}
 	return nil
 }
@@ -300,7 +300,7 @@ func (w *vipWriter) remove(ctx context.Context, vip *v1alpha1.VirtualIP) error {
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("deleting VirtualIP %s: %w", vip.Name, err)
 	}
-	w.note(func() {
+	w.update(func() {
 		delete(w.written, vip.Name)
 		delete(w.conditioned, vip.Name)
 		w.deleted[vip.Name] = vip.UID

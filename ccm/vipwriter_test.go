@@ -43,7 +43,7 @@ func newRegistry(t *testing.T) *registry {
 	}
 	r := &registry{t: t, events: record.NewFakeRecorder(1000), created: func(client.Object) {}, now: time.Now()}
 	var mu sync.Mutex
-	note := func(verb, name string) error {
+	logWrite := func(verb, name string) error {
 		mu.Lock()
 		defer mu.Unlock()
 		r.writes = append(r.writes, verb+" "+name)
@@ -56,12 +56,12 @@ func newRegistry(t *testing.T) *registry {
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
 			o.SetUID("1") // the fake sets none
 			o.SetGeneration(1)
-			err := errors.Join(note("create", o.GetName()), c.Create(ctx, o, opts...))
+			err := errors.Join(logWrite("create", o.GetName()), c.Create(ctx, o, opts...))
 			r.created(o)
 			return err
 		},
 		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
-			if err := note("patch", o.GetName()); err != nil {
+			if err := logWrite("patch", o.GetName()); err != nil {
 				return err
 			}
 			gen := o.GetGeneration() + 1
@@ -70,7 +70,7 @@ func newRegistry(t *testing.T) *registry {
 			return err
 		},
 		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
-			return errors.Join(note("delete", o.GetName()), c.Delete(ctx, o, opts...))
+			return errors.Join(logWrite("delete", o.GetName()), c.Delete(ctx, o, opts...))
 		},
 		SubResourceApply: func(ctx context.Context, c client.Client, sub string, a runtime.ApplyConfiguration, opts ...client.SubResourceApplyOption) error {
 			r.writes = append(r.writes, "apply "+sub)
@@ -101,7 +101,7 @@ func (r *registry) seen() map[string]*v1alpha1.VirtualIP {
 
 func (r *registry) write(seen map[string]*v1alpha1.VirtualIP, want ...wantedVIP) error {
 	r.writes = nil
-	newer, err := r.writer.write(context.Background(), r.writer.known(r.now, seen), want)
+	newer, err := r.writer.write(context.Background(), r.writer.existing(r.now, seen), want)
 	if newer {
 		r.writes = append(r.writes, "conflict")
 	}
@@ -159,9 +159,9 @@ func TestDeletedAtOnce(t *testing.T) {
 	if err := r.client.Delete(t.Context(), made); err != nil {
 		t.Fatal(err)
 	}
-	p := placer{writer: r.writer, kick: make(chan struct{}, 1)}
+	p := placer{writer: r.writer, trigger: make(chan struct{}, 1)}
 	p.handler().OnDelete(made)
-	if len(p.kick) != 1 {
+	if len(p.trigger) != 1 {
 		t.Error("placement is not triggered")
 	}
 	r.expect(r.write(never, a), "create 192.0.2.1")
@@ -172,7 +172,7 @@ func TestDeletedAtOnce(t *testing.T) {
 func TestDeletedBeforeTheAnswer(t *testing.T) {
 	r := newRegistry(t)
 	a, never := vip("192.0.2.1", "n1"), r.seen()
-	p := placer{writer: r.writer, kick: make(chan struct{}, 1)}
+	p := placer{writer: r.writer, trigger: make(chan struct{}, 1)}
 	r.created = func(made client.Object) {
 		if err := r.client.Delete(t.Context(), made); err != nil {
 			t.Fatal(err)
@@ -196,7 +196,7 @@ func TestDeletedWhileTheWatchIsBroken(t *testing.T) {
 	}
 	at := r.writer.expires()
 	if !at.After(r.now) {
-		t.Fatalf("looked at again at %v, it is %v", at, r.now)
+		t.Fatalf("next evaluation at %v, it is %v", at, r.now)
 	}
 	r.now = at.Add(-time.Millisecond)
 	r.expect(r.write(never, a))
@@ -238,7 +238,7 @@ func TestNoEligibleNode(t *testing.T) {
 	}
 	r.expect(r.write(r.seen(), vip("192.0.2.1", "n1")), "patch 192.0.2.1", "apply status")
 	if !meta.IsStatusConditionFalse(r.seen()["192.0.2.1"].Status.Conditions, v1alpha1.ConditionNoEligibleNode) {
-		t.Error("the condition has not been taken back")
+		t.Error("the condition has not been cleared")
 	}
 	r.expect(r.write(r.seen(), vip("192.0.2.1", "n1")))
 }
@@ -313,13 +313,13 @@ func TestSameSpec(t *testing.T) {
 		return s
 	}
 	if !sameSpec(full(), full()) {
-		t.Error("two equal specs are said to differ")
+		t.Error("two equal specs compare as different")
 	}
 	for i := range reflect.TypeFor[v1alpha1.VirtualIPSpec]().NumField() {
 		other := full()
 		reflect.ValueOf(&other).Elem().Field(i).SetZero()
 		if sameSpec(full(), other) {
-			t.Errorf("specs that differ in field %s are said to be equal", reflect.TypeOf(other).Field(i).Name)
+			t.Errorf("specs that differ in field %s compare as equal", reflect.TypeOf(other).Field(i).Name)
 		}
 	}
 }

@@ -15,34 +15,34 @@ func (a *Allocator) takeRecorded(s *service, c *Claim) {
 			a.take(s, h)
 		}
 	}
-	a.takeBack(s, c)
+	a.restoreLost(s, c)
 }
 
-// takeBack returns to a Service the addresses that its status lost. It does so per family, if the status shows no
-// address of a pool in that family. The pool must still give the address to the Service, and no other Service may hold
-// it without sharing.
-func (a *Allocator) takeBack(s *service, c *Claim) {
+// restoreLost returns to a Service the addresses that its status lost. It does so per family, if the status shows no
+// address of a pool in that family. The pool must still assign the address to the Service, and no other Service may
+// hold it without sharing.
+func (a *Allocator) restoreLost(s *service, c *Claim) {
 	for _, h := range c.Lost {
 		shown, has := a.heldIn(s.lease, FamilyOf(h.Addr))
-		if has && a.PoolOf(shown.Addr) != "" || !a.regainable(s, c, h) {
+		if has && a.PoolOf(shown.Addr) != "" || !a.restorable(s, c, h) {
 			continue
 		}
-		s.back = len(c.Held) == 0
+		s.restored = len(c.Held) == 0
 		s.lease = append(s.lease, h)
 		a.take(s, h)
 	}
 }
 
-func (a *Allocator) regainable(s *service, c *Claim, h Address) bool {
+func (a *Allocator) restorable(s *service, c *Claim, h Address) bool {
 	sp, ok := a.find(h.Addr)
-	if !ok || !a.gives(sp.pool, h.Addr) || !sp.pool.admits(a, c) {
+	if !ok || !a.assigns(sp.pool, h.Addr) || !sp.pool.admits(a, c) {
 		return false
 	}
 	u := a.units[h.Addr]
 	return u == nil || a.joinable(u, s, c).none()
 }
 
-// adopt returns the Services that hold an address together with an older one and do not ask to share it.
+// adopt returns the Services that hold an address together with an older one and do not request to share it.
 func (a *Allocator) adopt(claims []Claim) []ServiceKey {
 	sorted := make([]*Claim, 0, len(claims))
 	for i := range claims {
@@ -73,7 +73,7 @@ func (a *Allocator) adopt(claims []Claim) []ServiceKey {
 		}
 	}
 	for _, c := range sorted { // after all recorded addresses are in place
-		a.takeBack(a.services[c.Service], c)
+		a.restoreLost(a.services[c.Service], c)
 	}
 	return twice
 }

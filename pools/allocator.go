@@ -22,40 +22,40 @@ type Allocator struct {
 	quotas bool // some pool has a quota
 	keep   bool // see KeepUntilWritten
 
-	services map[ServiceKey]*service
-	inNS     map[string]map[ServiceKey]*service
-	unmet    map[ServiceKey]struct{} // Services whose claim is not met in full
-	units    map[netip.Addr]*unit
-	homeless map[netip.Addr]*unit // in use, but in no pool in use
-	ledgers  map[string]*ledger   // by pool name, also of pools that are gone while addresses of theirs are held
-	byKey    map[string]*keyGroup
-	wakes    wakes
-	rests    rests
-	dirty    map[string]struct{} // pools whose status changed
+	services    map[ServiceKey]*service
+	inNS        map[string]map[ServiceKey]*service
+	unmet       map[ServiceKey]struct{} // Services whose claim is not met in full
+	units       map[netip.Addr]*unit
+	withoutPool map[netip.Addr]*unit // in use, but in no pool in use
+	ledgers     map[string]*ledger   // by pool name, also of deleted pools while their addresses are held
+	byKey       map[string]*keyGroup
+	wakes       wakes
+	cooling     coolingAddresses
+	dirty       map[string]struct{} // pools whose status changed
 }
 
 // New returns an Allocator without pools.
 func New() *Allocator {
 	return &Allocator{
-		pools:    map[string]*pool{},
-		nsLabel:  map[string]map[string]string{},
-		nodes:    map[string][]netip.Addr{},
-		ofNodes:  map[netip.Addr][]string{},
-		services: map[ServiceKey]*service{},
-		inNS:     map[string]map[ServiceKey]*service{},
-		unmet:    map[ServiceKey]struct{}{},
-		units:    map[netip.Addr]*unit{},
-		homeless: map[netip.Addr]*unit{},
-		ledgers:  map[string]*ledger{},
-		byKey:    map[string]*keyGroup{},
-		wakes:    newWakes(),
-		rests:    newRests(),
-		dirty:    map[string]struct{}{},
+		pools:       map[string]*pool{},
+		nsLabel:     map[string]map[string]string{},
+		nodes:       map[string][]netip.Addr{},
+		ofNodes:     map[netip.Addr][]string{},
+		services:    map[ServiceKey]*service{},
+		inNS:        map[string]map[ServiceKey]*service{},
+		unmet:       map[ServiceKey]struct{}{},
+		units:       map[netip.Addr]*unit{},
+		withoutPool: map[netip.Addr]*unit{},
+		ledgers:     map[string]*ledger{},
+		byKey:       map[string]*keyGroup{},
+		wakes:       newWakes(),
+		cooling:     newCoolingAddresses(),
+		dirty:       map[string]struct{}{},
 	}
 }
 
 // Adopt records the addresses in Held of each claim and assigns nothing. Call it with all Services before the first
-// Assign after a start. If Services on one address do not ask to share it, the older one (then the first by name)
+// Assign after a start. If Services on one address do not request to share it, the older one (then the first by name)
 // stays. The others are returned: each moves at its next Assign, as soon as another address is available for it. A
 // Service gets back the addresses that its status lost (Lost), unless another Service holds them.
 func (a *Allocator) Adopt(claims []Claim) []ServiceKey {
@@ -134,7 +134,7 @@ func (a *Allocator) Decline(key ServiceKey) {
 
 // NextExpiry returns when the first cool-down ends: call Wake at that time. False: there is no cool-down.
 func (a *Allocator) NextExpiry() (time.Time, bool) {
-	return a.rests.next()
+	return a.cooling.next()
 }
 
 // ChangedPools returns the pools whose status changed since the last call, by name.
@@ -171,7 +171,7 @@ func (a *Allocator) SetNode(name string, addrs []netip.Addr) {
 }
 
 // SetHosts replaces the addresses of foreign hosts, with the name of each host. A Service gets such an address only if
-// it asks for it. A Service that has one and did not ask for it gets another one at its next Assign, if there is any.
+// it requests it. A Service that has one and did not request it gets another one at its next Assign, if there is any.
 func (a *Allocator) SetHosts(hosts map[netip.Addr]string) {
 	a.setHosts(hosts)
 }

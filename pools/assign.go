@@ -33,14 +33,14 @@ func (a *Allocator) assign(c Claim, now time.Time) Decision {
 
 // settle marks the current lease as recorded in the status.
 func (s *service) settle() {
-	s.recorded, s.back = slices.Clone(s.lease), false
+	s.recorded, s.restored = slices.Clone(s.lease), false
 	s.reallocated = s.reallocated && len(s.drains) > 0
 }
 
 // update replaces the claim of an existing Service. Services that wait for its addresses may be able to share them now.
 func (a *Allocator) update(s *service, c *Claim) {
 	a.wakes.unwait(s)
-	on := append(slices.Clip(s.lease), s.leaving...)
+	on := append(slices.Clip(s.lease), s.releasing...)
 	for _, h := range on {
 		a.unindex(a.units[h.Addr])
 	}
@@ -54,18 +54,18 @@ func (a *Allocator) update(s *service, c *Claim) {
 // commit carries out the plan: it takes new addresses first. Old ones are freed now, or when the status is written.
 func (a *Allocator) commit(s *service, p plan, now time.Time) []netip.Addr {
 	for _, w := range p.lease {
-		if holdsAddr(s.leaving, w.Addr) {
-			s.leaving = slices.DeleteFunc(s.leaving, func(h Address) bool { return h.Addr == w.Addr })
+		if holdsAddr(s.releasing, w.Addr) {
+			s.releasing = slices.DeleteFunc(s.releasing, func(h Address) bool { return h.Addr == w.Addr })
 		} else if !holdsAddr(s.lease, w.Addr) {
 			a.take(s, w)
 		}
 	}
 	for _, h := range s.lease {
 		if !holdsAddr(p.lease, h.Addr) {
-			s.leaving = append(s.leaving, h)
+			s.releasing = append(s.releasing, h)
 		}
 	}
-	a.lookAtSharers(s, p.misfit != s.misfit)
+	a.reevaluateSharers(s, p.misfit != s.misfit)
 	s.lease, s.reason, s.message, s.misfit = slices.Clone(p.lease), p.reason, p.message, p.misfit
 	a.setDrains(s, p.drains)
 	a.wakes.wait(s, p.waits) // before addresses are freed: it may wait for one of them
@@ -74,36 +74,36 @@ func (a *Allocator) commit(s *service, p plan, now time.Time) []netip.Addr {
 		a.unmet[s.claim.Service] = struct{}{}
 	}
 	if !a.keep {
-		return a.leaveAll(s, now)
+		return a.finishRelease(s, now)
 	}
 	var left []netip.Addr
-	for _, h := range s.leaving {
+	for _, h := range s.releasing {
 		left = append(left, h.Addr)
 	}
 	return left
 }
 
-// lookAtSharers marks for re-evaluation the sharers of the Service's addresses whose outcome may change: misfits and
-// draining Services, or all of them when the Service becomes a misfit or ceases to be one.
-func (a *Allocator) lookAtSharers(s *service, all bool) {
+// reevaluateSharers marks for re-evaluation the sharers of the Service's addresses whose outcome may change: misfits
+// and draining Services, or all of them when the Service becomes a misfit or ceases to be one.
+func (a *Allocator) reevaluateSharers(s *service, all bool) {
 	for _, h := range s.lease {
 		for _, o := range a.units[h.Addr].holders {
 			if o != s && (all || o.misfit || len(o.drains) > 0) {
-				a.wakes.look[o.claim.Service] = struct{}{}
+				a.wakes.reevaluate[o.claim.Service] = struct{}{}
 			}
 		}
 	}
 }
 
-// leaveAll takes the Service off the addresses that it gave up. It returns those without a remaining holder.
-func (a *Allocator) leaveAll(s *service, now time.Time) []netip.Addr {
+// finishRelease takes the Service off the addresses that it gave up. It returns those without a remaining holder.
+func (a *Allocator) finishRelease(s *service, now time.Time) []netip.Addr {
 	var freed []netip.Addr
-	for _, h := range s.leaving {
+	for _, h := range s.releasing {
 		if a.drop(s, h.Addr, now) {
 			freed = append(freed, h.Addr)
 		}
 	}
-	s.leaving = nil
+	s.releasing = nil
 	return freed
 }
 
@@ -114,7 +114,7 @@ func (a *Allocator) written(key ServiceKey, now time.Time) []netip.Addr {
 		return nil
 	}
 	s.settle()
-	return a.leaveAll(s, now)
+	return a.finishRelease(s, now)
 }
 
 func holdsAddr(lease []Address, x netip.Addr) bool {
@@ -126,7 +126,7 @@ func (a *Allocator) take(s *service, w Address) {
 		a.unindex(u)
 	}
 	a.hold(s, w)
-	a.reown(a.units[w.Addr])
+	a.recountPool(a.units[w.Addr])
 	a.index(a.units[w.Addr])
 }
 
@@ -136,7 +136,7 @@ func (a *Allocator) drop(s *service, addr netip.Addr, now time.Time) bool {
 	if a.unhold(s, addr, now) {
 		return true
 	}
-	a.reown(u)
+	a.recountPool(u)
 	a.index(u)
 	return false
 }
@@ -148,7 +148,7 @@ func (a *Allocator) setDrains(s *service, drains []string) {
 	}
 	for _, name := range s.drains {
 		delete(a.ledger(name).draining, s.claim.Service)
-		a.forgetLedger(name)
+		a.pruneLedger(name)
 		a.dirty[name] = struct{}{}
 	}
 	for _, name := range drains {
@@ -165,9 +165,9 @@ func (a *Allocator) release(key ServiceKey, now time.Time) []netip.Addr {
 		return nil
 	}
 	a.wakes.unwait(s)
-	a.lookAtSharers(s, s.misfit)
-	s.leaving, s.lease = append(s.leaving, s.lease...), nil
-	freed := a.leaveAll(s, now)
+	a.reevaluateSharers(s, s.misfit)
+	s.releasing, s.lease = append(s.releasing, s.lease...), nil
+	freed := a.finishRelease(s, now)
 	a.setDrains(s, nil)
 	delete(a.services, key)
 	delete(a.unmet, key)

@@ -54,7 +54,7 @@ func BenchmarkOneMore(b *testing.B) {
 		}
 		a.Release(c.Service, time.Time{})
 		if len(a.Wake(time.Time{})) != 0 {
-			b.Fatal("nobody waits")
+			b.Fatal("no Service waits")
 		}
 	}
 }
@@ -91,7 +91,7 @@ func BenchmarkPoolEdited(b *testing.B) {
 		for _, p := range []Pool{long, short} {
 			a.SetPools([]Pool{p})
 			if len(a.Wake(time.Time{})) != 0 {
-				b.Fatal("nobody has a reason to be looked at")
+				b.Fatal("no Service is re-evaluated")
 			}
 		}
 	}
@@ -147,7 +147,7 @@ func BenchmarkAdopt(b *testing.B) {
 		n := benchAllocator()
 		n.Adopt(claims)
 		if len(n.Wake(time.Time{})) != 0 {
-			b.Fatal("nobody has a reason to be looked at")
+			b.Fatal("no Service is re-evaluated")
 		}
 	}
 }

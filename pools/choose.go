@@ -2,53 +2,53 @@ package pools
 
 import "fmt"
 
-// choose picks the address of one family: the address asked for, else the held one, else one of the pools in their
+// choose picks the address of one family: the requested address, else the held one, else one of the pools in their
 // order.
 func (a *Allocator) choose(q *query, f Family) choice {
-	if x := q.claim.asked(f); x.IsValid() {
+	if x := q.claim.requested(f); x.IsValid() {
 		ch := a.chooseExact(q, x)
 		ch.exact = true
 		return ch
 	}
 	held, has := q.heldIn(f)
 	if q.claim.Pool != "" {
-		if has && (held.Pool == q.claim.Pool || a.units[held.Addr].owner == q.claim.Pool) {
-			return a.stay(q, held, func() choice { return a.chooseNamed(q, f) })
+		if has && (held.Pool == q.claim.Pool || a.units[held.Addr].poolName == q.claim.Pool) {
+			return a.keepHeld(q, held, func() choice { return a.chooseNamed(q, f) })
 		}
 		return a.chooseNamed(q, f)
 	}
 	auto := func() choice { return a.pick(q, f, a.candidates(q, f)) }
 	if has {
-		return a.stay(q, held, auto)
+		return a.keepHeld(q, held, auto)
 	}
 	return auto()
 }
 
-// stay keeps the held address, with a reason if the Service may no longer have it. The Service moves to the address
+// keepHeld keeps the held address, with a reason if the Service may no longer have it. The Service moves to the address
 // that other finds in three cases: its sharing key differs from that of the other holders, it gives the address up
 // (Reallocate), or a foreign host has the address.
-func (a *Allocator) stay(q *query, held Address, other func() choice) choice {
+func (a *Allocator) keepHeld(q *query, held Address, other func() choice) choice {
 	u := a.units[held.Addr]
 	keep := choice{addr: a.named(q, u, held), ok: true, reason: Allocated}
 	var cause, agree string
 	host := a.hostAgainst(q.claim, held.Addr) != ""
-	drains := !a.admitted(u, q.claim) || q.claim.Pool != "" && q.claim.Pool != u.owner
+	drains := !a.admitted(u, q.claim) || q.claim.Pool != "" && q.claim.Pool != u.poolName
 	if host || drains {
 		keep.reason, cause = Draining, a.drainCause(q, u)
 	}
 	if drains {
-		keep.drains = u.owner
+		keep.drains = u.poolName
 	}
 	found := misfit(u, q.self, q.claim)
 	if !found.none() {
-		keep.reason, cause, agree = SharingRefused, found.why, "let both agree, or "
+		keep.reason, cause, agree = SharingRefused, found.why, "make both agree, or "
 		keep.waits = []waitKey{{addr: held.Addr}}
 	}
 	switch {
 	case keep.reason == Allocated:
 		return keep
 	case !found.apart && !q.claim.Reallocate && !host:
-		keep.message = fmt.Sprintf("%s keeps %s although %s; %sset annotation ironlb.io/reallocate to %s to give it another one",
+		keep.message = fmt.Sprintf("%s keeps %s although %s; %sset annotation ironlb.io/reallocate to %s to reallocate it",
 			q.claim.Service, held.Addr, cause, agree, q.claim.reallocateTo())
 		return keep
 	}
@@ -57,20 +57,20 @@ func (a *Allocator) stay(q *query, held Address, other func() choice) choice {
 		ch.reallocated = q.claim.Reallocate && (drains || !found.none() && !found.apart)
 		return ch
 	}
-	keep.message = fmt.Sprintf("%s keeps %s although %s, because there is no other address for it: %s",
+	keep.message = fmt.Sprintf("%s keeps %s although %s, and no other address is available: %s",
 		q.claim.Service, held.Addr, cause, ch.message)
 	keep.waits = append(keep.waits, ch.waits...)
 	return keep
 }
 
-// named returns the held address with the name of the pool that has it now. A Service that asks for its old pool by
+// named returns the held address with the name of the pool that has it now. A Service that requests its old pool by
 // name keeps that name. Otherwise a split of the pool would count as a request to move.
 func (a *Allocator) named(q *query, u *unit, held Address) Address {
-	if u.home != nil && q.claim.Pool != held.Pool {
-		return Address{Addr: held.Addr, Pool: u.home.Name}
+	if u.pool != nil && q.claim.Pool != held.Pool {
+		return Address{Addr: held.Addr, Pool: u.pool.Name}
 	}
-	if u.home != nil && held.Pool == "" {
-		return Address{Addr: held.Addr, Pool: u.home.Name}
+	if u.pool != nil && held.Pool == "" {
+		return Address{Addr: held.Addr, Pool: u.pool.Name}
 	}
 	return held
 }
@@ -90,41 +90,41 @@ func (a *Allocator) drainCause(q *query, u *unit) string {
 		return fmt.Sprintf("another host, %s, answers for it", host)
 	case node != "":
 		return fmt.Sprintf("node %s has that address in its status.addresses", node)
-	case u.home != nil && q.claim.Pool != "" && q.claim.Pool != u.home.Name:
-		return fmt.Sprintf("it is in pool %s now, not in %s as annotation ironlb.io/ip-pool asks", u.home.Name, q.claim.Pool)
-	case u.home != nil && !u.home.offers(u.addr):
-		return fmt.Sprintf("pool %s has avoidBuggyIPs", u.home.Name)
-	case u.home != nil && !u.home.admits(a, q.claim):
-		return fmt.Sprintf("spec.serviceAllocation of pool %s does not admit the Service any more", u.home.Name)
-	case u.home != nil:
-		return fmt.Sprintf("pool %s does not list the namespaces that share it in spec.sharing.namespaces any more", u.home.Name)
+	case u.pool != nil && q.claim.Pool != "" && q.claim.Pool != u.pool.Name:
+		return fmt.Sprintf("it is in pool %s now, not in %s as annotation ironlb.io/ip-pool requests", u.pool.Name, q.claim.Pool)
+	case u.pool != nil && !u.pool.offers(u.addr):
+		return fmt.Sprintf("pool %s has avoidBuggyIPs", u.pool.Name)
+	case u.pool != nil && !u.pool.admits(a, q.claim):
+		return fmt.Sprintf("spec.serviceAllocation of pool %s no longer admits the Service", u.pool.Name)
+	case u.pool != nil:
+		return fmt.Sprintf("pool %s no longer lists the namespaces that share it in spec.sharing.namespaces", u.pool.Name)
 	}
-	if p := a.pools[u.owner]; p != nil && p.state == PoolOverlaps {
-		return fmt.Sprintf("pool %s is not used while it overlaps %s", u.owner, p.overlaps)
+	if p := a.pools[u.poolName]; p != nil && p.state == PoolOverlaps {
+		return fmt.Sprintf("pool %s is not used while it overlaps %s", u.poolName, p.overlaps)
 	}
-	return "no pool has that address any more"
+	return "it no longer belongs to any pool"
 }
 
 // chooseNamed decides a request for any address of one pool.
 func (a *Allocator) chooseNamed(q *query, f Family) choice {
 	c := q.claim
 	no := func(r Reason, format string, args ...any) choice {
-		return choice{reason: r, message: fmt.Sprintf("%s asks for pool %s, ", c.Service, c.Pool) + fmt.Sprintf(format, args...)}
+		return choice{reason: r, message: fmt.Sprintf("%s requests pool %s, ", c.Service, c.Pool) + fmt.Sprintf(format, args...)}
 	}
 	p := a.pools[c.Pool]
 	switch {
 	case p == nil:
 		return no(PoolNotFound, "which does not exist: create it, or correct annotation ironlb.io/ip-pool")
 	case p.state == PoolOverlaps:
-		return no(PoolOverlapping, "which is not used while it overlaps %s: mend the overlap, or ask for another pool", p.overlaps)
+		return no(PoolOverlapping, "which is not used while it overlaps %s: fix the overlap, or request another pool", p.overlaps)
 	case p.state == PoolNotRead:
-		return no(PoolUnreadable, "which cannot be read: see its condition Ready and mend it, or ask for another pool")
+		return no(PoolUnreadable, "which is invalid: see its condition Ready and fix it, or request another pool")
 	case p.state != PoolReady:
 		return no(PoolOverlapping, "which is not used because two of its own entries overlap: list every address once")
 	case !p.admits(a, c):
-		return no(PoolNotAdmitting, "whose spec.serviceAllocation does not admit the Service: ask for another pool, or change this one")
+		return no(PoolNotAdmitting, "whose spec.serviceAllocation does not admit the Service: request another pool, or change this one")
 	case p.free[slot(f)] == nil:
-		return no(PoolLacksFamily, "which has no %s addresses: add some, or ask for another pool", f)
+		return no(PoolLacksFamily, "which has no %s addresses: add some, or request another pool", f)
 	}
 	return a.pick(q, f, []*pool{p})
 }

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Claim is what a Service asks for, and what it held according to its own status. The Allocator keeps it: its slices
+// Claim is what a Service requests, and what it held according to its own status. The Allocator keeps it: its slices
 // and maps must not change afterwards.
 type Claim struct {
 	Service ServiceKey
@@ -18,9 +18,9 @@ type Claim struct {
 	Families []Family
 	Policy   FamilyPolicy
 
-	// Addresses asked for exactly (ironlb.io/ips or spec.loadBalancerIP), at most one per family.
+	// Addresses requested exactly (ironlb.io/ips or spec.loadBalancerIP), at most one per family.
 	Addresses []netip.Addr
-	// Pool asked for by name (ironlb.io/ip-pool).
+	// Pool requested by name (ironlb.io/ip-pool).
 	Pool string
 	// Invalid states why the request cannot be parsed (unparsable, annotation and field disagree). It names the field
 	// and the fix. The Service then keeps what it holds and gets nothing new.
@@ -28,8 +28,8 @@ type Claim struct {
 	// Reallocate (ironlb.io/reallocate) gives up an address that no pool admits any more. It counts as one request: see
 	// Decision.Reallocated.
 	Reallocate bool
-	// ReallocateDone is the value of ironlb.io/reallocate that was carried out, for the message that asks for another
-	// one.
+	// ReallocateDone is the value of ironlb.io/reallocate that was carried out, for the message that requires
+	// another one.
 	ReallocateDone string
 
 	// SharingKey, Ports, Local (externalTrafficPolicy Local) and Selector determine which Services may share an
@@ -66,8 +66,8 @@ func (c *Claim) families() []Family {
 	return c.Families
 }
 
-// asked returns the exact address asked for in the family, if any.
-func (c *Claim) asked(f Family) netip.Addr {
+// requested returns the exact address requested in the family, if any.
+func (c *Claim) requested(f Family) netip.Addr {
 	for _, a := range c.Addresses {
 		if FamilyOf(a) == f {
 			return a

@@ -9,7 +9,7 @@ import (
 type clash struct {
 	with ServiceKey
 	why  string // names the other Service, the address and the reason
-	// apart: the two Services do not ask to share an address with one another. If false, they do, and another rule
+	// apart: the two Services do not request to share an address with one another. If false, they do, and another rule
 	// prevents it.
 	apart bool
 }
@@ -22,7 +22,7 @@ func clashOf(u *unit, self *service, c *Claim) clash {
 }
 
 // misfit returns why the Service, which is on the address, no longer agrees with its other holders. Holders that are
-// misfits already or are leaving the address do not count. One Service's change of key or ports therefore never makes
+// misfits already or release the address do not count. One Service's change of key or ports therefore never makes
 // another Service a misfit.
 func misfit(u *unit, self *service, c *Claim) clash {
 	return clashWith(u, self, c, func(h *service) bool { return !h.misfit && holdsAddr(h.lease, u.addr) })
@@ -95,10 +95,10 @@ func (a *Allocator) joinable(u *unit, self *service, c *Claim) clash {
 		if h == self {
 			continue
 		}
-		if !nsMayShare(u.home, c.Service.Namespace, h.claim.Service.Namespace) {
+		if !nsMayShare(u.pool, c.Service.Namespace, h.claim.Service.Namespace) {
 			return clash{with: h.claim.Service, why: fmt.Sprintf(
 				"%s holds %s in another namespace, and pool %s does not list both in spec.sharing.namespaces",
-				h.claim.Service, u.addr, u.home.Name)}
+				h.claim.Service, u.addr, u.pool.Name)}
 		}
 		if !a.admitted(u, &h.claim) {
 			why := fmt.Sprintf("%s holds %s, which is draining", h.claim.Service, u.addr)
@@ -123,7 +123,7 @@ func (a *Allocator) refusedShare(q *query, f Family, from []*pool) (*unit, clash
 			return h == q.self || !nsMayShare(p, h.claim.Service.Namespace, q.claim.Service.Namespace)
 		}
 		for _, u := range g.units {
-			if u.home != p || FamilyOf(u.addr) != f || best != nil && best.at <= u.at {
+			if u.pool != p || FamilyOf(u.addr) != f || best != nil && best.at <= u.at {
 				continue
 			}
 			if slices.ContainsFunc(u.holders, foreign) {

@@ -16,11 +16,11 @@ type CoolDown struct {
 
 // coolDowns returns the cool-downs of the pool, the latest first, then by address.
 func (a *Allocator) coolDowns(p *pool) []CoolDown {
-	if p.resting == [2]uint64{} {
+	if p.coolingDown == [2]uint64{} {
 		return nil
 	}
 	var out []CoolDown
-	for addr, e := range a.rests.at {
+	for addr, e := range a.cooling.at {
 		if sp, ok := a.find(addr); ok && sp.pool == p {
 			out = append(out, CoolDown{Addr: addr, Freed: e.freed, By: e.by})
 		}
@@ -35,18 +35,18 @@ func (a *Allocator) coolDowns(p *pool) []CoolDown {
 func (a *Allocator) Restore(all []CoolDown, now time.Time) {
 	for _, c := range all {
 		sp, ok := a.find(c.Addr)
-		if !ok || a.units[c.Addr] != nil || sp.pool.ReuseAfter <= 0 || !a.gives(sp.pool, c.Addr) {
+		if !ok || a.units[c.Addr] != nil || sp.pool.ReuseAfter <= 0 || !a.assigns(sp.pool, c.Addr) {
 			continue
 		}
 		if c.Freed.After(now) {
 			c.Freed = now
 		}
 		until := c.Freed.Add(sp.pool.ReuseAfter)
-		if _, known := a.rests.at[c.Addr]; known || !until.After(now) {
+		if _, known := a.cooling.at[c.Addr]; known || !until.After(now) {
 			continue
 		}
-		a.rests.put(rest{addr: c.Addr, freed: c.Freed, until: until, by: c.By})
-		sp.pool.resting[slot(FamilyOf(c.Addr))]++
+		a.cooling.put(coolingAddress{addr: c.Addr, freed: c.Freed, until: until, by: c.By})
+		sp.pool.coolingDown[slot(FamilyOf(c.Addr))]++
 		a.dirty[sp.pool.Name] = struct{}{}
 	}
 }

@@ -9,30 +9,30 @@ import (
 func (a *Allocator) chooseExact(q *query, x netip.Addr) choice {
 	c := q.claim
 	if held, has := q.heldIn(FamilyOf(x)); has && held.Addr == x {
-		return a.stayExact(q, held)
+		return a.keepExact(q, held)
 	}
 	no := func(r Reason, waits []waitKey, format string, args ...any) choice {
-		return choice{reason: r, waits: waits, message: fmt.Sprintf("%s asks for %s, ", c.Service, x) + fmt.Sprintf(format, args...)}
+		return choice{reason: r, waits: waits, message: fmt.Sprintf("%s requests %s, ", c.Service, x) + fmt.Sprintf(format, args...)}
 	}
 	sp, ok := a.find(x)
 	if !ok {
 		if p := a.unusable(x); p != nil && p.state == PoolInvalid {
 			return no(PoolOverlapping, nil, "but its pool %s is not used because two of its own entries overlap: list every address once", p.Name)
 		} else if p != nil {
-			return no(PoolOverlapping, nil, "but its pool %s is not used while it overlaps %s: mend the overlap, or ask for another address", p.Name, p.overlaps)
+			return no(PoolOverlapping, nil, "but its pool %s is not used while it overlaps %s: fix the overlap, or request another address", p.Name, p.overlaps)
 		}
-		return no(AddressOutsidePools, nil, "which is in no pool: ask for an address of a pool, or add it to spec.addresses of one")
+		return no(AddressOutsidePools, nil, "which is in no pool: request an address of a pool, or add it to spec.addresses of one")
 	}
 	p := sp.pool
 	switch {
 	case c.Pool != "" && c.Pool != p.Name:
-		return no(InvalidRequest, nil, "which is in pool %s, and for pool %s: remove annotation ironlb.io/ip-pool or ask for an address of that pool", p.Name, c.Pool)
+		return no(InvalidRequest, nil, "which is in pool %s, and for pool %s: remove annotation ironlb.io/ip-pool or request an address of that pool", p.Name, c.Pool)
 	case !p.offers(x):
-		return no(AddressAvoided, nil, "but pool %s has avoidBuggyIPs: ask for an address that does not end in .0 or .255", p.Name)
+		return no(AddressAvoided, nil, "but pool %s has avoidBuggyIPs: request an address that does not end in .0 or .255", p.Name)
 	case a.nodeOf(x) != "":
-		return no(AddressOfNode, []waitKey{{addr: x}}, "which node %s has in its status.addresses: ask for another address, and leave those of nodes out of pool %s", a.nodeOf(x), p.Name)
+		return no(AddressOfNode, []waitKey{{addr: x}}, "which node %s has in its status.addresses: request another address, and remove those of nodes from pool %s", a.nodeOf(x), p.Name)
 	case !p.admits(a, c):
-		return no(PoolNotAdmitting, nil, "but spec.serviceAllocation of pool %s does not admit the Service: ask for another address, or change the pool", p.Name)
+		return no(PoolNotAdmitting, nil, "but spec.serviceAllocation of pool %s does not admit the Service: request another address, or change the pool", p.Name)
 	}
 	u := a.units[x]
 	if u != nil {
@@ -40,9 +40,9 @@ func (a *Allocator) chooseExact(q *query, x netip.Addr) choice {
 			waits := []waitKey{{addr: x}}
 			if c.SharingKey == "" {
 				return no(AddressTaken, waits,
-					"which %s holds: ask for another one, or give both the same ironlb.io/sharing-key", found.with)
+					"which %s holds: request another one, or give both the same ironlb.io/sharing-key", found.with)
 			}
-			return no(SharingRefused, waits, "but %s: ask for another address, or let both agree", found.why)
+			return no(SharingRefused, waits, "but %s: request another address, or make both agree", found.why)
 		}
 	}
 	if !a.quotaAllows(q, p, FamilyOf(x), x) {
@@ -50,21 +50,21 @@ func (a *Allocator) chooseExact(q *query, x netip.Addr) choice {
 		ch.quota = true
 		return ch
 	}
-	_, resting := a.rests.at[x]
-	return choice{addr: Address{x, p.Name}, ok: true, takes: u == nil && !resting && a.gives(p, x), reason: Allocated}
+	_, cooling := a.cooling.at[x]
+	return choice{addr: Address{x, p.Name}, ok: true, takes: u == nil && !cooling && a.assigns(p, x), reason: Allocated}
 }
 
-// stayExact keeps the address that the Service both holds and asks for.
-func (a *Allocator) stayExact(q *query, held Address) choice {
+// keepExact keeps the address that the Service both holds and requests.
+func (a *Allocator) keepExact(q *query, held Address) choice {
 	u := a.units[held.Addr]
 	none := func() choice {
-		return choice{message: fmt.Sprintf("it asks for %s; ask for another one, or let the Services agree", held.Addr)}
+		return choice{message: fmt.Sprintf("it requests %s; request another one, or make the Services agree", held.Addr)}
 	}
-	if u.home != nil && q.claim.Pool != "" && q.claim.Pool != u.home.Name && q.claim.Pool != held.Pool {
-		return choice{reason: InvalidRequest, message: fmt.Sprintf("%s asks for %s, which is in pool %s, and for pool %s: remove one of the two requests",
-			q.claim.Service, held.Addr, u.home.Name, q.claim.Pool)}
+	if u.pool != nil && q.claim.Pool != "" && q.claim.Pool != u.pool.Name && q.claim.Pool != held.Pool {
+		return choice{reason: InvalidRequest, message: fmt.Sprintf("%s requests %s, which is in pool %s, and for pool %s: remove one of the two requests",
+			q.claim.Service, held.Addr, u.pool.Name, q.claim.Pool)}
 	}
-	return a.stay(q, held, none)
+	return a.keepHeld(q, held, none)
 }
 
 // unusable returns the pool not in use that lists the address.

@@ -207,9 +207,9 @@ func (g *Guard) first(a netip.Addr, but ...Rule) (first Refusal, refused bool) {
 	return first, refused
 }
 
-// Given reports whether an address assigned by ironlb-ccm must be refused, and why. pool is its pool, now or when it
+// Assigned reports whether an address assigned by ironlb-ccm must be refused, and why. pool is its pool, now or when it
 // was assigned, empty for none.
-func (g *Guard) Given(a netip.Addr, pool string) (Refusal, bool) {
+func (g *Guard) Assigned(a netip.Addr, pool string) (Refusal, bool) {
 	if r, refused := g.first(a); refused {
 		return r, true
 	}

@@ -15,7 +15,7 @@ func TestGuard(t *testing.T) {
 	for seed := range uint64(50) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		g := NewGuard(nil)
-		noted := map[Refusal][]netip.Prefix{}
+		recorded := map[Refusal][]netip.Prefix{}
 		for range 100 {
 			by := Refusal{rules[r.IntN(len(rules))], fmt.Sprint(r.IntN(3))}
 			var prefixes []netip.Prefix
@@ -26,17 +26,17 @@ func TestGuard(t *testing.T) {
 			if changed := g.Set(by, prefixes...); changed == slices.Equal(before, g.of[by]) {
 				t.Fatalf("seed %d: Set(%v, %v) = %v after %v", seed, by, prefixes, changed, before)
 			}
-			noted[by] = prefixes
+			recorded[by] = prefixes
 			for last := range 16 {
 				addr := netip.AddrFrom4([4]byte{192, 0, 2, byte(last)})
 				var all []Refusal
-				for by, prefixes := range noted {
+				for by, prefixes := range recorded {
 					if slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(addr) }) {
 						all = append(all, by)
 					}
 				}
 				slices.SortFunc(all, Refusal.compare)
-				got, refused := g.Given(addr, "pool")
+				got, refused := g.Assigned(addr, "pool")
 				if refused != (len(all) > 0) || refused && got != all[0] {
 					t.Fatalf("seed %d: %v is refused by %v, want one of %v", seed, addr, got, all)
 				}
@@ -84,7 +84,7 @@ func TestGuardByKind(t *testing.T) {
 			want Rule
 			got  func() (Refusal, bool)
 		}{
-			"given":        {tt.given, func() (Refusal, bool) { return g.Given(addr, "pool") }},
+			"given":        {tt.given, func() (Refusal, bool) { return g.Assigned(addr, "pool") }},
 			"external":     {tt.external, func() (Refusal, bool) { return g.External(addr, "", false) }},
 			"external own": {tt.externalOwn, func() (Refusal, bool) { return g.External(addr, "", true) }},
 			"foreign":      {tt.foreign, func() (Refusal, bool) { return g.Foreign(addr, false) }},
@@ -99,7 +99,7 @@ func TestGuardByKind(t *testing.T) {
 	if why, refused := g.External(netip.MustParseAddr("192.0.2.9"), "web", true); !refused || why != (Refusal{RulePool, "web"}) {
 		t.Errorf("an external IP out of a pool: %v", why)
 	}
-	if why, refused := g.Given(netip.MustParseAddr("192.0.2.9"), ""); !refused || why.Rule != RuleNoPool {
+	if why, refused := g.Assigned(netip.MustParseAddr("192.0.2.9"), ""); !refused || why.Rule != RuleNoPool {
 		t.Errorf("an address of no pool: %v", why)
 	}
 }

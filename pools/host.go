@@ -14,7 +14,7 @@ func (a *Allocator) setHosts(hosts map[netip.Addr]string) {
 		switch {
 		case before[x] != "":
 		case len(a.ofNodes[x]) > 0:
-			a.lookAtHolder(x)
+			a.reevaluateHolder(x)
 		default:
 			a.withhold(x)
 		}
@@ -23,20 +23,22 @@ func (a *Allocator) setHosts(hosts map[netip.Addr]string) {
 		switch {
 		case hosts[x] != "":
 		case len(a.ofNodes[x]) > 0:
-			a.lookAtHolder(x)
+			a.reevaluateHolder(x)
 		default:
-			a.giveUp(x)
+			a.endWithholding(x)
 		}
 	}
 }
 
-// othersHave reports whether a node or a foreign host has the address.
-func (a *Allocator) othersHave(x netip.Addr) bool { return len(a.ofNodes[x]) > 0 || a.hosts[x] != "" }
+// usedElsewhere reports whether a node or a foreign host has the address.
+func (a *Allocator) usedElsewhere(x netip.Addr) bool {
+	return len(a.ofNodes[x]) > 0 || a.hosts[x] != ""
+}
 
 // hostAgainst returns the foreign host that blocks the address for the claim, empty for none. A Service keeps an
-// address that it asks for.
+// address that it requests.
 func (a *Allocator) hostAgainst(c *Claim, x netip.Addr) string {
-	if c.asked(FamilyOf(x)) == x {
+	if c.requested(FamilyOf(x)) == x {
 		return ""
 	}
 	return a.hosts[x]

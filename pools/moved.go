@@ -25,24 +25,24 @@ func (a *Allocator) moves(s *service, p plan) []Move {
 			continue
 		}
 		from := s.recorded[i]
-		out = append(out, Move{From: from.Addr, To: to.Addr, Why: a.whyMoved(s, from, to)})
+		out = append(out, Move{From: from.Addr, To: to.Addr, Why: a.moveReason(s, from, to)})
 	}
 	return out
 }
 
-// whyMoved returns why the Service leaves an address for another one.
-func (a *Allocator) whyMoved(s *service, from, to Address) string {
+// moveReason returns why the Service leaves an address for another one.
+func (a *Allocator) moveReason(s *service, from, to Address) string {
 	c, u := &s.claim, a.units[from.Addr]
 	switch {
-	case c.asked(FamilyOf(to.Addr)) == to.Addr:
-		return "the Service asks for " + to.Addr.String()
+	case c.requested(FamilyOf(to.Addr)) == to.Addr:
+		return "the Service requests " + to.Addr.String()
 	case c.Pool != "" && to.Pool == c.Pool && from.Pool != c.Pool && a.PoolOf(from.Addr) != c.Pool:
-		return "the Service asks for pool " + c.Pool
+		return "the Service requests pool " + c.Pool
 	case u != nil && (a.hostAgainst(c, from.Addr) != "" || !a.admitted(u, c)):
 		return a.drainCause(&query{claim: c, self: s}, u)
 	}
 	if u == nil {
-		return "it was free by then, and not the Service's any more"
+		return "it was free by then, and no longer held by the Service"
 	}
 	var others []string
 	for _, h := range u.holders {
@@ -51,7 +51,7 @@ func (a *Allocator) whyMoved(s *service, from, to Address) string {
 		}
 	}
 	if len(others) > 0 {
-		return fmt.Sprintf("the Service cannot share it with %s any more", strings.Join(others, ", "))
+		return fmt.Sprintf("the Service can no longer share it with %s", strings.Join(others, ", "))
 	}
 	return "the Service may not keep it"
 }

@@ -24,18 +24,18 @@ func TestMoves(t *testing.T) {
 		host        string // has the address after the first
 		want        Move
 	}{
-		"asked": {
+		"requested": {
 			then: Claim{Addresses: []netip.Addr{netip.MustParseAddr("203.0.113.7")}},
-			want: Move{netip.MustParseAddr("203.0.113.4"), netip.MustParseAddr("203.0.113.7"), "the Service asks for 203.0.113.7"},
+			want: Move{netip.MustParseAddr("203.0.113.4"), netip.MustParseAddr("203.0.113.7"), "the Service requests 203.0.113.7"},
 		},
 		"another pool": {
 			then: Claim{Pool: "b"},
-			want: Move{netip.MustParseAddr("203.0.113.4"), netip.MustParseAddr("203.0.114.0"), "the Service asks for pool b"},
+			want: Move{netip.MustParseAddr("203.0.113.4"), netip.MustParseAddr("203.0.114.0"), "the Service requests pool b"},
 		},
 		"no pool has it any more": {
 			then:  Claim{Reallocate: true},
 			pools: []Pool{pool("b", "203.0.114.0/24")},
-			want:  Move{netip.MustParseAddr("203.0.113.4"), netip.MustParseAddr("203.0.114.0"), "no pool has that address any more"},
+			want:  Move{netip.MustParseAddr("203.0.113.4"), netip.MustParseAddr("203.0.114.0"), "it no longer belongs to any pool"},
 		},
 		"another host": {
 			host: "02:00:00:00:00:09",
@@ -45,7 +45,7 @@ func TestMoves(t *testing.T) {
 		"another key": {
 			first: Claim{SharingKey: "k"}, other: Claim{SharingKey: "k"}, then: Claim{SharingKey: "l"},
 			want: Move{netip.MustParseAddr("203.0.113.4"), netip.MustParseAddr("203.0.113.5"),
-				"the Service cannot share it with default/dns any more"},
+				"the Service can no longer share it with default/dns"},
 		},
 	} {
 		a := New()
@@ -73,7 +73,7 @@ func TestMoves(t *testing.T) {
 		}
 		a.Written(web, now)
 		if d := a.Assign(c.then, now); len(d.Moves) > 0 {
-			t.Errorf("%s: written, and a move again: %+v", name, d.Moves)
+			t.Errorf("%s: written, and a repeated move: %+v", name, d.Moves)
 		}
 	}
 }

@@ -13,7 +13,7 @@ func (a *Allocator) setNamespace(name string, labels map[string]string, known bo
 		delete(a.nsLabel, name)
 	}
 	for key, s := range a.inNS[name] {
-		a.wakes.look[key] = struct{}{}
+		a.wakes.reevaluate[key] = struct{}{}
 		for _, h := range s.lease { // a holder that no longer drains lets others share
 			a.wakes.mark(waitKey{addr: h.Addr})
 			a.wakes.mark(waitKey{key: a.units[h.Addr].key})

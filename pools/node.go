@@ -48,7 +48,7 @@ func (a *Allocator) nodeHas(x netip.Addr, node string) {
 	switch {
 	case len(names) > 0:
 	case a.hosts[x] != "":
-		a.lookAtHolder(x)
+		a.reevaluateHolder(x)
 	default:
 		a.withhold(x)
 	}
@@ -56,7 +56,7 @@ func (a *Allocator) nodeHas(x netip.Addr, node string) {
 
 // withhold takes the address away from its pool.
 func (a *Allocator) withhold(x netip.Addr) {
-	a.lookAtHolder(x)
+	a.reevaluateHolder(x)
 	sp, ok := a.find(x)
 	if !ok || !sp.pool.offers(x) {
 		return
@@ -65,9 +65,9 @@ func (a *Allocator) withhold(x netip.Addr) {
 	i := slot(FamilyOf(x))
 	if a.units[x] != nil {
 		sp.pool.used[i]--
-	} else if _, resting := a.rests.at[x]; resting {
-		a.rests.drop(x)
-		sp.pool.resting[i]--
+	} else if _, cooling := a.cooling.at[x]; cooling {
+		a.cooling.end(x)
+		sp.pool.coolingDown[i]--
 	}
 	sp.pool.withhold(x)
 }
@@ -84,16 +84,16 @@ func (a *Allocator) nodeLacks(x netip.Addr, node string) {
 	}
 	delete(a.ofNodes, x)
 	if a.hosts[x] != "" {
-		a.lookAtHolder(x)
-		a.wakes.mark(waitKey{addr: x}) // a Service that asks for it may get it
+		a.reevaluateHolder(x)
+		a.wakes.mark(waitKey{addr: x}) // a Service that requests it may get it
 		return
 	}
-	a.giveUp(x)
+	a.endWithholding(x)
 }
 
-// giveUp gives an address back to its pool when no node or foreign host has it any more.
-func (a *Allocator) giveUp(x netip.Addr) {
-	a.lookAtHolder(x)
+// endWithholding gives an address back to its pool when no node or foreign host has it any more.
+func (a *Allocator) endWithholding(x netip.Addr) {
+	a.reevaluateHolder(x)
 	a.wakes.mark(waitKey{addr: x})
 	if u := a.units[x]; u != nil {
 		a.wakes.mark(waitKey{key: u.key}) // a holder that no longer drains lets others share
@@ -104,21 +104,21 @@ func (a *Allocator) giveUp(x netip.Addr) {
 	}
 	a.dirty[sp.pool.Name] = struct{}{}
 	i := slot(FamilyOf(x))
-	delete(sp.pool.ofOthers, x)
+	delete(sp.pool.withheldAddrs, x)
 	sp.pool.withheld[i]--
 	if a.units[x] != nil {
 		sp.pool.used[i]++
 		return
 	}
-	a.giveBack(sp.pool, sp.at, x)
+	a.returnToFree(sp.pool, sp.at, x)
 }
 
 // withhold counts an address that the pool would assign as withheld, because a node or a foreign host has it.
 func (p *pool) withhold(x netip.Addr) {
-	if p.ofOthers == nil {
-		p.ofOthers = map[netip.Addr]struct{}{}
+	if p.withheldAddrs == nil {
+		p.withheldAddrs = map[netip.Addr]struct{}{}
 	}
-	p.ofOthers[x] = struct{}{}
+	p.withheldAddrs[x] = struct{}{}
 	p.withheld[slot(FamilyOf(x))]++
 }
 
@@ -138,10 +138,10 @@ func (a *Allocator) withholdIn(changed map[string]bool) {
 	}
 }
 
-func (a *Allocator) lookAtHolder(x netip.Addr) {
+func (a *Allocator) reevaluateHolder(x netip.Addr) {
 	if u := a.units[x]; u != nil {
 		for _, h := range u.holders {
-			a.wakes.look[h.claim.Service] = struct{}{}
+			a.wakes.reevaluate[h.claim.Service] = struct{}{}
 		}
 	}
 }
@@ -154,12 +154,12 @@ func (a *Allocator) nodeOf(x netip.Addr) string {
 	return ""
 }
 
-// gives reports whether the pool, which lists the address, assigns it at all.
-func (a *Allocator) gives(p *pool, x netip.Addr) bool { return p.offers(x) && !a.othersHave(x) }
+// assigns reports whether the pool, which lists the address, assigns it at all.
+func (a *Allocator) assigns(p *pool, x netip.Addr) bool { return p.offers(x) && !a.usedElsewhere(x) }
 
 func (a *Allocator) nodeAddresses(p *pool) []NodeAddress {
 	var out []NodeAddress
-	for x := range p.ofOthers {
+	for x := range p.withheldAddrs {
 		if len(a.ofNodes[x]) == 0 {
 			continue
 		}

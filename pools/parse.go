@@ -54,7 +54,7 @@ func parseRange(entry string) (Range, error) {
 	}
 	switch {
 	case a.BitLen() != b.BitLen():
-		return Range{}, fmt.Errorf("goes from %s to %s: both ends must be of one family", FamilyOf(a), FamilyOf(b))
+		return Range{}, fmt.Errorf("ranges from %s to %s: both ends must be of one family", FamilyOf(a), FamilyOf(b))
 	case b.Less(a):
 		return Range{}, fmt.Errorf("ends before it begins: write %s-%s", b, a)
 	}
@@ -117,7 +117,7 @@ var reserved = []struct {
 func special(r Range) error {
 	for _, s := range reserved {
 		if r.Overlaps(Range{s.prefix.Addr(), LastOf(s.prefix)}) {
-			return fmt.Errorf("has %s addresses (%s), which no Service can have: leave them out", s.what, s.prefix)
+			return fmt.Errorf("has %s addresses (%s), which no Service can have: remove them", s.what, s.prefix)
 		}
 	}
 	return nil

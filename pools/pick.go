@@ -70,7 +70,7 @@ func poolList(names []string) string {
 }
 
 func (a *Allocator) pickFrom(q *query, f Family, p *pool) choice {
-	if x := a.restedBy(q.claim.Service, p, f); x.IsValid() && a.quotaAllows(q, p, f, x) {
+	if x := a.coolingDownBy(q.claim.Service, p, f); x.IsValid() && a.quotaAllows(q, p, f, x) {
 		return choice{addr: Address{x, p.Name}, ok: true, reason: Allocated}
 	}
 	if u := a.join(q, p, f); u != nil && a.quotaAllows(q, p, f, u.addr) {
@@ -86,11 +86,12 @@ func (a *Allocator) pickFrom(q *query, f Family, p *pool) choice {
 	return choice{addr: Address{x, p.Name}, ok: true, takes: true, reason: Allocated}
 }
 
-// restedBy returns the first address of the pool, in listed order, that is in cool-down and that the Service freed.
-func (a *Allocator) restedBy(k ServiceKey, p *pool, f Family) netip.Addr {
+// coolingDownBy returns the first address of the pool, in listed order, that is in cool-down and that the Service
+// freed.
+func (a *Allocator) coolingDownBy(k ServiceKey, p *pool, f Family) netip.Addr {
 	var best span
 	var found netip.Addr
-	for _, x := range a.rests.by[k] {
+	for _, x := range a.cooling.by[k] {
 		sp, ok := a.find(x)
 		if !ok || sp.pool != p || FamilyOf(x) != f {
 			continue
@@ -107,14 +108,14 @@ func (a *Allocator) busy(p *pool, x netip.Addr) bool {
 	if _, used := a.units[x]; used {
 		return true
 	}
-	_, resting := a.rests.at[x]
-	return resting || !a.gives(p, x)
+	_, cooling := a.cooling.at[x]
+	return cooling || !a.assigns(p, x)
 }
 
 // quotaAllows reports whether the namespace may hold one more address x of the pool, in place of what the Service holds
 // of the family. An address that the namespace already holds costs nothing.
 func (a *Allocator) quotaAllows(q *query, p *pool, f Family, x netip.Addr) bool {
-	if !p.NamespaceQuota.Set || x.IsValid() && (a.heldByNamespace(q, x) || holdsAddr(q.self.leaving, x)) {
+	if !p.NamespaceQuota.Set || x.IsValid() && (a.heldByNamespace(q, x) || holdsAddr(q.self.releasing, x)) {
 		return true
 	}
 	n := q.delta[p.Name]
@@ -123,7 +124,7 @@ func (a *Allocator) quotaAllows(q *query, p *pool, f Family, x netip.Addr) bool 
 	}
 	for _, h := range q.self.lease { // what is freed if the Service gets another one
 		other := FamilyOf(h.Addr) != f && slices.Contains(q.held, h)
-		if !other && a.alone(q, h.Addr) && a.units[h.Addr].owner == p.Name {
+		if !other && a.alone(q, h.Addr) && a.units[h.Addr].poolName == p.Name {
 			n--
 		}
 	}

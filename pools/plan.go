@@ -33,7 +33,7 @@ type choice struct {
 	addr  Address
 	ok    bool
 	takes bool // uses up a free address
-	exact bool // the address was asked for
+	exact bool // the address was requested
 	quota bool // the namespace's quota in a pool is used up
 	// reallocated: replaces an address that no pool admits
 	reallocated bool
@@ -109,13 +109,13 @@ func (a *Allocator) answer(s *service) plan {
 	chosen := a.chooseAll(s, c, fams)
 	if len(fams) == 2 && chosen[0].ok && !chosen[1].ok && chosen[1].quota {
 		// The first family may have used up the namespace's quota in the only pool that has the second one. With
-		// PreferDualStack an address that is asked for takes precedence over one that is not.
-		again := a.chooseAll(s, c, []Family{fams[1], fams[0]})
-		asked := c.Policy == PreferDualStack && again[0].exact && !again[1].exact
-		if again[0].ok && (again[1].ok || asked) {
-			chosen = []choice{again[1], again[0]}
+		// PreferDualStack a requested address takes precedence over another one.
+		reversed := a.chooseAll(s, c, []Family{fams[1], fams[0]})
+		requested := c.Policy == PreferDualStack && reversed[0].exact && !reversed[1].exact
+		if reversed[0].ok && (reversed[1].ok || requested) {
+			chosen = []choice{reversed[1], reversed[0]}
 		} else {
-			chosen[1].waits = slices.Concat(chosen[1].waits, again[0].waits, again[1].waits)
+			chosen[1].waits = slices.Concat(chosen[1].waits, reversed[0].waits, reversed[1].waits)
 		}
 	}
 	prefer := c.Policy == PreferDualStack
@@ -152,7 +152,7 @@ func (a *Allocator) count(q *query, f Family, ch choice) {
 		q.delta = map[string]int64{}
 	}
 	if had && a.alone(q, old.Addr) {
-		q.delta[a.units[old.Addr].owner]--
+		q.delta[a.units[old.Addr].poolName]--
 	}
 	if !a.heldByNamespace(q, ch.addr.Addr) {
 		q.delta[ch.addr.Pool]++
@@ -163,7 +163,7 @@ func (a *Allocator) count(q *query, f Family, ch choice) {
 // one of them back.
 func (a *Allocator) refused(s *service, ch choice) plan {
 	p := plan{lease: s.lease, reason: ch.reason, message: ch.message, waits: ch.waits}
-	if s.claim.Policy == RequireDualStack && len(s.claim.families()) == 2 && len(s.lease) == 1 && s.back {
+	if s.claim.Policy == RequireDualStack && len(s.claim.families()) == 2 && len(s.lease) == 1 && s.restored {
 		p.lease = nil
 	}
 	for _, h := range p.lease {
@@ -181,8 +181,8 @@ func (a *Allocator) keepOf(p *plan, s *service, f Family) {
 }
 
 func (a *Allocator) keepDrains(p *plan, s *service, h Address) {
-	if u := a.units[h.Addr]; !a.admitted(u, &s.claim) && !slices.Contains(p.drains, u.owner) {
-		p.drains = append(p.drains, u.owner)
+	if u := a.units[h.Addr]; !a.admitted(u, &s.claim) && !slices.Contains(p.drains, u.poolName) {
+		p.drains = append(p.drains, u.poolName)
 	}
 }
 
@@ -232,11 +232,11 @@ func (c *Claim) check() (Reason, string) {
 	for _, x := range c.Addresses {
 		f := FamilyOf(x)
 		if !slices.Contains(fams, f) {
-			return WrongFamily, fmt.Sprintf("%s asks for %s (%s), but its families are %v: ask for an address of these, or change spec.ipFamilies and spec.ipFamilyPolicy",
+			return WrongFamily, fmt.Sprintf("%s requests %s (%s), but its families are %v: request an address of these, or change spec.ipFamilies and spec.ipFamilyPolicy",
 				c.Service, x, f, fams)
 		}
 		if o, has := seen[f]; has {
-			return WrongFamily, fmt.Sprintf("%s asks for two %s addresses, %s and %s: ask for at most one of each family", c.Service, f, o, x)
+			return WrongFamily, fmt.Sprintf("%s requests two %s addresses, %s and %s: request at most one of each family", c.Service, f, o, x)
 		}
 		seen[f] = x
 	}

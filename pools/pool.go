@@ -13,7 +13,7 @@ type Pool struct {
 	Created time.Time
 	// Ranges in listed order, without overlaps.
 	Ranges []Range
-	// AutoAssign false keeps the pool for Services that ask for it, or for one of its addresses.
+	// AutoAssign false keeps the pool for Services that request it, or for one of its addresses.
 	AutoAssign bool
 	// AvoidBuggyIPs excludes IPv4 addresses that end in .0 or .255.
 	AvoidBuggyIPs bool

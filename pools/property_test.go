@@ -51,7 +51,7 @@ var variants = []Pool{
 	{Name: "e", Created: time.Unix(2, 0), AutoAssign: true, Ranges: ranges("203.0.113.4/31", "203.0.113.8", "2001:db8::8/127")},
 }
 
-func (c *choices) say(format string, args ...any) {
+func (c *choices) logf(format string, args ...any) {
 	c.log = append(c.log, fmt.Sprintf(format, args...))
 }
 
@@ -114,14 +114,14 @@ func (c *choices) step() {
 		c.setPools()
 	case 1, 2:
 		k := c.service()
-		c.say("release %s", k)
+		c.logf("release %s", k)
 		c.a.Release(k, c.r.now)
 		c.r.release(k)
 	case 3:
 		c.namespace()
 	case 4:
 		c.r.now = c.r.now.Add(time.Duration(c.pick(4)) * time.Second)
-		c.say("now %v", c.r.now.Unix())
+		c.logf("now %v", c.r.now.Unix())
 	case 5:
 		if c.pick(3) == 0 {
 			c.restart()
@@ -141,7 +141,7 @@ func (c *choices) step() {
 }
 
 func (c *choices) written(k ServiceKey) {
-	c.say("written %s", k)
+	c.logf("written %s", k)
 	c.a.Written(k, c.r.now)
 	c.r.expire()
 	c.r.written(k)
@@ -158,9 +158,9 @@ func (c *choices) setPools() {
 		all = append(all, byName[name])
 	}
 	c.r.setPools(all)
-	c.say("pools %+v", c.r.all)
+	c.logf("pools %+v", c.r.all)
 	c.a.SetPools(c.r.all)
-	c.r.endRests(func(_ refRest, p *Pool) bool { return p.ReuseAfter <= 0 })
+	c.r.endCoolDowns(func(_ refCoolDown, p *Pool) bool { return p.ReuseAfter <= 0 })
 }
 
 func (c *choices) namespace() {
@@ -176,7 +176,7 @@ func (c *choices) namespace() {
 		c.r.labels[ns] = map[string]string{}
 		c.a.SetNamespace(ns, c.r.labels[ns])
 	}
-	c.say("namespace %s %v", ns, c.r.labels[ns])
+	c.logf("namespace %s %v", ns, c.r.labels[ns])
 }
 
 // node gives a node other addresses, or removes it.
@@ -186,14 +186,14 @@ func (c *choices) node() {
 	for range c.pick(4) {
 		addrs = append(addrs, c.address())
 	}
-	c.say("node %s %v", name, addrs)
+	c.logf("node %s %v", name, addrs)
 	if c.r.nodes[name] = addrs; len(addrs) == 0 {
 		delete(c.r.nodes, name)
 		c.a.DeleteNode(name)
 	} else {
 		c.a.SetNode(name, addrs)
 	}
-	c.r.endRests(func(refRest, *Pool) bool { return false })
+	c.r.endCoolDowns(func(refCoolDown, *Pool) bool { return false })
 }
 
 // host sets the addresses of foreign hosts.
@@ -202,9 +202,9 @@ func (c *choices) host() {
 	for range c.pick(4) {
 		c.r.hosts[netip.AddrFrom4([4]byte{203, 0, 113, byte(c.pick(12))})] = "02:00:00:00:00:01"
 	}
-	c.say("hosts %v", slices.SortedFunc(maps.Keys(c.r.hosts), netip.Addr.Compare))
+	c.logf("hosts %v", slices.SortedFunc(maps.Keys(c.r.hosts), netip.Addr.Compare))
 	c.a.SetHosts(c.r.hosts)
-	c.r.endRests(func(refRest, *Pool) bool { return false })
+	c.r.endCoolDowns(func(refCoolDown, *Pool) bool { return false })
 }
 
 func (c *choices) assign(cl Claim) {
@@ -221,9 +221,9 @@ func (c *choices) assign(cl Claim) {
 		}
 	}
 	lease, reason := c.r.assign(cl)
-	c.say("assign %+v -> %v %s", cl, d.Lease, d.Reason)
+	c.logf("assign %+v -> %v %s", cl, d.Lease, d.Reason)
 	if !slices.Equal(d.Lease, lease) || d.Reason != reason {
-		c.fail("%s: got %v %s, reference says %v %s", cl.Service, d.Lease, d.Reason, lease, reason)
+		c.fail("%s: got %v %s, reference has %v %s", cl.Service, d.Lease, d.Reason, lease, reason)
 	}
 	if (d.Message == "") != (d.Reason == Allocated) {
 		c.fail("%s: reason %s has message %q", cl.Service, d.Reason, d.Message)
@@ -240,7 +240,7 @@ func (c *choices) assign(cl Claim) {
 // families checks that RequireDualStack never gets one address alone, and that an address outside the pools never
 // replaces one inside.
 func (c *choices) families(cl *Claim, before map[netip.Addr]bool, lease []Address) {
-	inside := func(a netip.Addr) bool { return c.r.home(a) != nil }
+	inside := func(a netip.Addr) bool { return c.r.poolOf(a) != nil }
 	for _, h := range lease {
 		given := !before[h.Addr] && !has(cl.Held, h.Addr)
 		if given && cl.Policy == RequireDualStack && len(lease) == 1 {
@@ -261,27 +261,27 @@ func (c *choices) settle() {
 	for range 1000 {
 		keys := c.a.Wake(c.r.now)
 		if len(keys) == 0 {
-			c.nobodyForgotten()
+			c.allWaitersWoken()
 			if len(c.put) == 0 {
 				return
 			}
 			for _, k := range slices.SortedFunc(maps.Keys(c.put), ServiceKey.Compare) {
-				c.say("again %s", k)
+				c.logf("assign again %s", k)
 				c.assign(c.r.svc[k].claim)
 			}
 			continue
 		}
-		c.say("wake %v", keys)
+		c.logf("wake %v", keys)
 		for _, k := range keys {
 			s := c.r.svc[k]
 			if s == nil {
-				c.fail("woke %s, which is gone", k)
+				c.fail("woke %s, which is deleted", k)
 			}
 			if c.put[k] {
-				c.fail("woke %s, which is to try again by itself", k)
+				c.fail("woke %s, which retries by itself", k)
 			}
 			if c.pick(8) == 0 {
-				c.say("decline %s", k)
+				c.logf("decline %s", k)
 				c.a.Decline(k)
 				c.put[k] = true
 				continue
@@ -292,7 +292,7 @@ func (c *choices) settle() {
 	c.fail("never settles")
 }
 
-func (c *choices) nobodyForgotten() {
+func (c *choices) allWaitersWoken() {
 	c.r.expire()
 	for _, k := range slices.SortedFunc(maps.Keys(c.r.svc), ServiceKey.Compare) {
 		s := c.r.svc[k]
@@ -301,7 +301,7 @@ func (c *choices) nobodyForgotten() {
 		}
 		lease, reason := c.r.answer(s)
 		if !slices.Equal(lease, s.lease) || reason != s.reason && (met(reason) || met(s.reason)) {
-			c.fail("%s has %v %s, would get %v %s, and nobody said so", k, s.lease, s.reason, lease, reason)
+			c.fail("%s has %v %s, would get %v %s, and no wake-up", k, s.lease, s.reason, lease, reason)
 		}
 	}
 }
@@ -362,11 +362,11 @@ func (c *choices) restart() {
 	}
 	for _, cl := range claims {
 		if s := n.svc[cl.Service]; s != nil && !late { // without pools nothing can be given back
-			n.regain(s)
+			n.restoreLost(s)
 		}
 	}
 	c.r = n
-	c.say("restart, late %v", late)
+	c.logf("restart, late %v", late)
 	for _, cl := range claims {
 		want := []Address(nil)
 		if s := n.svc[cl.Service]; s != nil {
@@ -443,7 +443,7 @@ func (c *choices) counts(byAddr map[netip.Addr][]*refService) {
 		var assigned, free [2]int64
 		var ofNodes []string
 		for addr := range byAddr {
-			if c.r.owner(addr) == p.Name {
+			if c.r.poolName(addr) == p.Name {
 				assigned[slot(FamilyOf(addr))]++
 			}
 		}
@@ -492,14 +492,14 @@ func TestAgainstReference(t *testing.T) {
 	for seed := range seeds {
 		rng := rand.New(rand.NewPCG(uint64(seed), 1))
 		c := newChoices(t, rng.IntN)
-		c.say("seed %d", seed)
+		c.logf("seed %d", seed)
 		for range steps {
 			c.step()
 		}
 	}
 }
 
-// TestOrderDoesNotMatter applies one set of claims in 100 random orders, after different histories. Claims that ask for
+// TestOrderDoesNotMatter applies one set of claims in 100 random orders, after different histories. Claims that request
 // an address or have a pool of their own come out the same in every order. Competing claims hold the same set of
 // addresses in every order. Given equal holders, each new claim gets the same decision.
 func TestOrderDoesNotMatter(t *testing.T) {

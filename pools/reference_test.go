@@ -10,16 +10,16 @@ import (
 // reference implements the rules plainly: no index, every count computed from scratch, every address of a pool listed.
 // It shares only the value types, the label selectors and the text form of reasons with the Allocator.
 type reference struct {
-	all    []Pool
-	inUse  []*Pool
-	homes  map[netip.Addr]*Pool
-	labels map[string]map[string]string
-	nodes  map[string][]netip.Addr
-	hosts  map[netip.Addr]string
-	svc    map[ServiceKey]*refService
-	rest   map[netip.Addr]refRest
-	hold   bool // until written
-	now    time.Time
+	all     []Pool
+	inUse   []*Pool
+	homes   map[netip.Addr]*Pool
+	labels  map[string]map[string]string
+	nodes   map[string][]netip.Addr
+	hosts   map[netip.Addr]string
+	svc     map[ServiceKey]*refService
+	cooling map[netip.Addr]refCoolDown
+	hold    bool // until written
+	now     time.Time
 }
 
 type refService struct {
@@ -31,13 +31,13 @@ type refService struct {
 	misfit bool
 }
 
-type refRest struct {
+type refCoolDown struct {
 	freed time.Time
 	by    ServiceKey
 }
 
 func newReference() *reference {
-	return &reference{labels: map[string]map[string]string{}, nodes: map[string][]netip.Addr{}, svc: map[ServiceKey]*refService{}, rest: map[netip.Addr]refRest{}}
+	return &reference{labels: map[string]map[string]string{}, nodes: map[string][]netip.Addr{}, svc: map[ServiceKey]*refService{}, cooling: map[netip.Addr]refCoolDown{}}
 }
 
 // list returns every address of the pool, entries as listed.
@@ -79,7 +79,7 @@ func (r *reference) used(all []Pool) []*Pool {
 	return out
 }
 
-func (r *reference) home(a netip.Addr) *Pool {
+func (r *reference) poolOf(a netip.Addr) *Pool {
 	return r.homes[a]
 }
 
@@ -87,7 +87,7 @@ func has(l []Address, a netip.Addr) bool {
 	return slices.ContainsFunc(l, func(h Address) bool { return h.Addr == a })
 }
 
-// staying returns the holders that are not leaving the address.
+// staying returns the holders that do not release the address.
 func (r *reference) staying(a netip.Addr) []*refService {
 	return slices.DeleteFunc(r.holders(a), func(s *refService) bool { return !has(s.lease, a) })
 }
@@ -103,9 +103,9 @@ func (r *reference) holders(a netip.Addr) []*refService {
 	return out
 }
 
-// owner returns the pool in which an address in use is counted.
-func (r *reference) owner(a netip.Addr) string {
-	if p := r.home(a); p != nil {
+// poolName returns the pool in which an address in use is counted.
+func (r *reference) poolName(a netip.Addr) string {
+	if p := r.poolOf(a); p != nil {
 		return p.Name
 	}
 	first := r.holders(a)[0]
@@ -114,7 +114,7 @@ func (r *reference) owner(a netip.Addr) string {
 			return h.Pool
 		}
 	}
-	panic("held by nobody")
+	panic("no holder")
 }
 
 // ofNode reports whether a node has the address.
@@ -161,9 +161,9 @@ func listed(p *Pool, x, y string) bool {
 
 // fine reports whether the claim still fits the address that it holds.
 func (r *reference) fine(a netip.Addr, c *Claim) bool {
-	p := r.home(a)
+	p := r.poolOf(a)
 	if p == nil {
-		return r.unreadable(r.owner(a)) && !r.ofNode(a)
+		return r.unreadable(r.poolName(a)) && !r.ofNode(a)
 	}
 	if p.AvoidBuggyIPs && endsBadly(a) || r.ofNode(a) || !r.allows(p, c) {
 		return false
@@ -176,7 +176,7 @@ func (r *reference) fine(a netip.Addr, c *Claim) bool {
 	return true
 }
 
-// together reports whether the two ask to share an address.
+// together reports whether the two request to share an address.
 func together(c, h *Claim) bool { return c.SharingKey != "" && c.SharingKey == h.SharingKey }
 
 func agree(c, h *Claim) bool {
@@ -194,7 +194,7 @@ func agree(c, h *Claim) bool {
 }
 
 func (r *reference) mayJoin(a netip.Addr, s *refService) bool {
-	p := r.home(a)
+	p := r.poolOf(a)
 	for _, h := range r.holders(a) {
 		if h == s {
 			continue
@@ -218,18 +218,18 @@ func (r *reference) room(p *Pool, s *refService, lease map[Family]netip.Addr, f 
 			continue
 		}
 		for _, h := range append(slices.Clone(o.lease), o.left...) {
-			held[h.Addr] = r.owner(h.Addr) == p.Name
+			held[h.Addr] = r.poolName(h.Addr) == p.Name
 		}
 	}
 	if held[x] || has(s.left, x) {
 		return true
 	}
 	for _, h := range s.left {
-		held[h.Addr] = r.owner(h.Addr) == p.Name
+		held[h.Addr] = r.poolName(h.Addr) == p.Name
 	}
 	for of, a := range lease {
 		if of != f && a.IsValid() {
-			if h := r.home(a); h != nil && h.Name == p.Name || h == nil && len(r.holders(a)) > 0 && r.owner(a) == p.Name {
+			if h := r.poolOf(a); h != nil && h.Name == p.Name || h == nil && len(r.holders(a)) > 0 && r.poolName(a) == p.Name {
 				held[a] = true
 			}
 		}
@@ -257,7 +257,7 @@ func (r *reference) assign(c Claim) (lease []Address, reason Reason) {
 	if s == nil {
 		s = &refService{claim: c}
 		r.svc[c.Service] = s
-		r.recall(s)
+		r.takeRecorded(s)
 	}
 	s.claim = c
 	lease, reason = r.answer(s)
@@ -272,8 +272,8 @@ func (r *reference) assign(c Claim) (lease []Address, reason Reason) {
 	return lease, reason
 }
 
-// recall puts a new Service on the addresses of its status, except those held by others.
-func (r *reference) recall(s *refService) {
+// takeRecorded puts a new Service on the addresses of its status, except those held by others.
+func (r *reference) takeRecorded(s *refService) {
 	for _, h := range s.claim.Held {
 		ok := true
 		for _, o := range r.holders(h.Addr) {
@@ -283,17 +283,17 @@ func (r *reference) recall(s *refService) {
 			s.lease = append(s.lease, h)
 		}
 	}
-	r.regain(s)
+	r.restoreLost(s)
 }
 
-// regain puts a Service on the addresses that its status lost, if it has no address of a pool otherwise.
-func (r *reference) regain(s *refService) {
+// restoreLost puts a Service on the addresses that its status lost, if it has no address of a pool otherwise.
+func (r *reference) restoreLost(s *refService) {
 	for _, h := range s.claim.Lost {
-		p := r.home(h.Addr)
+		p := r.poolOf(h.Addr)
 		if p == nil || r.never(p, h.Addr) || !r.allows(p, &s.claim) || !r.mayJoin(h.Addr, s) {
 			continue
 		}
-		inside := func(o Address) bool { return FamilyOf(o.Addr) == FamilyOf(h.Addr) && r.home(o.Addr) != nil }
+		inside := func(o Address) bool { return FamilyOf(o.Addr) == FamilyOf(h.Addr) && r.poolOf(o.Addr) != nil }
 		if !slices.ContainsFunc(s.lease, inside) {
 			s.back = len(s.claim.Held) == 0
 			s.lease = append(s.lease, h)
@@ -319,7 +319,7 @@ func (r *reference) record(s *refService) {
 // a pool, then any other.
 func (r *reference) heldIn(s *refService, f Family) *Address {
 	for _, good := range []func(Address) bool{
-		func(h Address) bool { return r.home(h.Addr) != nil },
+		func(h Address) bool { return r.poolOf(h.Addr) != nil },
 		func(h Address) bool { return h.Pool != "" },
 		func(Address) bool { return true },
 	} {
@@ -342,7 +342,7 @@ func (r *reference) move(s *refService, lease []Address) {
 	s.lease = slices.Clone(lease)
 	s.left = slices.DeleteFunc(s.left, func(h Address) bool { return has(lease, h.Addr) })
 	for _, h := range lease {
-		delete(r.rest, h.Addr)
+		delete(r.cooling, h.Addr)
 	}
 	if !r.hold {
 		r.written(s.claim.Service)
@@ -357,8 +357,8 @@ func (r *reference) written(k ServiceKey) {
 	old := s.left
 	s.left, s.back = nil, false
 	for _, h := range old {
-		if p := r.home(h.Addr); len(r.holders(h.Addr)) == 0 && p != nil && p.ReuseAfter > 0 && !r.never(p, h.Addr) {
-			r.rest[h.Addr] = refRest{r.now, s.claim.Service}
+		if p := r.poolOf(h.Addr); len(r.holders(h.Addr)) == 0 && p != nil && p.ReuseAfter > 0 && !r.never(p, h.Addr) {
+			r.cooling[h.Addr] = refCoolDown{r.now, s.claim.Service}
 		}
 	}
 }
@@ -374,13 +374,13 @@ func (r *reference) release(k ServiceKey) {
 
 // expire ends the cool-downs that are over, or whose pool is gone.
 func (r *reference) expire() {
-	r.endRests(func(e refRest, p *Pool) bool { return !r.now.Before(e.freed.Add(p.ReuseAfter)) })
+	r.endCoolDowns(func(e refCoolDown, p *Pool) bool { return !r.now.Before(e.freed.Add(p.ReuseAfter)) })
 }
 
-func (r *reference) endRests(over func(refRest, *Pool) bool) {
-	for a, e := range r.rest {
-		if p := r.home(a); p == nil || r.never(p, a) || over(e, p) {
-			delete(r.rest, a)
+func (r *reference) endCoolDowns(over func(refCoolDown, *Pool) bool) {
+	for a, e := range r.cooling {
+		if p := r.poolOf(a); p == nil || r.never(p, a) || over(e, p) {
+			delete(r.cooling, a)
 		}
 	}
 }
@@ -405,19 +405,19 @@ func (r *reference) answerOf(s *refService) ([]Address, Reason) {
 	if c.Invalid != "" {
 		return s.lease, InvalidRequest
 	}
-	asked := map[Family]netip.Addr{}
+	requested := map[Family]netip.Addr{}
 	for _, a := range c.Addresses {
-		if !slices.Contains(fams, FamilyOf(a)) || asked[FamilyOf(a)].IsValid() {
+		if !slices.Contains(fams, FamilyOf(a)) || requested[FamilyOf(a)].IsValid() {
 			return s.lease, WrongFamily
 		}
-		asked[FamilyOf(a)] = a
+		requested[FamilyOf(a)] = a
 	}
-	got := r.chooseFamilies(s, fams, asked)
+	got := r.chooseFamilies(s, fams, requested)
 	if len(fams) == 2 && got[fams[0]].ok && got[fams[1]].quota && !got[fams[1]].ok {
-		again := r.chooseFamilies(s, []Family{fams[1], fams[0]}, asked)
-		onlyAsked := c.Policy == PreferDualStack && asked[fams[1]].IsValid() && !asked[fams[0]].IsValid()
-		if again[fams[1]].ok && (again[fams[0]].ok || onlyAsked) {
-			got = again
+		reversed := r.chooseFamilies(s, []Family{fams[1], fams[0]}, requested)
+		onlyRequested := c.Policy == PreferDualStack && requested[fams[1]].IsValid() && !requested[fams[0]].IsValid()
+		if reversed[fams[1]].ok && (reversed[fams[0]].ok || onlyRequested) {
+			got = reversed
 		}
 	}
 	any := got[fams[0]].ok || got[fams[len(fams)-1]].ok
@@ -450,7 +450,7 @@ func (r *reference) answerOf(s *refService) ([]Address, Reason) {
 }
 
 // chooseFamilies chooses in the given order. The later choice counts the earlier one in the quota.
-func (r *reference) chooseFamilies(s *refService, fams []Family, asked map[Family]netip.Addr) map[Family]refChoice {
+func (r *reference) chooseFamilies(s *refService, fams []Family, requested map[Family]netip.Addr) map[Family]refChoice {
 	lease := map[Family]netip.Addr{}
 	for _, f := range []Family{IPv4, IPv6} {
 		if h := r.heldIn(s, f); h != nil {
@@ -459,7 +459,7 @@ func (r *reference) chooseFamilies(s *refService, fams []Family, asked map[Famil
 	}
 	got := map[Family]refChoice{}
 	for _, f := range fams {
-		ch := r.chooseOne(s, f, asked[f], lease)
+		ch := r.chooseOne(s, f, requested[f], lease)
 		if ch.ok {
 			lease[f] = ch.addr.Addr
 		}
@@ -473,7 +473,7 @@ func (r *reference) chooseOne(s *refService, f Family, x netip.Addr, lease map[F
 	held := r.heldIn(s, f)
 	switch {
 	case x.IsValid() && held != nil && held.Addr == x:
-		if p := r.home(x); p != nil && c.Pool != "" && c.Pool != p.Name && c.Pool != held.Pool {
+		if p := r.poolOf(x); p != nil && c.Pool != "" && c.Pool != p.Name && c.Pool != held.Pool {
 			return refChoice{reason: InvalidRequest, exact: true}
 		}
 		ch := r.keep(s, *held, func() refChoice { return refChoice{} })
@@ -485,7 +485,7 @@ func (r *reference) chooseOne(s *refService, f Family, x netip.Addr, lease map[F
 		return ch
 	case c.Pool != "":
 		named := func() refChoice { return r.chooseNamed(s, f, lease) }
-		if held != nil && (held.Pool == c.Pool || r.owner(held.Addr) == c.Pool) {
+		if held != nil && (held.Pool == c.Pool || r.poolName(held.Addr) == c.Pool) {
 			return r.keep(s, *held, named)
 		}
 		return named()
@@ -499,23 +499,23 @@ func (r *reference) chooseOne(s *refService, f Family, x netip.Addr, lease map[F
 
 func (r *reference) keep(s *refService, held Address, other func() refChoice) refChoice {
 	c := &s.claim
-	p := r.home(held.Addr)
+	p := r.poolOf(held.Addr)
 	keep := refChoice{addr: held, ok: true, reason: Allocated}
 	if p != nil && (c.Pool != held.Pool || held.Pool == "") {
 		keep.addr.Pool = p.Name
 	}
 	host := r.hosts[held.Addr] != "" && !slices.Contains(c.Addresses, held.Addr)
-	if host || !r.fine(held.Addr, c) || c.Pool != "" && c.Pool != r.owner(held.Addr) {
+	if host || !r.fine(held.Addr, c) || c.Pool != "" && c.Pool != r.poolName(held.Addr) {
 		keep.reason = Draining
 	}
-	leaves := false
+	apart := false
 	for _, h := range r.staying(held.Addr) {
 		if h != s && !h.misfit && !agree(c, &h.claim) {
 			keep.reason = SharingRefused
-			leaves = leaves || !together(c, &h.claim)
+			apart = apart || !together(c, &h.claim)
 		}
 	}
-	if keep.reason != Allocated && (leaves || c.Reallocate || host) {
+	if keep.reason != Allocated && (apart || c.Reallocate || host) {
 		if ch := other(); ch.ok {
 			return ch
 		}
@@ -525,7 +525,7 @@ func (r *reference) keep(s *refService, held Address, other func() refChoice) re
 
 func (r *reference) chooseExact(s *refService, x netip.Addr, lease map[Family]netip.Addr) refChoice {
 	c := &s.claim
-	p := r.home(x)
+	p := r.poolOf(x)
 	if p == nil {
 		for i := range r.all {
 			if !r.all[i].Unreadable && slices.Contains(list(&r.all[i]), x) {
@@ -608,13 +608,13 @@ func (r *reference) chooseIn(s *refService, f Family, from []*Pool, lease map[Fa
 				continue
 			}
 			has = true
-			rest, resting := r.rest[a]
+			coolDown, cooling := r.cooling[a]
 			refused = refused || r.refusesShare(a, s)
 			switch {
 			case r.never(p, a):
-			case resting && rest.by == s.claim.Service:
+			case cooling && coolDown.by == s.claim.Service:
 				mine = append(mine, a)
-			case resting:
+			case cooling:
 			case len(r.holders(a)) == 0:
 				free = append(free, a)
 			case !slices.Contains(r.holders(a), s) && r.mayJoin(a, s):
@@ -651,7 +651,7 @@ func (r *reference) chooseIn(s *refService, f Family, from []*Pool, lease map[Fa
 func (r *reference) refusesShare(a netip.Addr, s *refService) bool {
 	on := r.holders(a)
 	for _, h := range on {
-		ns := listed(r.home(a), s.claim.Service.Namespace, h.claim.Service.Namespace)
+		ns := listed(r.poolOf(a), s.claim.Service.Namespace, h.claim.Service.Namespace)
 		if h == s || !ns || !together(&s.claim, &h.claim) {
 			return false
 		}

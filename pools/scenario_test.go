@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-var update = flag.Bool("update", false, "rewrite testdata/*.txt with what the allocator answers")
+var update = flag.Bool("update", false, "rewrite testdata/*.txt with the actual results")
 
 // TestScenarios runs testdata/*.txt: commands, a line of dashes, the results, an empty line. See testdata/README.
 func TestScenarios(t *testing.T) {
@@ -152,7 +152,7 @@ func (w *world) run(words []string, out *strings.Builder) error {
 			return err
 		}
 		w.assign(c, out)
-	case "again":
+	case "reassign":
 		w.assign(w.claims[key(args[0])], out)
 	case "release":
 		delete(w.claims, key(args[0]))
@@ -265,13 +265,13 @@ func (w *world) restart(args []string, out *strings.Builder) {
 	for ns, labels := range w.labels {
 		w.a.SetNamespace(ns, labels)
 	}
-	tellNodes := func() {
+	setNodes := func() {
 		for node, addrs := range w.nodes {
 			w.a.SetNode(node, addrs)
 		}
 	}
 	if !slices.Contains(args, "late") {
-		tellNodes()
+		setNodes()
 		w.setPools()
 	}
 	clear(w.wiped)
@@ -284,9 +284,9 @@ func (w *world) restart(args []string, out *strings.Builder) {
 		w.a.Restore(cooling, w.now)
 	}
 	if refused := w.a.Adopt(held); len(refused) > 0 {
-		fmt.Fprintf(out, "to leave %s\n", names(refused))
+		fmt.Fprintf(out, "must move %s\n", names(refused))
 	}
-	tellNodes()
+	setNodes()
 	w.setPools()
 	w.a.Restore(cooling, w.now)
 }
@@ -322,7 +322,7 @@ func (w *world) poolStatus(name string, out *strings.Builder) {
 
 func names(keys []ServiceKey) string {
 	if len(keys) == 0 {
-		return "nobody"
+		return "none"
 	}
 	var out []string
 	for _, k := range keys {

@@ -28,14 +28,14 @@ func (a *Allocator) setPools(all []Pool) {
 	a.pools = next
 	a.order()
 	a.withholdIn(changed)
-	a.rehome(changed)
-	a.rerest(changed)
+	a.reindexUnits(changed)
+	a.recountCoolDowns(changed)
 	for name := range changed {
 		a.dirty[name] = struct{}{}
-		a.lookAtHolders(name)
-		a.forget(name)
+		a.reevaluateHolders(name)
+		a.pruneIfPresent(name)
 	}
-	a.lookAtWaiting()
+	a.reevaluateWaiting()
 }
 
 // arrange selects the pools in use and their ranges. Of two that overlap, the older is used, then the first by name.
@@ -140,31 +140,31 @@ func (a *Allocator) order() {
 	})
 }
 
-// lookAtHolders marks every holder of an address of the pool for re-evaluation.
-func (a *Allocator) lookAtHolders(name string) {
+// reevaluateHolders marks every holder of an address of the pool for re-evaluation.
+func (a *Allocator) reevaluateHolders(name string) {
 	l := a.ledgers[name]
 	if l == nil {
 		return
 	}
 	for _, u := range l.units {
 		for _, h := range u.holders {
-			a.wakes.look[h.claim.Service] = struct{}{}
+			a.wakes.reevaluate[h.claim.Service] = struct{}{}
 		}
 	}
 	for key := range l.draining {
-		a.wakes.look[key] = struct{}{}
+		a.wakes.reevaluate[key] = struct{}{}
 	}
 }
 
-// lookAtWaiting marks every Service whose claim is not met for re-evaluation.
-func (a *Allocator) lookAtWaiting() {
+// reevaluateWaiting marks every Service whose claim is not met for re-evaluation.
+func (a *Allocator) reevaluateWaiting() {
 	for key := range a.unmet {
-		a.wakes.look[key] = struct{}{}
+		a.wakes.reevaluate[key] = struct{}{}
 	}
 }
 
-func (a *Allocator) forget(name string) {
+func (a *Allocator) pruneIfPresent(name string) {
 	if a.ledgers[name] != nil {
-		a.forgetLedger(name)
+		a.pruneLedger(name)
 	}
 }

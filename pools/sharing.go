@@ -20,15 +20,15 @@ func (a *Allocator) heldByNamespace(q *query, addr netip.Addr) bool {
 
 // admitted reports whether a pool in use still admits the claim to the address, together with its sharers.
 func (a *Allocator) admitted(u *unit, c *Claim) bool {
-	if u.home == nil {
-		p := a.pools[u.owner] // its rules cannot be parsed: keep the holders
+	if u.pool == nil {
+		p := a.pools[u.poolName] // its rules cannot be parsed: keep the holders
 		return p != nil && p.state == PoolNotRead && a.nodeOf(u.addr) == ""
 	}
-	if !u.home.offers(u.addr) || len(a.ofNodes[u.addr]) > 0 || !u.home.admits(a, c) {
+	if !u.pool.offers(u.addr) || len(a.ofNodes[u.addr]) > 0 || !u.pool.admits(a, c) {
 		return false
 	}
 	for _, h := range u.holders {
-		if holdsAddr(h.lease, u.addr) && !nsMayShare(u.home, c.Service.Namespace, h.claim.Service.Namespace) {
+		if holdsAddr(h.lease, u.addr) && !nsMayShare(u.pool, c.Service.Namespace, h.claim.Service.Namespace) {
 			return false
 		}
 	}
@@ -111,7 +111,7 @@ func (a *Allocator) join(q *query, p *pool, f Family) *unit {
 	}
 	var best *unit
 	for _, u := range g.units {
-		if u.home != p || FamilyOf(u.addr) != f || !a.gives(p, u.addr) || best != nil && best.at <= u.at {
+		if u.pool != p || FamilyOf(u.addr) != f || !a.assigns(p, u.addr) || best != nil && best.at <= u.at {
 			continue
 		}
 		if !slices.Contains(u.holders, q.self) && a.joinable(u, q.self, q.claim).none() {

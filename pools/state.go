@@ -9,14 +9,14 @@ import (
 // pool is a Pool with the indexes that find its free addresses.
 type pool struct {
 	Pool
-	state    PoolState
-	overlaps string
-	free     [2]*freeIndex // by slot
-	capacity [2]u128       // addresses it assigns
-	used     [2]uint64     // of those, in use by a Service
-	resting  [2]uint64     // of those, in cool-down
-	withheld [2]uint64     // of those, addresses of nodes and foreign hosts, in use or not; they count in nothing else
-	ofOthers map[netip.Addr]struct{}
+	state         PoolState
+	overlaps      string
+	free          [2]*freeIndex // by slot
+	capacity      [2]u128       // addresses it assigns
+	used          [2]uint64     // of those, in use by a Service
+	coolingDown   [2]uint64     // of those, in cool-down
+	withheld      [2]uint64     // of those, addresses of nodes and foreign hosts, in use or not; they count in nothing else
+	withheldAddrs map[netip.Addr]struct{}
 }
 
 // span is one range of a pool in use.
@@ -28,32 +28,32 @@ type span struct {
 
 // service is the state of a Service that holds or waits for an address.
 type service struct {
-	claim   Claim
-	lease   []Address
-	leaving []Address // given up, but still in its status as of the last write
-	reason  Reason
-	message string
-	drains  []string  // pools whose address it keeps without being admitted
-	waits   []waitKey // changes that may help it
-	takes   []waitKey // while woken: the room set aside for it
-	woken   bool
-	putOff  bool // deferred: there was room for it, but set aside for others
-	misfit  bool // it no longer agrees with its sharers, and no other address is available
+	claim     Claim
+	lease     []Address
+	releasing []Address // given up, but still in its status as of the last write
+	reason    Reason
+	message   string
+	drains    []string  // pools whose address it keeps without being admitted
+	waits     []waitKey // changes that may help it
+	takes     []waitKey // while woken: the room set aside for it
+	woken     bool
+	deferred  bool // deferred: there was room for it, but set aside for others
+	misfit    bool // it no longer agrees with its sharers, and no other address is available
 	// reallocated: its Reallocate gave up an address, and the completion is not written yet
 	reallocated bool
-	back        bool // its status shows nothing, and it held its addresses before
+	restored    bool // its status shows nothing, and it held its addresses before
 	// recorded is the lease in the Service's status: Held when it is new, then the last lease that was settled.
 	recorded []Address
 }
 
 // unit is an address in use.
 type unit struct {
-	addr    netip.Addr
-	owner   string // the pool it is counted in
-	home    *pool  // the pool in use that contains it, if any
-	at      int    // range of home
-	holders []*service
-	key     string // sharing key, when all holders have the same one
+	addr     netip.Addr
+	poolName string // the pool it is counted in
+	pool     *pool  // the pool in use that contains it, if any
+	at       int    // range of pool
+	holders  []*service
+	key      string // sharing key, when all holders have the same one
 }
 
 // ledger counts the addresses held from one pool.
@@ -116,20 +116,20 @@ func (p *pool) admits(a *Allocator, c *Claim) bool {
 // autoFree returns the number of addresses available for auto-assignment.
 func (p *pool) autoFree(f Family) u128 {
 	i := slot(f)
-	return p.capacity[i].sub(u128{0, p.used[i] + p.resting[i] + p.withheld[i]})
+	return p.capacity[i].sub(u128{0, p.used[i] + p.coolingDown[i] + p.withheld[i]})
 }
 
 // hold puts the Service on the address.
 func (a *Allocator) hold(s *service, want Address) {
 	u := a.units[want.Addr]
 	if u == nil {
-		a.endRest(want.Addr)
-		u = &unit{addr: want.Addr, owner: want.Pool}
+		a.endCoolDown(want.Addr)
+		u = &unit{addr: want.Addr, poolName: want.Pool}
 		if sp, ok := a.find(want.Addr); ok {
-			u.home, u.at, u.owner = sp.pool, sp.at, sp.pool.Name
+			u.pool, u.at, u.poolName = sp.pool, sp.at, sp.pool.Name
 		}
 		a.units[want.Addr] = u
-		a.enter(u)
+		a.addToLedger(u)
 	}
 	a.countNS(u, s.claim.Service.Namespace, 1)
 	i, _ := slices.BinarySearchFunc(u.holders, s.claim.Service, func(h *service, k ServiceKey) int { return h.claim.Service.Compare(k) })
@@ -145,40 +145,40 @@ func (a *Allocator) unhold(s *service, addr netip.Addr, now time.Time) bool {
 	if len(u.holders) > 0 {
 		return false
 	}
-	a.leave(u)
+	a.removeFromLedger(u)
 	delete(a.units, addr)
-	a.rested(u, s.claim.Service, now)
+	a.startCoolDown(u, s.claim.Service, now)
 	return true
 }
 
-// enter counts the address in its pool; leave is the reverse.
-func (a *Allocator) enter(u *unit) {
-	l := a.ledger(u.owner)
+// addToLedger counts the address in its pool; removeFromLedger is the reverse.
+func (a *Allocator) addToLedger(u *unit) {
+	l := a.ledger(u.poolName)
 	l.units[u.addr] = u
 	l.assigned[slot(FamilyOf(u.addr))]++
-	if u.home != nil && a.gives(u.home, u.addr) {
-		u.home.used[slot(FamilyOf(u.addr))]++
+	if u.pool != nil && a.assigns(u.pool, u.addr) {
+		u.pool.used[slot(FamilyOf(u.addr))]++
 	}
-	if u.home == nil {
-		a.homeless[u.addr] = u
+	if u.pool == nil {
+		a.withoutPool[u.addr] = u
 	}
-	a.dirty[u.owner] = struct{}{}
+	a.dirty[u.poolName] = struct{}{}
 }
 
-func (a *Allocator) leave(u *unit) {
-	l := a.ledger(u.owner)
+func (a *Allocator) removeFromLedger(u *unit) {
+	l := a.ledger(u.poolName)
 	delete(l.units, u.addr)
-	delete(a.homeless, u.addr)
+	delete(a.withoutPool, u.addr)
 	l.assigned[slot(FamilyOf(u.addr))]--
-	if u.home != nil && a.gives(u.home, u.addr) {
-		u.home.used[slot(FamilyOf(u.addr))]--
+	if u.pool != nil && a.assigns(u.pool, u.addr) {
+		u.pool.used[slot(FamilyOf(u.addr))]--
 	}
-	a.dirty[u.owner] = struct{}{}
-	a.forgetLedger(u.owner)
+	a.dirty[u.poolName] = struct{}{}
+	a.pruneLedger(u.poolName)
 }
 
-// forgetLedger deletes the ledger of a removed pool when no address of it is held any more.
-func (a *Allocator) forgetLedger(name string) {
+// pruneLedger deletes the ledger of a removed pool when no address of it is held any more.
+func (a *Allocator) pruneLedger(name string) {
 	if l := a.ledgers[name]; a.pools[name] == nil && len(l.units)+len(l.byNS)+len(l.draining) == 0 {
 		delete(a.ledgers, name)
 	}
@@ -188,57 +188,57 @@ func (a *Allocator) forgetLedger(name string) {
 // itself.
 func (a *Allocator) countNS(u *unit, ns string, by int64) {
 	if by < 0 {
-		a.wakes.mark(waitKey{pool: u.owner, ns: ns}) // one less, or one that moves without being one more
+		a.wakes.mark(waitKey{pool: u.poolName, ns: ns}) // one less, or one that moves without being one more
 	}
 	if slices.ContainsFunc(u.holders, func(h *service) bool { return h.claim.Service.Namespace == ns }) {
 		return
 	}
-	l := a.ledger(u.owner)
+	l := a.ledger(u.poolName)
 	if l.byNS[ns] += by; l.byNS[ns] == 0 {
 		delete(l.byNS, ns)
 	}
 }
 
-// rested starts the cool-down of a freed address, or returns the address to its pool.
-func (a *Allocator) rested(u *unit, by ServiceKey, now time.Time) {
-	p := u.home
-	if p == nil || !a.gives(p, u.addr) {
+// startCoolDown starts the cool-down of a freed address, or returns the address to its pool.
+func (a *Allocator) startCoolDown(u *unit, by ServiceKey, now time.Time) {
+	p := u.pool
+	if p == nil || !a.assigns(p, u.addr) {
 		return
 	}
 	if p.ReuseAfter > 0 {
-		a.rests.put(rest{addr: u.addr, freed: now, until: now.Add(p.ReuseAfter), by: by})
-		p.resting[slot(FamilyOf(u.addr))]++
+		a.cooling.put(coolingAddress{addr: u.addr, freed: now, until: now.Add(p.ReuseAfter), by: by})
+		p.coolingDown[slot(FamilyOf(u.addr))]++
 		if _, waits := a.unmet[by]; waits {
-			a.wakes.look[by] = struct{}{} // it may get it back
+			a.wakes.reevaluate[by] = struct{}{} // it may get it back
 		}
 		return
 	}
-	a.giveBack(p, u.at, u.addr)
+	a.returnToFree(p, u.at, u.addr)
 }
 
-func (a *Allocator) giveBack(p *pool, at int, addr netip.Addr) {
+func (a *Allocator) returnToFree(p *pool, at int, addr netip.Addr) {
 	f := FamilyOf(addr)
 	p.free[slot(f)].release(at, addr)
 	a.wakes.mark(waitKey{pool: p.Name, family: f})
 }
 
-// endRest ends the cool-down of an address that is being taken.
-func (a *Allocator) endRest(addr netip.Addr) {
-	if _, ok := a.rests.at[addr]; !ok {
+// endCoolDown ends the cool-down of an address that is being taken.
+func (a *Allocator) endCoolDown(addr netip.Addr) {
+	if _, ok := a.cooling.at[addr]; !ok {
 		return
 	}
-	a.rests.drop(addr)
+	a.cooling.end(addr)
 	if sp, ok := a.find(addr); ok {
-		sp.pool.resting[slot(FamilyOf(addr))]--
+		sp.pool.coolingDown[slot(FamilyOf(addr))]--
 	}
 }
 
 // expire returns every address whose cool-down is over to its pool.
 func (a *Allocator) expire(now time.Time) {
-	for _, addr := range a.rests.due(now) {
+	for _, addr := range a.cooling.due(now) {
 		if sp, ok := a.find(addr); ok {
-			sp.pool.resting[slot(FamilyOf(addr))]--
-			a.giveBack(sp.pool, sp.at, addr)
+			sp.pool.coolingDown[slot(FamilyOf(addr))]--
+			a.returnToFree(sp.pool, sp.at, addr)
 		}
 	}
 }

@@ -27,20 +27,20 @@ func (k waitKey) compare(o waitKey) int {
 
 // wakes records which Services wait, what they wait for, and what changed.
 type wakes struct {
-	waiting  map[waitKey][]*service // the oldest first
-	changed  map[waitKey]struct{}   // what is waited for may be available now
-	look     map[ServiceKey]struct{}
-	promised map[waitKey]uint64 // room set aside for Services already returned, until assigned, released or declined
-	putOff   map[waitKey][]*service
+	waiting    map[waitKey][]*service // the oldest first
+	changed    map[waitKey]struct{}   // what is waited for may be available now
+	reevaluate map[ServiceKey]struct{}
+	promised   map[waitKey]uint64 // room set aside for Services already returned, until assigned, released or declined
+	deferred   map[waitKey][]*service
 }
 
 func newWakes() wakes {
 	return wakes{
-		waiting:  map[waitKey][]*service{},
-		changed:  map[waitKey]struct{}{},
-		look:     map[ServiceKey]struct{}{},
-		promised: map[waitKey]uint64{},
-		putOff:   map[waitKey][]*service{},
+		waiting:    map[waitKey][]*service{},
+		changed:    map[waitKey]struct{}{},
+		reevaluate: map[ServiceKey]struct{}{},
+		promised:   map[waitKey]uint64{},
+		deferred:   map[waitKey][]*service{},
 	}
 }
 
@@ -82,7 +82,7 @@ func (w *wakes) unwait(s *service) {
 		w.waiting[k] = list
 	}
 	s.waits = nil
-	delete(w.look, s.claim.Service)
+	delete(w.reevaluate, s.claim.Service)
 	w.unpromise(s)
 }
 
@@ -92,7 +92,7 @@ func (w *wakes) unpromise(s *service) {
 			delete(w.promised, k)
 		}
 	}
-	s.takes, s.woken, s.putOff = nil, false, false
+	s.takes, s.woken, s.deferred = nil, false, false
 }
 
 func (a *Allocator) decline(key ServiceKey) {
@@ -116,7 +116,7 @@ func (a *Allocator) wake(now time.Time) []ServiceKey {
 			woken = append(woken, s)
 		}
 	}
-	for _, s := range a.looked() {
+	for _, s := range a.takeMarked() {
 		try(s)
 	}
 	for _, k := range sortedWaits(a.wakes.changed) {
@@ -130,15 +130,15 @@ func (a *Allocator) wake(now time.Time) []ServiceKey {
 	return keys
 }
 
-// looked returns the Services marked for re-evaluation, the oldest first, and clears the marks.
-func (a *Allocator) looked() []*service {
+// takeMarked returns the Services marked for re-evaluation, the oldest first, and clears the marks.
+func (a *Allocator) takeMarked() []*service {
 	var out []*service
-	for key := range a.wakes.look {
+	for key := range a.wakes.reevaluate {
 		if s := a.services[key]; s != nil {
 			out = append(out, s)
 		}
 	}
-	clear(a.wakes.look)
+	clear(a.wakes.reevaluate)
 	slices.SortFunc(out, older)
 	return out
 }
@@ -167,11 +167,11 @@ func (a *Allocator) wakeWaiting(k waitKey, try func(*service)) {
 		try(s)
 	}
 	delete(a.wakes.changed, k)
-	late := a.wakes.putOff[k]
-	delete(a.wakes.putOff, k)
+	late := a.wakes.deferred[k]
+	delete(a.wakes.deferred, k)
 	slices.SortFunc(late, older)
 	for _, s := range late {
-		if s.putOff && a.services[s.claim.Service] == s {
+		if s.deferred && a.services[s.claim.Service] == s {
 			try(s)
 		}
 	}
@@ -186,11 +186,11 @@ func (a *Allocator) room(k waitKey) bool {
 // worth reports whether another Assign would change the decision, and sets aside the room for it. A Service for which
 // all room is already set aside waits for it.
 func (a *Allocator) worth(s *service) bool {
-	s.putOff = false
+	s.deferred = false
 	p := a.plan(s)
 	same := slices.Equal(p.lease, s.lease) && slices.Equal(p.drains, s.drains)
-	said := p.reason == s.reason && p.misfit == s.misfit && (!p.misfit || p.message == s.message) // names another
-	if same && said {
+	sameReason := p.reason == s.reason && p.misfit == s.misfit && (!p.misfit || p.message == s.message) // names another
+	if same && sameReason {
 		a.wakes.wait(s, p.waits)
 		return false
 	}
@@ -198,8 +198,8 @@ func (a *Allocator) worth(s *service) bool {
 		if !a.room(k) {
 			a.wakes.wait(s, []waitKey{k})
 			a.wakes.mark(k)
-			s.putOff = true
-			a.wakes.putOff[k] = append(a.wakes.putOff[k], s)
+			s.deferred = true
+			a.wakes.deferred[k] = append(a.wakes.deferred[k], s)
 			return false
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/ipvs/ipvstest"
 	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/speaker/dataplane"
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
@@ -28,7 +29,7 @@ type quick struct {
 func (q *quick) List(context.Context) (ipvs.Filter, error)      { return maps.Clone(q.filter), nil }
 func (q *quick) Check(context.Context) (bool, error)            { return q.filter != nil, nil }
 func (q *quick) Remove(context.Context) error                   { return nil }
-func (q *quick) Apply(bool) ([]string, SysctlErrors)            { return nil, SysctlErrors{} }
+func (q *quick) Apply(bool) ([]string, dataplane.SysctlErrors)  { return nil, dataplane.SysctlErrors{} }
 func (q *quick) Report(map[string]plan.Status)                  {}
 func (q *quick) Clean(context.Context, ipvs.Table) (int, error) { return 0, nil }
 
@@ -65,7 +66,7 @@ type quickDetector struct{}
 func (quickDetector) Observe() (plan.Members, map[string]struct{}, map[plan.VIPID]struct{}) {
 	return plan.Members{}, nil, nil
 }
-func (quickDetector) Say(plan.Word)                    {}
+func (quickDetector) Publish(plan.LocalState)          {}
 func (quickDetector) SetSegments([]string)             {}
 func (quickDetector) Retain(time.Duration)             {}
 func (quickDetector) Settled()                         {}
@@ -126,8 +127,9 @@ func quickSpeaker(view *plan.View) (*Speaker, *quickSource) {
 	q := &quick{addrs: map[netip.Addr]struct{}{}}
 	source := &quickSource{view: view}
 	return New(Config{
-		NodeName: "a", Plan: options, Log: slog.New(slog.DiscardHandler), Kick: NewKick(), Source: source,
-		Node:      Node{VirtualServers: ipvstest.NewKernel(), Filter: q, Addresses: quickAddresses{q}, Sysctls: q, Conntrack: q},
+		NodeName: "a", Plan: options, Log: slog.New(slog.DiscardHandler), Trigger: NewTrigger(), Source: source,
+		Node: Node{Drivers: dataplane.Drivers{VirtualServers: ipvstest.NewKernel(), Filter: q, Addresses: quickAddresses{q}, Sysctls: q,
+			Conntrack: q}},
 		Announcer: q, Detector: quickDetector{}, Reporter: q, Metrics: NewMetrics(prometheus.NewRegistry()),
 	}), source
 }
@@ -138,7 +140,7 @@ func BenchmarkOneEndpoint(b *testing.B) {
 	for _, n := range []int{100, 5000} {
 		b.Run(fmt.Sprint("services=", n), func(b *testing.B) {
 			s, source := quickSpeaker(many(n))
-			if err := s.round(b.Context()); err != nil {
+			if err := s.reconcile(b.Context()); err != nil {
 				b.Fatal(err)
 			}
 			key := named("s7")
@@ -149,7 +151,7 @@ func BenchmarkOneEndpoint(b *testing.B) {
 				slice.Endpoints = endpoints[:3+i%2]
 				source.view.Slices[key]["s"] = slice
 				source.touched.Services = map[pools.ServiceKey]struct{}{key: {}}
-				if err := s.round(b.Context()); err != nil {
+				if err := s.reconcile(b.Context()); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -164,7 +166,7 @@ func BenchmarkStart(b *testing.B) {
 			view := many(n)
 			for b.Loop() {
 				s, _ := quickSpeaker(view)
-				if err := s.round(b.Context()); err != nil {
+				if err := s.reconcile(b.Context()); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -177,12 +179,12 @@ func BenchmarkAudit(b *testing.B) {
 	for _, n := range []int{100, 5000} {
 		b.Run(fmt.Sprint("services=", n), func(b *testing.B) {
 			s, _ := quickSpeaker(many(n))
-			if err := s.round(b.Context()); err != nil {
+			if err := s.reconcile(b.Context()); err != nil {
 				b.Fatal(err)
 			}
 			for b.Loop() {
 				s.audited = s.audited.Add(-2 * auditEvery)
-				if err := s.round(b.Context()); err != nil {
+				if err := s.reconcile(b.Context()); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -77,7 +77,7 @@ func TestConntrack(t *testing.T) {
 		w.mu.Lock()
 		w.failAt = 0
 		w.mu.Unlock()
-		time.Sleep(retryMost)
+		time.Sleep(retryMax)
 		r.wantCleaned(t, "later", dnsKey, webKey)
 		r.wantPlanned(t)
 		r.stop()
@@ -195,33 +195,4 @@ func TestConntrackNodeDied(t *testing.T) {
 		time.Sleep(2 * w.slowClean)
 		r.wantCleaned(t, "a node died", webKey)
 	})
-}
-
-// Real servers for in-cluster and for other clients count, with the greater weight, and so do desired ones.
-func TestTracked(t *testing.T) {
-	at := func(n byte) netip.AddrPort { return netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, n}), 8080) }
-	server := func(weights map[byte]uint32) ipvs.Table {
-		vs := ipvs.VirtualServer{RealServers: map[netip.AddrPort]ipvs.RealServer{}}
-		for n, weight := range weights {
-			vs.RealServers[at(n)] = ipvs.RealServer{Weight: weight}
-		}
-		return ipvs.Table{webKey: vs}
-	}
-	s := &Speaker{known: &state{}, desired: &plan.Desired{}}
-	s.known.table.have = server(map[byte]uint32{1: 3, 2: 0, 3: 0, 7: 2})
-	s.known.inside.have = server(map[byte]uint32{2: 5, 3: 0, 4: 1, 7: 0})
-	s.desired.Table = server(map[byte]uint32{1: 3, 5: 1})
-	s.desired.Inside = server(map[byte]uint32{6: 1, 4: 0})
-	api := ipvs.Key{Addr: vip2, Protocol: ipvs.TCP, Port: 80}
-	got := s.tracked(map[ipvs.Key]struct{}{webKey: {}, dnsKey: {}, api: {}})
-	want := server(map[byte]uint32{1: 3, 2: 5, 3: 0, 4: 1, 5: 0, 6: 0, 7: 2})
-	want[dnsKey] = ipvs.VirtualServer{RealServers: map[netip.AddrPort]ipvs.RealServer{}}
-	if !got.Equal(want) {
-		t.Errorf("got %v, want %v", got, want)
-	}
-	s.known.table.have = nil // a virtual server for in-cluster clients alone counts, too
-	got = s.tracked(map[ipvs.Key]struct{}{webKey: {}})
-	if want := server(map[byte]uint32{1: 0, 2: 5, 3: 0, 4: 1, 5: 0, 6: 0, 7: 0}); !got.Equal(want) {
-		t.Errorf("inside alone: got %v, want %v", got, want)
-	}
 }

@@ -10,12 +10,12 @@ import (
 type Health struct {
 	Ready  bool
 	Reason string
-	// Round is when the last reconcile ended.
-	Round time.Time
+	// Reconciled is when the last reconcile ended.
+	Reconciled time.Time
 }
 
-// wedged is how long a reconcile may take before the loop counts as stalled.
-const wedged = time.Minute
+// stallTimeout is how long a reconcile may take before the loop counts as stalled.
+const stallTimeout = time.Minute
 
 // Health returns the outcome of the last reconcile.
 func (s *Speaker) Health() Health {
@@ -37,8 +37,8 @@ func (s *Speaker) Readyz(w http.ResponseWriter, _ *http.Request) {
 // Healthz answers 503 while the loop is stalled. Faults that the loop cannot repair do not count: a restart would not
 // repair them either.
 func (s *Speaker) Healthz(w http.ResponseWriter, _ *http.Request) {
-	if age := time.Since(s.Health().Round); age > wedged {
-		http.Error(w, fmt.Sprintf("the loop has not finished a round for %v", age.Round(time.Second)), http.StatusServiceUnavailable)
+	if age := time.Since(s.Health().Reconciled); age > stallTimeout {
+		http.Error(w, fmt.Sprintf("reconcile loop stalled for %v", age.Round(time.Second)), http.StatusServiceUnavailable)
 		return
 	}
 	fmt.Fprintln(w, "ok")

@@ -121,7 +121,7 @@ func TestFollowsAnyHistory(t *testing.T) {
 					w.mu.Lock()
 					w.chance = 0
 					w.mu.Unlock()
-					time.Sleep(3 * retryMost)
+					time.Sleep(3 * retryMax)
 					w.mu.Lock()
 					w.harmed = false
 					w.mu.Unlock()

@@ -9,7 +9,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/speaker/plan"
 )
@@ -42,7 +41,7 @@ func TestNothingIsLostWhileTheNodeCannotBeSeen(t *testing.T) {
 		w.mu.Lock()
 		w.noModule = false
 		w.mu.Unlock()
-		time.Sleep(retryMost)
+		time.Sleep(retryMax)
 		r.wantPlanned(t)
 	})
 }
@@ -67,14 +66,14 @@ func (f progressFunc) Applied(before time.Time) { f(before) }
 func (progressFunc) SetNode(bool)               {}
 
 // A change that arrived after the View was observed is not reported as applied.
-func TestProgressSaysOnlyWhatWasObserved(t *testing.T) {
+func TestProgressReportsOnlyObservedChanges(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t)
-		c := &cluster{view: baseView(), synced: true, kick: NewKick()}
+		c := &cluster{view: baseView(), synced: true, trigger: NewTrigger()}
 		var came time.Time
 		applied := 0
 		speaker := New(Config{
-			NodeName: "a", Plan: options, Log: slog.New(slog.DiscardHandler), Kick: c.kick, Node: w.node(),
+			NodeName: "a", Plan: options, Log: slog.New(slog.DiscardHandler), Trigger: c.trigger, Node: w.node(),
 			Source:    lateSource{c, func() { came = time.Now() }},
 			Announcer: w, Detector: quickDetector{}, Reporter: w, Metrics: NewMetrics(prometheus.NewRegistry()),
 			Progress: progressFunc(func(before time.Time) {
@@ -103,7 +102,7 @@ func TestErrorWithNothingLeftToDo(t *testing.T) {
 		defer r.stop()
 		r.wantPlanned(t)
 		r.touch(func(v *plan.View) plan.Touched {
-			r.speaker.known.table.driver = complaining{r.speaker.known.table.driver}
+			w.complains = true
 			service(v, "web", vip1, []uint16{80, 81}, 2, "a")
 			return plan.Touched{Services: map[pools.ServiceKey]struct{}{named("web"): {}}}
 		})
@@ -111,15 +110,7 @@ func TestErrorWithNothingLeftToDo(t *testing.T) {
 		if h := r.speaker.Health(); h.Ready {
 			t.Error("ready in spite of the error")
 		}
-		time.Sleep(retryMost)
+		time.Sleep(retryMax)
 		r.wantPlanned(t)
 	})
-}
-
-// complaining applies everything and returns an error.
-type complaining struct{ VirtualServers }
-
-func (c complaining) Apply(ops []ipvs.Op) ([]ipvs.Op, error) {
-	done, _ := c.VirtualServers.Apply(ops)
-	return done, errInjected
 }

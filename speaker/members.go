@@ -6,19 +6,17 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// hear adds to the View the state of the other members and of this node.
-func (s *Speaker) hear(v *plan.View, touched *plan.Touched) {
+// observeMembers adds to the View the state of the other members and of this node.
+func (s *Speaker) observeMembers(v *plan.View, touched *plan.Touched) {
 	before := v.Members.Observer
 	v.Members, touched.Members, touched.Claims = s.cfg.Detector.Observe()
 	v.Unable, v.Leaving = s.unable, s.leaving.Load()
-	s.mustSay = s.mustSay || v.Members.Observer != before || v.Leaving != s.said.Leaving
+	s.mustPublish = s.mustPublish || v.Members.Observer != before || v.Leaving != s.published.Leaving
 	if v.Members.Observer && !before {
-		clear(s.statuses) // other nodes own the addresses by now and report them
-		s.cfg.Reporter.Report(map[string]plan.Status{})
+		s.status.Clear() // other nodes own the addresses by now and report them
 	}
 	if s.cfg.MACs != nil {
 		if macs := s.cfg.MACs(); !maps.Equal(macs, s.macs) { // they may change while the liveness of a node does not
@@ -36,67 +34,40 @@ func (s *Speaker) hear(v *plan.View, touched *plan.Touched) {
 	s.observeReach(v, touched)
 }
 
-// listen sets the interfaces on which to receive other members, according to the plan.
-func (s *Speaker) listen(touched plan.Touched, changed *plan.Changed) {
+// setSegments sets the interfaces on which to receive other members, according to the plan.
+func (s *Speaker) setSegments(touched plan.Touched, changed *plan.Changed) {
 	if changed.Segments || len(touched.Links) > 0 {
 		s.cfg.Detector.SetSegments(slices.Sorted(maps.Keys(s.desired.Segments)))
 	}
 }
 
-// say publishes this node's claims for the VirtualIPs of the work, as far as may allows it. A claim is published before
+// publishClaims publishes this node's claims for the VirtualIPs of the work, as far as may allows it. A claim is published before
 // the first answer, and its end after the last one.
-func (s *Speaker) say(todo *work, may func(vip string) bool) {
-	changed := s.mustSay
+func (s *Speaker) publishClaims(todo *work, may func(vip string) bool) {
+	changed := s.mustPublish
 	for name := range todo.vips {
-		claim, says := s.desired.Claims[name]
-		before, said := s.said.Claims[name]
-		if says == said && claim == before || says && claim.State == plan.Held && !answers(before) && !may(name) {
+		claim, is := s.desired.Claims[name]
+		before, was := s.published.Claims[name]
+		if is == was && claim == before || is && claim.State == plan.Held && !before.Announces() && !may(name) {
 			continue
 		}
 		changed = true
-		if says {
-			s.said.Claims[name] = claim
+		if is {
+			s.published.Claims[name] = claim
 		} else {
-			delete(s.said.Claims, name)
+			delete(s.published.Claims, name)
 		}
 	}
 	if !changed {
 		return
 	}
-	s.mustSay, s.said.Leaving = false, s.view.Leaving // as planned
-	s.cfg.Detector.Say(plan.Word{Claims: maps.Clone(s.said.Claims), Leaving: s.said.Leaving})
+	s.mustPublish, s.published.Leaving = false, s.view.Leaving // as planned
+	s.cfg.Detector.Publish(plan.LocalState{Claims: maps.Clone(s.published.Claims), Leaving: s.published.Leaving})
 }
 
-func answers(c plan.Claim) bool { return c.State == plan.Held || c.State == plan.Leaving }
-
-// ready returns a function that reports whether this node can answer for a VirtualIP before the work is done: it
-// already forwards the addresses, and the work does not affect them. So a failover does not wait for unrelated work.
-func (s *Speaker) ready(todo *work) func(vip string) bool {
-	ready := s.readyAddress(todo)
-	return func(vip string) bool {
-		return !slices.ContainsFunc(s.desired.VIPs[vip].Addresses, func(a netip.Addr) bool { return !ready(a) })
-	}
-}
-
-// readyAddress is ready for a single address.
-func (s *Speaker) readyAddress(todo *work) func(addr netip.Addr) bool {
-	busy := map[netip.Addr]struct{}{}
-	for key := range todo.keys {
-		busy[key.Addr] = struct{}{}
-	}
-	for e := range todo.elements {
-		if ofVirtual(e) {
-			busy[e.Key.Addr] = struct{}{}
-		}
-	}
-	return func(a netip.Addr) bool {
-		return has(s.fit, a) && !has(busy, a) && (!has(s.desired.Local, a) || s.known != nil && has(s.known.addrs, a))
-	}
-}
-
-// judge records which addresses of the work this node cannot answer for, and plans again if that changed.
-func (s *Speaker) judge(todo *work) {
-	addrs := todo.addresses()
+// evaluateReadiness records which addresses of the work this node cannot answer for, and plans again if that changed.
+func (s *Speaker) evaluateReadiness(todo *work) {
+	addrs := todo.Addresses()
 	before := s.conflicts
 	s.conflicts = s.cfg.Announcer.Conflicts()
 	for addr, c := range s.conflicts {
@@ -109,14 +80,11 @@ func (s *Speaker) judge(todo *work) {
 			addrs[addr] = struct{}{}
 		}
 	}
-	s.noteConflicts(todo, before)
-	var lacking map[ipvs.Key]bool
-	if s.known != nil {
-		lacking = s.lacking()
-	}
+	s.addConflicts(todo, before)
+	s.dataplane.Evaluate(addrs)
 	touched := map[netip.Addr]struct{}{}
 	for addr := range addrs {
-		why := s.unfit(addr, lacking)
+		why := s.notReadyReason(addr)
 		if s.unable[addr] == why {
 			continue
 		}
@@ -133,51 +101,27 @@ func (s *Speaker) judge(todo *work) {
 	var changed *plan.Changed
 	s.desired, changed = s.planner.Plan(s.view, plan.Touched{Unable: touched}, time.Now())
 	todo.planned(changed)
+	s.updateParts()
 	s.withdraw(todo)
 }
 
-// unfit returns why this node cannot answer for an address, empty if it can. While the node cannot be observed, the
-// last observation counts: it very likely still holds.
-func (s *Speaker) unfit(addr netip.Addr, lacking map[ipvs.Key]bool) plan.Reason {
-	if s.known != nil {
-		if s.forwards(addr, lacking) {
-			s.fit[addr] = struct{}{}
-		} else {
-			delete(s.fit, addr)
-		}
-	}
-	if !has(s.fit, addr) {
+// notReadyReason returns why this node cannot answer for an address, empty if it can.
+func (s *Speaker) notReadyReason(addr netip.Addr) plan.Reason {
+	if !s.dataplane.Forwards(addr) {
 		return plan.DataPlaneNotReady
 	}
-	if s.kernelAnswers(addr) {
+	answers, observed := s.dataplane.KernelAnswers(addr)
+	if answers || !observed && s.unable[addr] == plan.KernelAnswers {
 		return plan.KernelAnswers
 	}
-	if has(s.conflicts, addr) && !has(s.held, addr) { // while announced it is defended
+	if has(s.conflicts, addr) && !has(s.l2.Held(), addr) { // while announced it is defended
 		return plan.AddressConflict
 	}
 	return ""
 }
 
-// forwards reports whether packets to an address are forwarded: by IronLB or, if it does not serve the address, by
-// another program.
-func (s *Speaker) forwards(addr netip.Addr, lacking map[ipvs.Key]bool) bool {
-	if !has(s.desired.Local, addr) {
-		return s.known.sysctls.of(addr) == nil || has(s.announced, addr) || s.isRouted(addr)
-	}
-	return has(s.known.addrs, addr) && s.programmed(addr, lacking)
-}
-
-// kernelAnswers reports whether the kernel itself may answer for an address, here and so perhaps on every node. An
-// address that is already announced is kept: its withdrawal would cost more than it saves.
-func (s *Speaker) kernelAnswers(addr netip.Addr) bool {
-	if s.known == nil {
-		return s.unable[addr] == plan.KernelAnswers
-	}
-	return s.known.sysctls.answers(addr) != nil && !has(s.announced, addr)
-}
-
-// noteConflicts adds to the work the VirtualIPs whose conflict changed.
-func (s *Speaker) noteConflicts(todo *work, before map[netip.Addr]plan.Conflict) {
+// addConflicts adds to the work the VirtualIPs whose conflict changed.
+func (s *Speaker) addConflicts(todo *work, before map[netip.Addr]plan.Conflict) {
 	if len(before)+len(s.conflicts) == 0 || maps.Equal(before, s.conflicts) {
 		return
 	}

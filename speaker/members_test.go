@@ -28,10 +28,10 @@ func held(t *testing.T) *run {
 	return r
 }
 
-func (r *run) claim(addr netip.Addr) plan.Claim { return r.detector.word().Claims[addr.String()] }
+func (r *run) claim(addr netip.Addr) plan.Claim { return r.detector.state().Claims[addr.String()] }
 
 // The detector receives the segments and the nodes of the cluster.
-func TestTellsTheDetector(t *testing.T) {
+func TestConfiguresTheDetector(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := held(t)
 		defer r.stop()
@@ -63,11 +63,11 @@ func TestStandsStill(t *testing.T) {
 			t.Errorf("announced %v, statuses %v, %d changes", r.announced, r.statuses, r.changes-changes)
 		}
 		r.world.mu.Unlock()
-		if word := r.detector.word(); len(word.Claims) > 0 || !strings.Contains(r.log.String(), "msg=withdraw address=203.0.113.4 vip=203.0.113.4 reason=Observer") {
+		if word := r.detector.state(); len(word.Claims) > 0 || !strings.Contains(r.log.String(), "msg=withdraw address=203.0.113.4 vip=203.0.113.4 reason=Observer") {
 			t.Errorf("said %+v, log:\n%s", word, r.log)
 		}
 		r.detector.set(func(d *worldDetector) {
-			d.observer, d.override = false, map[string]plan.Claim{vip1.String(): {State: plan.Held, Place: 1}}
+			d.observer, d.override = false, map[string]plan.Claim{vip1.String(): {State: plan.Held, Rank: 1}}
 		})
 		synctest.Wait()
 		if c := r.claim(vip1); c != (plan.Claim{}) || len(r.announced) > 0 {
@@ -77,16 +77,16 @@ func TestStandsStill(t *testing.T) {
 }
 
 // The state that ends a fence is published even if it is unchanged.
-func TestSaysAgainAfterAFence(t *testing.T) {
+func TestRepublishesAfterAFence(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		v := baseView()
 		r := start(t, newWorld(t), &cluster{view: v, synced: true})
 		defer r.stop()
 		synctest.Wait()
-		said := len(r.detector.words)
+		logged := len(r.detector.states)
 		r.detector.set(func(d *worldDetector) { d.observer = true })
 		synctest.Wait()
-		if n := len(r.detector.words) - said; n != 1 {
+		if n := len(r.detector.states) - logged; n != 1 {
 			t.Errorf("%d words", n)
 		}
 	})
@@ -100,12 +100,12 @@ func TestLeaves(t *testing.T) {
 		began := time.Now()
 		r.speaker.Leave()
 		synctest.Wait()
-		if c, word := r.claim(vip1), r.detector.word(); c.State != plan.Leaving || c.Successor != "b" || !word.Leaving || len(r.announced) != 1 {
+		if c, word := r.claim(vip1), r.detector.state(); c.State != plan.Leaving || c.Successor != "b" || !word.Leaving || len(r.announced) != 1 {
 			t.Errorf("says %+v, %+v, announced %v", c, word, r.announced)
 		}
 		time.Sleep(300 * time.Millisecond)
 		r.detector.set(func(d *worldDetector) {
-			d.override = map[string]plan.Claim{vip1.String(): {State: plan.Held, Place: 1}}
+			d.override = map[string]plan.Claim{vip1.String(): {State: plan.Held, Rank: 1}}
 		})
 		if err := <-r.done; err != nil || time.Since(began) > 400*time.Millisecond {
 			t.Errorf("ended with %v after %v", err, time.Since(began))
@@ -113,7 +113,7 @@ func TestLeaves(t *testing.T) {
 		if len(r.announced) > 0 || !has(r.addrs, vip1) || len(r.table(t)) != 1 {
 			t.Errorf("announced %v, local %v", r.announced, r.addrs)
 		}
-		if word := r.detector.word(); len(word.Claims) > 0 || !word.Leaving {
+		if word := r.detector.state(); len(word.Claims) > 0 || !word.Leaving {
 			t.Errorf("said last: %+v", word)
 		}
 		if !strings.Contains(r.log.String(), "reason=HandedOver") {
@@ -135,11 +135,11 @@ func TestLeavesInTheMidstOfARound(t *testing.T) {
 			return plan.Touched{VIPs: map[string]struct{}{vip1.String(): {}}, Nodes: map[string]struct{}{"b": {}}}
 		})
 		synctest.Wait()
-		if c, word := r.claim(vip1), r.detector.word(); c.State != plan.Leaving || !word.Leaving || len(r.announced) != 1 {
+		if c, word := r.claim(vip1), r.detector.state(); c.State != plan.Leaving || !word.Leaving || len(r.announced) != 1 {
 			t.Errorf("says %+v, %+v, announced %v", c, word, r.announced)
 		}
 		r.detector.set(func(d *worldDetector) {
-			d.override = map[string]plan.Claim{vip1.String(): {State: plan.Held, Place: 1}}
+			d.override = map[string]plan.Claim{vip1.String(): {State: plan.Held, Rank: 1}}
 		})
 		if err := <-r.done; err != nil || !strings.Contains(r.log.String(), "reason=HandedOver") {
 			t.Errorf("ended with %v, log:\n%s", err, r.log)
@@ -164,7 +164,7 @@ func TestLeavesToOneThatBegins(t *testing.T) {
 			t.Errorf("says %+v", c)
 		}
 		r.detector.set(func(d *worldDetector) {
-			d.override = map[string]plan.Claim{vip1.String(): {State: plan.Held, Place: 1}}
+			d.override = map[string]plan.Claim{vip1.String(): {State: plan.Held, Rank: 1}}
 		})
 		if err := <-r.done; err != nil || !strings.Contains(r.log.String(), "reason=HandedOver") {
 			t.Errorf("ended with %v, log:\n%s", err, r.log)
@@ -229,7 +229,7 @@ func TestLeavesAlone(t *testing.T) {
 				t.Error(err)
 			}
 			took := time.Since(began)
-			if dead && took > 0 || !dead && took != leaveMost {
+			if dead && took > 0 || !dead && took != handoverTimeout {
 				t.Errorf("successor dead: %v: ended after %v", dead, took)
 			}
 			if len(r.announced) > 0 || !strings.Contains(r.log.String(), "reason=Stopping") {
@@ -269,7 +269,7 @@ func TestFailoverIsNotHeldUp(t *testing.T) {
 		w.mu.Lock()
 		w.slowVirtuals = 10 * time.Second
 		w.mu.Unlock()
-		r.speaker.cfg.Kick.look.Store(true) // as after an interface change, so the same reconcile observes the node
+		r.speaker.cfg.Trigger.resync.Store(true) // as after an interface change, so the same reconcile observes the node
 		r.killB(true)
 		time.Sleep(time.Millisecond) // the observation now holds the world's mutex
 		if c := r.claim(vip1); c.State != plan.Held {
@@ -280,7 +280,7 @@ func TestFailoverIsNotHeldUp(t *testing.T) {
 		if n := testutil.CollectAndCount(r.registry, "ironlb_failover_completion_seconds"); n != 1 {
 			t.Errorf("%d histograms", n)
 		}
-		if got := testutil.ToFloat64(r.speaker.cfg.Metrics.moves.WithLabelValues(string(plan.OwnerLost))); got != 1 {
+		if got := r.metric(t, "ironlb_failover_moves_total", "reason", string(plan.OwnerLost)); got != 1 {
 			t.Errorf("%v moves for the owner's loss", got)
 		}
 		if got := r.statuses[vip1.String()]; got.Moved != plan.OwnerLost || got.From != "b" || !got.Announced {
@@ -307,7 +307,7 @@ func TestDeclinesWhatItCannotForward(t *testing.T) {
 		w.mu.Lock()
 		w.kernel.Fail = fail
 		w.mu.Unlock()
-		time.Sleep(retryMost)
+		time.Sleep(retryMax)
 		r.wantPlanned(t)
 		if c := r.claim(vip1); c != (plan.Claim{}) {
 			t.Errorf("says %+v although it can", c)
@@ -321,7 +321,7 @@ func TestSplit(t *testing.T) {
 		r := held(t)
 		defer r.stop()
 		r.killB(true)
-		says := func(node string) {
+		message := func(node string) {
 			r.touch(func(v *plan.View) plan.Touched {
 				vip := v.VIPs[vip1.String()]
 				vip.Holder = node
@@ -331,18 +331,18 @@ func TestSplit(t *testing.T) {
 			time.Sleep(time.Minute)
 			synctest.Wait()
 		}
-		says("a")
-		says("b")
+		message("a")
+		message("b")
 		r.touch(func(*plan.View) plan.Touched { return plan.Touched{All: true} })
 		synctest.Wait()
-		if n := strings.Count(r.log.String(), "the network between them is cut"); n != 1 {
+		if n := strings.Count(r.log.String(), "split brain: an unreachable node"); n != 1 {
 			t.Fatalf("logged %d times:\n%s", n, r.log.String())
 		}
 		if _, reports := r.statuses[vip1.String()]; reports {
 			t.Error("writes the status that is the other one's")
 		}
-		says("a")
-		if n := strings.Count(r.log.String(), "another's as well any more"); n != 1 {
+		message("a")
+		if n := strings.Count(r.log.String(), "split brain resolved"); n != 1 {
 			t.Errorf("its end logged %d times", n)
 		}
 	})
@@ -359,9 +359,9 @@ func TestAnsweredTwice(t *testing.T) {
 		})
 		twice := func(is bool) plan.Status {
 			r.detector.set(func(d *worldDetector) {
-				d.deaf, d.override = is, nil
+				d.asymmetric, d.override = is, nil
 				if is {
-					d.override = map[string]plan.Claim{vip1.String(): {State: plan.Held, Generation: r.view.VIPs[vip1.String()].Generation, Place: 1}}
+					d.override = map[string]plan.Claim{vip1.String(): {State: plan.Held, Generation: r.view.VIPs[vip1.String()].Generation, Rank: 1}}
 				}
 			})
 			time.Sleep(time.Minute)
@@ -390,7 +390,7 @@ func TestAddressConflict(t *testing.T) {
 				r.conflicts[a] = plan.Conflict{MAC: "02:00:00:00:00:09", Interface: "eth0", Since: time.Unix(1, 0)}
 			}
 			r.world.mu.Unlock()
-			r.kick.Now()
+			r.trigger.Now()
 			synctest.Wait()
 		}
 		conflict(vip1)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/speaker/dataplane"
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
@@ -55,7 +56,7 @@ func TestOneElementFails(t *testing.T) {
 				}
 				w.refuse = nil
 				w.mu.Unlock()
-				time.Sleep(retryMost)
+				time.Sleep(retryMax)
 				r.wantPlanned(t)
 			})
 		})
@@ -103,7 +104,7 @@ func TestBacksOff(t *testing.T) {
 		}
 		w.kernel.Fail = fail
 		w.mu.Unlock()
-		time.Sleep(retryMost)
+		time.Sleep(retryMax)
 		r.wantPlanned(t)
 	})
 }
@@ -118,15 +119,15 @@ func TestEndpointsAreNotAnnounced(t *testing.T) {
 		r := start(t, w, &cluster{view: v, synced: true})
 		defer r.stop()
 		r.wantPlanned(t)
-		tells, reports := w.tells, w.reports
+		publishes, reports := w.announcements, w.reports
 		for _, name := range []string{"web", "api"} {
 			r.touchService(name, func(_ *plan.Service, slice *plan.Slice) { slice.Endpoints = slice.Endpoints[:1] })
 			r.wantPlanned(t)
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if w.tells != tells || w.reports != reports {
-			t.Errorf("the announcer was told %d times, the API %d times", w.tells-tells, w.reports-reports)
+		if w.announcements != publishes || w.reports != reports {
+			t.Errorf("the announcer was told %d times, the API %d times", w.announcements-publishes, w.reports-reports)
 		}
 	})
 }
@@ -153,7 +154,7 @@ func TestHealthPorts(t *testing.T) {
 		w.mu.Lock()
 		w.failPorts = nil
 		w.mu.Unlock()
-		time.Sleep(retryMost)
+		time.Sleep(retryMax)
 		r.wantPlanned(t)
 		if w.ports[named("web")].LocalEndpoints != 2 {
 			t.Errorf("health ports %v", w.ports)
@@ -241,10 +242,10 @@ func TestAuditRests(t *testing.T) {
 }
 
 // An IPv6 sysctl that cannot be set blocks no IPv4 address, and a sysctl for limits blocks no address.
-func TestSysctlsByWhatSuffers(t *testing.T) {
+func TestSysctlErrorsByAddress(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t)
-		w.failSysctls = SysctlErrors{IPv6: errInjected, Limits: errInjected}
+		w.failSysctls = dataplane.SysctlErrors{IPv6: errInjected, Limits: errInjected}
 		v := baseView()
 		six := netip.MustParseAddr("2001:db8::4")
 		service(v, "web", vip1, []uint16{80}, 2, "a")
@@ -265,7 +266,7 @@ func TestSysctlsByWhatSuffers(t *testing.T) {
 			}
 		}
 		want(false, false)
-		for _, wrong := range []SysctlErrors{{Limits: errInjected}, {}} {
+		for _, wrong := range []dataplane.SysctlErrors{{Limits: errInjected}, {}} {
 			w.mu.Lock()
 			w.failSysctls = wrong
 			w.mu.Unlock()

@@ -79,11 +79,12 @@ func gatewaysOf(v *plan.View) []netip.Addr {
 
 // measureReach records how long it took to program unreachable nodes, once that is complete.
 func (s *Speaker) measureReach() {
-	if s.known == nil || !s.failed.empty() {
+	at, ok := s.dataplane.Programmed()
+	if !ok {
 		return
 	}
 	for _, since := range s.reach.fresh {
-		s.cfg.Metrics.reach.programmed.Observe(time.Since(since).Seconds())
+		s.cfg.Metrics.reach.programmed.Observe(at.Sub(since).Seconds())
 	}
 	s.reach.fresh = nil
 }

@@ -17,7 +17,7 @@ import (
 
 // worldReach reports what a test sets.
 type worldReach struct {
-	kick *Kick
+	trigger *Trigger
 
 	mu       sync.Mutex
 	state    plan.Reachability
@@ -51,7 +51,7 @@ func (r *worldReach) set(nodes ...string) {
 		r.state.Unreachable[n] = plan.UnreachableNode{Since: time.Now(), Silent: []plan.Witness{plan.WitnessEcho}}
 	}
 	r.mu.Unlock()
-	r.kick.Now()
+	r.trigger.Now()
 }
 
 // damp marks an unreachable node as flapping: it is reachable, but became so too often.
@@ -61,7 +61,7 @@ func (r *worldReach) damp(node string) {
 	u.Damped = true
 	r.state = plan.Reachability{Unreachable: map[string]plan.UnreachableNode{node: u}}
 	r.mu.Unlock()
-	r.kick.Now()
+	r.trigger.Now()
 }
 
 // TestUnreachable: endpoints on an unreachable node get weight 0, are deleted after the configured time, and return at

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -26,11 +27,11 @@ const (
 type retention struct {
 	// asked is when Retain was last called.
 	asked atomic.Pointer[time.Time]
-	// former are the undecided addresses that the previous process left to the kernel. began is when this process could
+	// awaiting are the undecided addresses that the previous process left to the kernel. began is when this process could
 	// first decide; done is set once all are decided or have expired.
-	former map[netip.Addr]struct{}
-	began  time.Time
-	done   bool
+	awaiting map[netip.Addr]struct{}
+	began    time.Time
+	done     bool
 }
 
 // Retain makes a Leave within one minute leave the announced addresses to the kernel for two minutes, because another
@@ -44,19 +45,19 @@ func (s *Speaker) Retain() {
 // whether it did.
 func (s *Speaker) retain(now time.Time) bool {
 	asked := s.retention.asked.Load()
-	if asked == nil || now.Sub(*asked) > retainWithin || len(s.held) == 0 || s.cfg.Node.Retainer == nil {
+	if asked == nil || now.Sub(*asked) > retainWithin || len(s.l2.Held()) == 0 || s.cfg.Node.Retainer == nil {
 		return false
 	}
 	err := s.mayRetain()
 	if err == nil {
-		err = s.cfg.Node.Retainer.Retain(s.held, retainFor)
+		err = s.cfg.Node.Retainer.Retain(s.l2.Held(), retainFor)
 	}
 	if err != nil {
-		s.cfg.Log.Warn("cannot leave the addresses to the kernel; handing them over", "error", err)
+		s.cfg.Log.Warn("cannot retain the addresses in the kernel, handing over", "error", err)
 		return false
 	}
-	for _, addr := range sortedKeys(s.held) {
-		s.log("retain", "address", addr, "interfaces", s.held[addr], "for", retainFor)
+	for _, addr := range slices.SortedFunc(maps.Keys(s.l2.Held()), netip.Addr.Compare) {
+		s.log("retain", "address", addr, "interfaces", s.l2.Held()[addr], "for", retainFor)
 	}
 	s.cfg.Detector.Retain(retainFor + retainMore)
 	return true
@@ -66,26 +67,26 @@ func (s *Speaker) retain(now time.Time) bool {
 func (s *Speaker) mayRetain() error {
 	switch {
 	case s.view.Members.Observer:
-		return errors.New("this node has not heard the others for long enough")
-	case s.view.Nodes[s.cfg.NodeName].Goes():
-		return errors.New("the node is about to go as well")
-	case len(s.retention.former) > 0:
-		return errors.New("not all is decided that the process before left to the kernel")
-	case s.known == nil:
+		return errors.New("this node is still an observer")
+	case s.view.Nodes[s.cfg.NodeName].Decommissioning():
+		return errors.New("the node is being decommissioned")
+	case len(s.retention.awaiting) > 0:
+		return errors.New("addresses retained by the previous process are still undecided")
+	case !s.dataplane.Known():
 		return errors.New("the state of the node is not known")
 	}
-	for vip, c := range s.said.Claims {
+	for vip, c := range s.published.Claims {
 		if c.State == plan.Leaving {
 			return fmt.Errorf("VirtualIP %s is being handed over", vip)
 		}
 		for _, addr := range s.desired.VIPs[vip].Addresses {
-			if c.State == plan.Held && len(s.held[addr]) == 0 {
+			if c.State == plan.Held && len(s.l2.Held()[addr]) == 0 {
 				return fmt.Errorf("address %v is not answered for yet", addr)
 			}
 		}
 	}
-	for addr := range s.held {
-		if !has(s.known.addrs, addr) { // as alongside a kube-proxy that serves it (ipMode VIP)
+	for addr := range s.l2.Held() {
+		if !s.dataplane.IsLocal(addr) { // as alongside a kube-proxy that serves it (ipMode VIP)
 			return fmt.Errorf("address %v is not local to the node", addr)
 		}
 	}
@@ -100,12 +101,12 @@ func (s *Speaker) release(now time.Time) {
 		return
 	}
 	if r.began.IsZero() {
-		r.began, r.former = now, maps.Clone(s.cfg.Retained)
+		r.began, r.awaiting = now, maps.Clone(s.cfg.Retained)
 	}
 	decided := map[netip.Addr]struct{}{}
 	undecided := s.undecided()
-	for addr := range r.former {
-		if has(s.held, addr) || !has(undecided, addr) && !s.keepsAddress(addr) {
+	for addr := range r.awaiting {
+		if has(s.l2.Held(), addr) || !has(undecided, addr) && !s.dataplane.IsAdopted(addr) {
 			decided[addr] = struct{}{}
 		}
 	}
@@ -114,10 +115,10 @@ func (s *Speaker) release(now time.Time) {
 		return
 	}
 	for _, addr := range sorted(decided) {
-		delete(r.former, addr)
-		s.log("release", "address", addr, "answered", has(s.held, addr))
+		delete(r.awaiting, addr)
+		s.log("release", "address", addr, "answered", has(s.l2.Held(), addr))
 	}
-	if len(r.former) == 0 || now.Sub(r.began) > retainFor {
+	if len(r.awaiting) == 0 || now.Sub(r.began) > retainFor {
 		r.done = true
 		s.cfg.Detector.Settled()
 	}

@@ -25,7 +25,7 @@ func TestRetains(t *testing.T) {
 			t.Errorf("retained %v, announced %v", r.retained, r.announced)
 		}
 		r.world.mu.Unlock()
-		if word := r.detector.word(); word.Claims[vip1.String()] != claim || word.Leaving || r.detector.retained != retainFor+retainMore {
+		if word := r.detector.state(); word.Claims[vip1.String()] != claim || word.Leaving || r.detector.retained != retainFor+retainMore {
 			t.Errorf("said %+v, retained for %v", word, r.detector.retained)
 		}
 		r.world.restart()
@@ -97,7 +97,7 @@ func TestHandsOverWhatItCannotRetain(t *testing.T) {
 					t.Errorf("says %+v, retained %v for %v", c, r.retained, r.detector.retained)
 				}
 				r.detector.set(func(d *worldDetector) {
-					d.override = map[string]plan.Claim{vip1.String(): {State: plan.Held, Place: 1}}
+					d.override = map[string]plan.Claim{vip1.String(): {State: plan.Held, Rank: 1}}
 				})
 				if err := <-r.done; err != nil {
 					t.Error(err)

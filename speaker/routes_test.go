@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/ironlb/ironlb/speaker/dataplane"
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
@@ -42,7 +43,7 @@ func TestRouteFollowsEndpoint(t *testing.T) {
 				t.Errorf("endpoints on %v: route told: %v", nodes, got)
 			}
 			changes := r.changesSince(n)
-			if len(changes) != 1 || len(changes[0].Routes) != 1 || len(changes[0].Peers) > 0 || changes[0].Whole {
+			if len(changes) != 1 || len(changes[0].Routes) != 1 || len(changes[0].Peers) > 0 || changes[0].Full {
 				t.Errorf("endpoints on %v: changes %+v, want one route", nodes, changes)
 			}
 			r.wantPlanned(t)
@@ -51,7 +52,7 @@ func TestRouteFollowsEndpoint(t *testing.T) {
 			!strings.Contains(r.log.String(), `msg="announce route" prefix=203.0.113.4/32 peers=near reason=Announced`) {
 			t.Errorf("log:\n%s", r.log)
 		}
-		if n := testutil.ToFloat64(r.speaker.cfg.Metrics.bgp.changes.WithLabelValues("withdraw", string(plan.NoLocalEndpoint))); n != 2 {
+		if n := r.metric(t, "ironlb_bgp_route_changes_total", "action", "withdraw", "reason", string(plan.NoLocalEndpoint)); n != 2 {
 			t.Errorf("%v withdrawals counted, want 2", n)
 		}
 	})
@@ -59,11 +60,11 @@ func TestRouteFollowsEndpoint(t *testing.T) {
 
 // Announcements of an earlier process stay until the cluster and the node are observed. Then a single change replaces
 // them.
-func TestFirstChangeIsWhole(t *testing.T) {
+func TestFirstChangeIsFull(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.noModule = true
-		w.bgp.told.Apply(plan.BGPChange{Whole: true, Peers: map[string]*plan.Peer{"near": {}}, Routes: map[netip.Prefix]plan.Route{route1: {"near": {}}}})
+		w.bgp.published.Apply(plan.BGPChange{Full: true, Peers: map[string]*plan.Peer{"near": {}}, Routes: map[netip.Prefix]plan.Route{route1: {"near": {}}}})
 		v := baseView()
 		service(v, "web", vip1, []uint16{80}, 2, "a")
 		service(v, "api", vip2, []uint16{80}, 2, "b")
@@ -78,7 +79,7 @@ func TestFirstChangeIsWhole(t *testing.T) {
 		c.mu.Lock()
 		c.synced = true
 		c.mu.Unlock()
-		c.kick.Now()
+		c.trigger.Now()
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if got := r.changesSince(0); len(got) > 0 || !has(r.prefixes("near"), route1) {
@@ -92,7 +93,7 @@ func TestFirstChangeIsWhole(t *testing.T) {
 		w.mu.Lock()
 		w.noModule = false
 		w.mu.Unlock()
-		time.Sleep(2 * retryMost)
+		time.Sleep(2 * retryMax)
 		synctest.Wait()
 		if got := r.changesSince(0); len(got) > 0 || !has(r.prefixes("near"), route1) {
 			t.Fatalf("changes while there is no Node object of this node: %+v", got)
@@ -102,7 +103,7 @@ func TestFirstChangeIsWhole(t *testing.T) {
 			return plan.Touched{Nodes: map[string]struct{}{"a": {}}}
 		})
 		r.wantPlanned(t)
-		if got := r.changesSince(0); len(got) != 1 || !got[0].Whole || len(got[0].Routes) != 3 {
+		if got := r.changesSince(0); len(got) != 1 || !got[0].Full || len(got[0].Routes) != 3 {
 			t.Errorf("changes %+v, want one with all three routes", got)
 		}
 	})
@@ -129,7 +130,7 @@ func TestRouteNeedsDataPlane(t *testing.T) {
 		w.mu.Lock()
 		w.failAt = 0
 		w.mu.Unlock()
-		time.Sleep(2 * retryMost)
+		time.Sleep(2 * retryMax)
 		r.wantPlanned(t)
 		if got := r.prefixes("near"); len(got) != 2 {
 			t.Errorf("routes %v", got)
@@ -146,7 +147,7 @@ func TestRouteNeedsDataPlane(t *testing.T) {
 		w.mu.Lock()
 		w.failAt, w.harmed = 0, false
 		w.mu.Unlock()
-		time.Sleep(2 * retryMost)
+		time.Sleep(2 * retryMax)
 		r.wantPlanned(t)
 		if got := r.prefixes("far"); !has(got, all24) {
 			t.Errorf("routes %v", got)
@@ -156,7 +157,7 @@ func TestRouteNeedsDataPlane(t *testing.T) {
 
 // An excluded node first announces GRACEFUL_SHUTDOWN to the peers that already have its routes, and then withdraws
 // them. Without the label the previous state returns.
-func TestNodeGoesGracefully(t *testing.T) {
+func TestDecommissioningIsGraceful(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		v := baseView()
 		service(v, "web", vip1, []uint16{80}, 2, "a")
@@ -203,12 +204,12 @@ func TestRestartKeepsRoutes(t *testing.T) {
 		c := &cluster{view: v, synced: true}
 		r := start(t, w, c)
 		r.wantPlanned(t)
-		told := maps.Clone(r.bgp.told.Routes)
+		reported := maps.Clone(r.bgp.published.Routes)
 		r.speaker.Leave()
 		if err := <-r.done; err != nil {
 			t.Error(err)
 		}
-		if got := r.changesSince(1); len(got) > 0 || !maps.EqualFunc(r.bgp.told.Routes, told, maps.Equal) {
+		if got := r.changesSince(1); len(got) > 0 || !maps.EqualFunc(r.bgp.published.Routes, reported, maps.Equal) {
 			t.Errorf("on its way out: %+v", got)
 		}
 		w.restart()
@@ -216,7 +217,7 @@ func TestRestartKeepsRoutes(t *testing.T) {
 		r = start(t, w, c)
 		defer r.stop()
 		r.wantPlanned(t)
-		if got := r.changesSince(1); len(got) != 1 || !got[0].Whole || !maps.EqualFunc(got[0].Routes, told, maps.Equal) {
+		if got := r.changesSince(1); len(got) != 1 || !got[0].Full || !maps.EqualFunc(got[0].Routes, reported, maps.Equal) {
 			t.Errorf("when it came back: %+v, want the same once", got)
 		}
 	})
@@ -262,7 +263,7 @@ func TestSessions(t *testing.T) {
 			}
 			r.bgp.sessions[name] = s
 			r.bgp.mu.Unlock()
-			r.kick.Now()
+			r.trigger.Now()
 			synctest.Wait()
 		}
 		now := time.Now()
@@ -278,28 +279,28 @@ func TestSessions(t *testing.T) {
 			got["twin"].Reason != plan.Duplicate || got["near"].Reason != plan.NotConfigured {
 			t.Errorf("sessions %+v", got)
 		}
-		metrics := r.speaker.cfg.Metrics.bgp
-		if up, n := testutil.ToFloat64(metrics.up.WithLabelValues("far")), testutil.ToFloat64(metrics.prefixes.WithLabelValues("far")); up != 1 || n != 7 {
+		metric := func(name, peer string) float64 { return r.metric(t, "ironlb_bgp_"+name, "peer", peer) }
+		if up, n := metric("session_up", "far"), metric("prefixes", "far"); up != 1 || n != 7 {
 			t.Errorf("up %v, %v prefixes", up, n)
 		}
-		if up := testutil.ToFloat64(metrics.up.WithLabelValues("locked")); up != 0 {
+		if up := metric("session_up", "locked"); up != 0 {
 			t.Errorf("a session that cannot be is up: %v", up)
 		}
 		report("far", plan.Session{State: plan.SessionIdle, Since: now, Reason: plan.BFDWentDown, Message: "BFD: Down", Prefixes: 7, Changes: 1, BFD: plan.BFDDown})
 		w.mu.Lock()
 		down := w.nodeStatus.Sessions["far"]
 		w.mu.Unlock()
-		if n := testutil.ToFloat64(metrics.prefixes.WithLabelValues("far")); n != 0 || down.Prefixes != 0 || down.State != plan.SessionIdle {
+		if n := metric("prefixes", "far"); n != 0 || down.Prefixes != 0 || down.State != plan.SessionIdle {
 			t.Errorf("a session that is down has %v prefixes, and is %+v", n, down)
 		}
 		for text, n := range map[string]int{
-			`msg="no BGP session" peer=far reason=Refused`:            1,
-			`msg="no BGP session" peer=locked reason=PasswordMissing`: 1,
-			`msg="no BGP session" peer=twin reason=Duplicate`:         1,
-			`msg="BGP session is up" peer=far AS=65001`:               1,
-			`msg="BGP session is down" peer=far reason=BFDDown`:       1,
-			`msg="BFD session" peer=far state=Down`:                   1,
-			`peer=other`:                                              0,
+			`msg="BGP session not established" peer=far reason=Refused`:            1,
+			`msg="BGP session not established" peer=locked reason=PasswordMissing`: 1,
+			`msg="BGP session not established" peer=twin reason=Duplicate`:         1,
+			`msg="BGP session is up" peer=far AS=65001`:                            1,
+			`msg="BGP session is down" peer=far reason=BFDDown`:                    1,
+			`msg="BFD session" peer=far state=Down`:                                1,
+			`peer=other`:                                                           0,
 		} {
 			if got := strings.Count(r.log.String(), text); got != n {
 				t.Errorf("%d lines %q, want %d", got, text, n)
@@ -312,7 +313,7 @@ func TestSessions(t *testing.T) {
 		r.wantPlanned(t)
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		if has(w.nodeStatus.Sessions, "far") || testutil.CollectAndCount(metrics.up) != 3 {
+		if n, err := testutil.GatherAndCount(r.registry, "ironlb_bgp_session_up"); has(w.nodeStatus.Sessions, "far") || n != 3 || err != nil {
 			t.Errorf("sessions %+v after the peer was deleted", w.nodeStatus.Sessions)
 		}
 	})
@@ -334,11 +335,11 @@ func TestSessionWithoutBFD(t *testing.T) {
 			r.bgp.mu.Lock()
 			r.bgp.sessions = map[string]plan.Session{"far": s}
 			r.bgp.mu.Unlock()
-			r.kick.Now()
+			r.trigger.Now()
 			synctest.Wait()
 		}
 		var lines int
-		want := func(what string, reason plan.Reason, told int) {
+		want := func(what string, reason plan.Reason, reported int) {
 			t.Helper()
 			synctest.Wait()
 			r.world.mu.Lock()
@@ -347,7 +348,7 @@ func TestSessionWithoutBFD(t *testing.T) {
 			if got.BFDReason != reason {
 				t.Errorf("%s: %+v, want the reason %q", what, got, reason)
 			}
-			lines += told
+			lines += reported
 			if n := strings.Count(r.log.String(), `msg="BGP session is up without BFD" peer=far reason=BFDNotUp`); n != lines {
 				t.Errorf("%s: %d lines in the log, want %d", what, n, lines)
 			}
@@ -395,7 +396,7 @@ func TestSessionWithoutBFD(t *testing.T) {
 }
 
 // Addresses that no node announces are logged once, in one line, and stay in the node status until they are announced.
-func TestUnservedIsTold(t *testing.T) {
+func TestUnservedIsReported(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		v := baseView()
 		service(v, "web", vip1, []uint16{80}, 2, "a")
@@ -407,19 +408,19 @@ func TestUnservedIsTold(t *testing.T) {
 		r := start(t, newWorld(t), &cluster{view: v, synced: true})
 		defer r.stop()
 		r.wantPlanned(t)
-		told := func() map[plan.Reason]plan.Unserved {
+		reported := func() map[plan.Reason]plan.Unserved {
 			r.world.mu.Lock()
 			defer r.world.mu.Unlock()
 			return r.nodeStatus.Unserved
 		}
-		before := told()
+		before := reported()
 		r.touch(func(v *plan.View) plan.Touched {
 			delete(v.BGPPeers, "near")
 			delete(v.BGPPeers, "far")
 			return plan.Touched{BGPPeers: map[string]struct{}{"near": {}, "far": {}}}
 		})
 		r.wantPlanned(t)
-		none := told()[plan.NoPeer]
+		none := reported()[plan.NoPeer]
 		if len(before[plan.NoPeer].Addresses) > 0 || len(none.Addresses) != 12 || !strings.Contains(none.Message, "BGPPeer") {
 			t.Fatalf("unserved is %+v without peers, and %+v with them", none, before)
 		}
@@ -428,12 +429,12 @@ func TestUnservedIsTold(t *testing.T) {
 			return plan.Touched{BGPPeers: map[string]struct{}{"near": {}, "far": {}}}
 		})
 		r.wantPlanned(t)
-		if after := told(); len(after[plan.NoPeer].Addresses) > 0 {
+		if after := reported(); len(after[plan.NoPeer].Addresses) > 0 {
 			t.Errorf("with peers again: %+v", after)
 		}
 		ten := ` count=12 addresses="[` + strings.Join(all[:10], " ") + `]"`
-		for _, text := range []string{`msg="nobody is served by addresses`, `reason=NoPeer message="` + none.Message + `"` + ten,
-			`msg="addresses that a BGPAdvertisement covers are served, or another node says why they are not" reason=Announced` + ten} {
+		for _, text := range []string{`msg="BGP addresses not serving traffic`, `reason=NoPeer message="` + none.Message + `"` + ten,
+			`msg="BGP addresses serving traffic, or reported by another node" reason=Announced` + ten} {
 			if got := strings.Count(r.log.String(), text); got != 1 {
 				t.Errorf("%d lines %q, want one:\n%s", got, text, r.log.String())
 			}
@@ -484,7 +485,7 @@ func TestRouteOutlivesSysctl(t *testing.T) {
 			t.Fatalf("routes %v, want two", before)
 		}
 		w.mu.Lock()
-		w.failSysctls = SysctlErrors{All: errInjected}
+		w.failSysctls = dataplane.SysctlErrors{All: errInjected}
 		w.mu.Unlock()
 		time.Sleep(time.Minute)
 		r.set(func(v *plan.View) {
@@ -498,7 +499,7 @@ func TestRouteOutlivesSysctl(t *testing.T) {
 			t.Errorf("routes %v, want %v", got, before)
 		}
 		w.mu.Lock()
-		w.failSysctls = SysctlErrors{}
+		w.failSysctls = dataplane.SysctlErrors{}
 		w.mu.Unlock()
 		time.Sleep(time.Minute)
 		synctest.Wait()
@@ -513,7 +514,7 @@ func TestRouteOutlivesSysctl(t *testing.T) {
 func TestRoutesWithoutSysctlsOfARP(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t)
-		w.failSysctls = SysctlErrors{ARP: errInjected}
+		w.failSysctls = dataplane.SysctlErrors{ARP: errInjected}
 		v := baseView()
 		routed, theirs, six := netip.MustParseAddr("203.0.113.9"), netip.MustParseAddr("203.0.113.10"), netip.MustParseAddr("2001:db8::4")
 		w.bgp.elsewhere = map[netip.Addr]struct{}{theirs: {}}
@@ -526,7 +527,7 @@ func TestRoutesWithoutSysctlsOfARP(t *testing.T) {
 		v.Nodes["a"] = plan.Node{Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}}
 		service(v, "six", six, []uint16{80}, 1, "a")
 		v.Slices[named("six")]["s"].Endpoints[0].Addr = netip.MustParseAddr("2001:db8:1::10")
-		want := func(r *run, reason plan.Reason, answered, told []netip.Addr) {
+		want := func(r *run, reason plan.Reason, answered, reported []netip.Addr) {
 			t.Helper()
 			time.Sleep(time.Minute)
 			synctest.Wait()
@@ -540,8 +541,8 @@ func TestRoutesWithoutSysctlsOfARP(t *testing.T) {
 			if got := slices.SortedFunc(maps.Keys(w.announced), netip.Addr.Compare); !slices.Equal(got, answered) {
 				t.Errorf("answers for %v, want %v", got, answered)
 			}
-			if !slices.Equal(prefixes, told) {
-				t.Errorf("routes %v, want %v", prefixes, told)
+			if !slices.Equal(prefixes, reported) {
+				t.Errorf("routes %v, want %v", prefixes, reported)
 			}
 			if got := w.statuses[vip1.String()].Reason; got != reason {
 				t.Errorf("status of %v: %s, want %s", vip1, got, reason)
@@ -550,7 +551,7 @@ func TestRoutesWithoutSysctlsOfARP(t *testing.T) {
 				t.Errorf("health %+v", h)
 			}
 		}
-		fail := func(wrong SysctlErrors) {
+		fail := func(wrong dataplane.SysctlErrors) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			w.failSysctls = wrong
@@ -560,10 +561,10 @@ func TestRoutesWithoutSysctlsOfARP(t *testing.T) {
 		if has(w.addrs, vip1) {
 			t.Errorf("%v is local, and the kernel answers for it", vip1)
 		}
-		fail(SysctlErrors{})
+		fail(dataplane.SysctlErrors{})
 		all := []netip.Addr{vip1, routed, theirs, six}
 		want(r, plan.Owner, []netip.Addr{vip1, six}, all)
-		fail(SysctlErrors{ARP: errInjected})
+		fail(dataplane.SysctlErrors{ARP: errInjected})
 		time.Sleep(time.Minute)
 		if len(w.announced) != 2 {
 			t.Errorf("what was answered for is not any more: %v", w.announced)
@@ -601,7 +602,7 @@ func TestFilterFailsBeforeBGPBegins(t *testing.T) {
 }
 
 // A cordoned node announces as before. ironlb-bgpd is informed at once that its process would not return.
-func TestNodeGoesIsTold(t *testing.T) {
+func TestDecommissioningIsPublished(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t)
 		v := baseView()
@@ -611,14 +612,14 @@ func TestNodeGoesIsTold(t *testing.T) {
 		r.wantPlanned(t)
 		before := r.prefixes("near")
 		for _, stopping := range []bool{true, false} {
-			told := len(w.bgp.changes)
+			reported := len(w.bgp.changes)
 			r.touch(func(v *plan.View) plan.Touched {
 				v.Nodes["a"] = plan.Node{Stopping: stopping}
 				return plan.Touched{Nodes: map[string]struct{}{"a": {}}}
 			})
 			r.wantPlanned(t)
-			got := r.changesSince(told)
-			if len(got) != 1 || got[0].NodeGoes != stopping || got[0].Whole || len(got[0].Peers)+len(got[0].Routes) > 0 {
+			got := r.changesSince(reported)
+			if len(got) != 1 || got[0].NodeDecommissioning != stopping || got[0].Full || len(got[0].Peers)+len(got[0].Routes) > 0 {
 				t.Errorf("stopping: %v, told: %+v", stopping, got)
 			}
 		}

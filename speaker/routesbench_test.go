@@ -32,12 +32,12 @@ func BenchmarkOneRoute(b *testing.B) {
 				v.Services[key] = svc
 			}
 			s, source := quickSpeaker(v)
-			told := &quickBGP{}
-			s.cfg.BGP = told
+			reported := &quickBGP{}
+			s.cfg.BGP = reported
 			s.cfg.Plan.BGP = true
 			s.planner = plan.NewPlanner(s.cfg.Plan)
-			if err := s.round(b.Context()); err != nil || told.routes < n {
-				b.Fatalf("%d routes: %v", told.routes, err)
+			if err := s.reconcile(b.Context()); err != nil || reported.routes < n {
+				b.Fatalf("%d routes: %v", reported.routes, err)
 			}
 			key := named("s7")
 			slice := source.view.Slices[key]["s"]
@@ -49,9 +49,9 @@ func BenchmarkOneRoute(b *testing.B) {
 				}
 				source.view.Slices[key]["s"] = slice
 				source.touched.Services = map[pools.ServiceKey]struct{}{key: {}}
-				told.routes = 0
-				if err := s.round(b.Context()); err != nil || told.routes != 1 {
-					b.Fatalf("%d routes: %v", told.routes, err)
+				reported.routes = 0
+				if err := s.reconcile(b.Context()); err != nil || reported.routes != 1 {
+					b.Fatalf("%d routes: %v", reported.routes, err)
 				}
 			}
 		})

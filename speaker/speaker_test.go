@@ -21,6 +21,7 @@ import (
 
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/speaker/dataplane"
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
@@ -95,17 +96,17 @@ func start(t *testing.T, w *world, c *cluster) *run { return startWith(t, w, c, 
 
 func startWith(t *testing.T, w *world, c *cluster, o plan.Options) *run {
 	t.Helper()
-	c.kick = NewKick()
+	c.trigger = NewTrigger()
 	r := &run{world: w, cluster: c, registry: prometheus.NewRegistry(), log: &logBuffer{}}
 	w.bgp.w, w.bgp.begun = w, false
-	r.detector = &worldDetector{w: w, view: func() *plan.View { return c.view }, kick: c.kick, dead: w.deadB}
+	r.detector = &worldDetector{w: w, view: func() *plan.View { return c.view }, trigger: c.trigger, dead: w.deadB}
 	config := Config{
 		Detector: r.detector, Retained: maps.Clone(w.retained),
-		NodeName: "a", Plan: o, Log: slog.New(slog.NewTextHandler(r.log, nil)), Kick: c.kick, Source: c, Node: w.node(),
+		NodeName: "a", Plan: o, Log: slog.New(slog.NewTextHandler(r.log, nil)), Trigger: c.trigger, Source: c, Node: w.node(),
 		BGP: &w.bgp, Announcer: w, MACs: w.hardware, Reporter: w, Nodes: w, Metrics: NewMetrics(r.registry),
 	}
 	if w.reach != nil {
-		w.reach.kick, config.Reach = c.kick, w.reach
+		w.reach.trigger, config.Reach = c.trigger, w.reach
 	}
 	r.speaker = New(config)
 	w.wanted = func(addr netip.Addr) bool { return has(r.speaker.desired.Local, addr) }
@@ -159,8 +160,8 @@ func (r *run) wantPlanned(t *testing.T) {
 	if !maps.Equal(r.filter, want.Filter) {
 		t.Errorf("filter %v, want %v", r.filter, want.Filter)
 	}
-	if got, err := r.inside.List(); err != nil || !got.Equal(want.Inside) {
-		t.Errorf("inside:\n%v%v, want:\n%v", got, err, want.Inside)
+	if got, err := r.inside.List(); err != nil || !got.Equal(want.ClusterInternal) {
+		t.Errorf("inside:\n%v%v, want:\n%v", got, err, want.ClusterInternal)
 	}
 	if !maps.Equal(r.ports, want.HealthPorts) || !maps.Equal(r.checks, want.Checks) {
 		t.Errorf("health ports %v, checks %v; want %v, %v", r.ports, r.checks, want.HealthPorts, want.Checks)
@@ -216,7 +217,7 @@ func TestProgramsFollowsAndForgets(t *testing.T) {
 		r := start(t, newWorld(t), &cluster{view: v, synced: true})
 		defer r.stop()
 		r.wantPlanned(t)
-		want := plan.Status{Node: "a", Interfaces: []string{"eth0"}, Announced: true, Reason: plan.Owner, Message: "answered for by node a"}
+		want := plan.Status{Node: "a", Interfaces: []string{"eth0"}, Announced: true, Reason: plan.Owner, Message: "announced by node a"}
 		if got := r.statuses[vip1.String()]; got.Node != "a" || !slices.Equal(got.Interfaces, want.Interfaces) || got.Reason != want.Reason || !got.Announced {
 			t.Errorf("status %+v, want %+v", got, want)
 		}
@@ -290,7 +291,7 @@ func TestRestoresWithinTwoSeconds(t *testing.T) {
 
 // A lost address is restored at once if the kernel reports the loss, and soon otherwise.
 func TestRestoresAddress(t *testing.T) {
-	for told, within := range map[bool]time.Duration{true: time.Millisecond, false: addressesEvery + auditEvery} {
+	for reported, within := range map[bool]time.Duration{true: time.Millisecond, false: dataplane.AddressesEvery + auditEvery} {
 		inBubble(t, func(t *testing.T) {
 			v := baseView()
 			service(v, "web", vip1, []uint16{80}, 2, "a")
@@ -300,8 +301,8 @@ func TestRestoresAddress(t *testing.T) {
 			r.world.mu.Lock()
 			delete(r.world.addrs, vip1)
 			r.world.mu.Unlock()
-			if told {
-				r.cluster.kick.Look()
+			if reported {
+				r.cluster.trigger.Resync()
 			}
 			time.Sleep(within)
 			r.wantPlanned(t)
@@ -360,7 +361,7 @@ func TestForeignObjectsAreLeftAlone(t *testing.T) {
 		if has(w.addrs, vip2) || has(addressesOf(w.filter), vip2) || !has(w.addrs, vip1) || len(w.announced) != 1 {
 			t.Errorf("addresses %v, filter %v, announced %v", w.addrs, w.filter, w.announced)
 		}
-		if h := r.speaker.Health(); h.Ready || !strings.Contains(h.Reason, "address 203.0.113.5 is given to a Service but is an address of this node") {
+		if h := r.speaker.Health(); h.Ready || !strings.Contains(h.Reason, "address 203.0.113.5 is allocated to a Service but assigned to this node") {
 			t.Errorf("health %+v", h)
 		}
 		if got := w.statuses[vip2.String()]; got.Reason != plan.DataPlaneNotReady || got.Announced {
@@ -379,12 +380,12 @@ func TestForeignObjectsAreLeftAlone(t *testing.T) {
 		if n := len(r.table(t)[key].RealServers); n != 2 {
 			t.Errorf("%d real servers two seconds after one was deleted, want 2", n)
 		}
-		if n := strings.Count(r.log.String(), "not as planned"); n != 1 {
+		if n := strings.Count(r.log.String(), "reconcile failed"); n != 1 {
 			t.Errorf("%d lines about one lasting error:\n%s", n, r.log)
 		}
 		r.stop()
 		w.restart()
-		w.bgp.told = plan.BGP{} // ironlb-bgpd has ended
+		w.bgp.published = plan.BGP{} // ironlb-bgpd has ended
 		if err := Cleanup(t.Context(), w.node(), slog.New(slog.DiscardHandler)); err != nil {
 			t.Fatal(err)
 		}
@@ -419,7 +420,7 @@ func TestKernelWithoutIPVS(t *testing.T) {
 		w.mu.Lock()
 		w.noModule = false // modprobe ip_vs
 		w.mu.Unlock()
-		time.Sleep(retryMost)
+		time.Sleep(retryMax)
 		r.wantPlanned(t)
 	})
 }
@@ -529,12 +530,12 @@ func TestMetricsByReason(t *testing.T) {
 		defer r.stop()
 		synctest.Wait()
 		want := `
-# HELP ironlb_speaker_services Services by what became of them on this node.
+# HELP ironlb_speaker_services Services by outcome on this node.
 # TYPE ironlb_speaker_services gauge
 ironlb_speaker_services{reason="NoEndpoint"} 1
 ironlb_speaker_services{reason="PortConflict"} 1
 ironlb_speaker_services{reason="Programmed"} 1
-# HELP ironlb_speaker_vips VirtualIPs by why this node answers for them or not.
+# HELP ironlb_speaker_vips VirtualIPs by reason on this node.
 # TYPE ironlb_speaker_vips gauge
 ironlb_speaker_vips{reason="NotOwner"} 1
 ironlb_speaker_vips{reason="Owner"} 1
@@ -577,7 +578,7 @@ func TestProgrammingIsMeasured(t *testing.T) {
 		r.world.mu.Lock()
 		r.slowVirtuals = 3 * time.Second
 		r.world.mu.Unlock()
-		r.speaker.cfg.Kick.look.Store(true) // so the same reconcile observes the node
+		r.speaker.cfg.Trigger.resync.Store(true) // so the same reconcile observes the node
 		r.set(func(v *plan.View) { service(v, "web", vip2, []uint16{80}, 1, "b", "a") })
 		time.Sleep(time.Minute)
 		if n, took := measured(); n != first+1 || took < 3 || took > 4 {
@@ -598,7 +599,7 @@ func TestInterfaceLost(t *testing.T) {
 			return plan.Touched{Links: map[string]struct{}{"eth0": {}}}
 		})
 		synctest.Wait()
-		if c := r.detector.word().Claims[vip1.String()]; c.State != plan.Declined {
+		if c := r.detector.state().Claims[vip1.String()]; c.State != plan.Declined {
 			t.Errorf("says %+v", c)
 		}
 		if got := r.statuses[vip1.String()]; got.Reason != plan.NoInterface || got.Announced {
@@ -639,7 +640,7 @@ func TestOneVirtualServerFails(t *testing.T) {
 		w.mu.Lock()
 		w.kernel.Fail = fail
 		w.mu.Unlock()
-		time.Sleep(retryMost)
+		time.Sleep(retryMax)
 		r.wantPlanned(t)
 	})
 }
@@ -665,7 +666,7 @@ func TestWithdrawsWhatCannotBeRestored(t *testing.T) {
 		r.world.mu.Lock()
 		r.kernel.Fail = fail
 		r.world.mu.Unlock()
-		time.Sleep(retryMost)
+		time.Sleep(retryMax)
 		r.wantPlanned(t)
 	})
 }
@@ -693,7 +694,7 @@ func TestFilterFails(t *testing.T) {
 		r.world.mu.Lock()
 		r.failFilter = nil
 		r.world.mu.Unlock()
-		time.Sleep(retryMost)
+		time.Sleep(retryMax)
 		r.wantPlanned(t)
 	})
 }
@@ -733,7 +734,7 @@ func TestDeletionFails(t *testing.T) {
 
 // A change on a node that was edited since the last observation fails, observes and succeeds, without waiting for the
 // audit.
-func TestLooksAgainAfterAnError(t *testing.T) {
+func TestResyncsAfterAnError(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		v := baseView()
 		service(v, "web", vip1, []uint16{80}, 2, "a")
@@ -778,7 +779,7 @@ func TestConvergesAfterAnyPrefix(t *testing.T) {
 					w.mu.Lock()
 					w.failAt = 0
 					w.mu.Unlock()
-					time.Sleep(2 * retryMost)
+					time.Sleep(2 * retryMax)
 					r.wantPlanned(t)
 				})
 			})

@@ -57,13 +57,13 @@ type worldBGP struct {
 	// elsewhere are the addresses that kube-proxy forwards.
 	elsewhere map[netip.Addr]struct{}
 
-	mu       sync.Mutex
-	told     plan.BGP
-	changes  []plan.BGPChange
-	at       []time.Time // of the changes
-	then     func()      // if set, called after each change with the world locked
-	sessions map[string]plan.Session
-	away     bool // not running
+	mu        sync.Mutex
+	published plan.BGP
+	changes   []plan.BGPChange
+	at        []time.Time // of the changes
+	then      func()      // if set, called after each change with the world locked
+	sessions  map[string]plan.Session
+	away      bool // not running
 }
 
 func (b *worldBGP) Set(c plan.BGPChange) {
@@ -71,19 +71,19 @@ func (b *worldBGP) Set(c plan.BGPChange) {
 	defer b.w.mu.Unlock()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if c.Whole == b.begun {
-		b.w.wrong("change %+v: whole %v, although the whole was told: %v", c, c.Whole, b.begun)
+	if c.Full == b.begun {
+		b.w.wrong("change %+v: whole %v, although the whole was told: %v", c, c.Full, b.begun)
 	}
 	b.begun = true
 	for prefix, route := range c.Routes {
-		if _, already := b.told.Routes[prefix]; len(route) > 0 && !already {
+		if _, already := b.published.Routes[prefix]; len(route) > 0 && !already {
 			b.w.checkLeads(prefix)
 		}
 	}
-	b.told.Apply(c)
-	for prefix, route := range b.told.Routes {
+	b.published.Apply(c)
+	for prefix, route := range b.published.Routes {
 		for peer := range route {
-			if !has(b.told.Peers, peer) {
+			if !has(b.published.Peers, peer) {
 				b.w.wrong("route %v is for peer %s, which there is not", prefix, peer)
 			}
 		}
@@ -103,7 +103,7 @@ func (b *worldBGP) Sessions() map[string]plan.Session {
 func (b *worldBGP) Blank() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return !b.away && len(b.told.Peers) == 0
+	return !b.away && len(b.published.Peers) == 0
 }
 
 // worldBlackholes checks that an announced aggregate has a blackhole as long as it is announced.
@@ -142,7 +142,7 @@ func (w worldBlackholes) RemoveBlackhole(prefix netip.Prefix) (bool, error) {
 	}
 	w.bgp.mu.Lock()
 	defer w.bgp.mu.Unlock()
-	if has(w.bgp.told.Routes, prefix) {
+	if has(w.bgp.published.Routes, prefix) {
 		w.wrong("the blackhole of %v is removed while it is announced", prefix)
 	}
 	_, was := w.blackholes[prefix]
@@ -175,7 +175,7 @@ func (w *world) checkLeads(prefix netip.Prefix) {
 func (w *world) checkWithdrawn(addr netip.Addr) {
 	w.bgp.mu.Lock()
 	defer w.bgp.mu.Unlock()
-	if has(w.bgp.told.Routes, netip.PrefixFrom(addr, addr.BitLen())) {
+	if has(w.bgp.published.Routes, netip.PrefixFrom(addr, addr.BitLen())) {
 		w.wrong("address %v is removed while it is routed", addr)
 	}
 }
@@ -185,11 +185,11 @@ func (r *run) wantRoutes(t *testing.T, want *plan.Desired) {
 	t.Helper()
 	r.bgp.mu.Lock()
 	defer r.bgp.mu.Unlock()
-	if r.view.Stale && !r.bgp.begun {
+	if r.view.FromSnapshot && !r.bgp.begun {
 		return // ironlb-bgpd keeps what it has
 	}
-	if !maps.Equal(r.bgp.told.Peers, want.BGP.Peers) || r.bgp.told.RouterID != want.BGP.RouterID || r.bgp.told.NodeGoes != want.BGP.NodeGoes {
-		t.Errorf("peers %v, want %v", r.bgp.told, want.BGP)
+	if !maps.Equal(r.bgp.published.Peers, want.BGP.Peers) || r.bgp.published.RouterID != want.BGP.RouterID || r.bgp.published.NodeDecommissioning != want.BGP.NodeDecommissioning {
+		t.Errorf("peers %v, want %v", r.bgp.published, want.BGP)
 	}
 	sinks := map[netip.Prefix]struct{}{}
 	for prefix := range want.BGP.Routes {
@@ -200,8 +200,8 @@ func (r *run) wantRoutes(t *testing.T, want *plan.Desired) {
 	if !maps.Equal(r.blackholes, sinks) {
 		t.Errorf("blackholes %v, want %v", r.blackholes, sinks)
 	}
-	if !maps.EqualFunc(r.bgp.told.Routes, want.BGP.Routes, func(a, b plan.Route) bool { return maps.Equal(a, b) }) {
-		t.Errorf("routes %v, want %v", r.bgp.told.Routes, want.BGP.Routes)
+	if !maps.EqualFunc(r.bgp.published.Routes, want.BGP.Routes, func(a, b plan.Route) bool { return maps.Equal(a, b) }) {
+		t.Errorf("routes %v, want %v", r.bgp.published.Routes, want.BGP.Routes)
 	}
 }
 
@@ -210,7 +210,7 @@ func (r *run) prefixes(peer string) map[netip.Prefix]plan.Attributes {
 	r.bgp.mu.Lock()
 	defer r.bgp.mu.Unlock()
 	out := map[netip.Prefix]plan.Attributes{}
-	for prefix, route := range r.bgp.told.Routes {
+	for prefix, route := range r.bgp.published.Routes {
 		if a, told := route[peer]; told {
 			out[prefix] = a
 		}
@@ -237,4 +237,32 @@ func local(v *plan.View, name string, nodes ...string) plan.Touched {
 	}
 	v.Slices[key] = map[string]plan.Slice{"s": slice}
 	return plan.Touched{Services: map[pools.ServiceKey]struct{}{key: {}}}
+}
+
+// metric returns the value of a metric with these label names and values, in pairs; 0 if there is none.
+func (r *run) metric(t *testing.T, name string, labels ...string) float64 {
+	t.Helper()
+	families, err := r.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		if family.GetName() != name {
+			continue
+		}
+		for _, m := range family.GetMetric() {
+			have := map[string]string{}
+			for _, l := range m.GetLabel() {
+				have[l.GetName()] = l.GetValue()
+			}
+			same := true
+			for i := 0; i < len(labels); i += 2 {
+				same = same && have[labels[i]] == labels[i+1]
+			}
+			if same {
+				return m.GetGauge().GetValue() + m.GetCounter().GetValue()
+			}
+		}
+	}
+	return 0
 }

@@ -12,23 +12,23 @@ import (
 
 // worldDetector receives node b. While alive, b owns every VirtualIP that lists it first, unless a test overrides that.
 type worldDetector struct {
-	w    *world
-	view func() *plan.View
-	kick *Kick
+	w       *world
+	view    func() *plan.View
+	trigger *Trigger
 
-	mu       sync.Mutex
-	dead     bool // b
-	observer bool // this node
-	begins   bool // b observes
-	deaf     bool // b receives nothing from this node; c exists then and does
-	override map[string]plan.Claim
-	last     plan.Members
-	words    []plan.Word
-	segments []string
-	peers    map[string][]netip.Addr
-	retained time.Duration
-	settled  int
-	onPeers  func() // called by SetPeers, in the middle of a reconcile
+	mu         sync.Mutex
+	dead       bool // b
+	observer   bool // this node
+	begins     bool // b observes
+	asymmetric bool // b receives nothing from this node; c exists then and does
+	override   map[string]plan.Claim
+	last       plan.Members
+	states     []plan.LocalState
+	segments   []string
+	peers      map[string][]netip.Addr
+	retained   time.Duration
+	settled    int
+	onPeers    func() // called by SetPeers, in the middle of a reconcile
 }
 
 func (d *worldDetector) Observe() (plan.Members, map[string]struct{}, map[plan.VIPID]struct{}) {
@@ -39,8 +39,8 @@ func (d *worldDetector) Observe() (plan.Members, map[string]struct{}, map[plan.V
 		m.On["eth0"] = struct{}{}
 	}
 	others := map[string]plan.Member{}
-	if d.deaf {
-		m.Deaf = map[string]struct{}{"eth0": {}}
+	if d.asymmetric {
+		m.Asymmetric = map[string]struct{}{"eth0": {}}
 		others["c"] = plan.Member{Alive: true, Synced: true, On: map[string]struct{}{"eth0": {}}}
 	}
 	for name, vip := range d.view().VIPs {
@@ -60,7 +60,7 @@ func (d *worldDetector) Observe() (plan.Members, map[string]struct{}, map[plan.V
 			}
 		}
 	}
-	if before.Alive != m.Alive || before.Observer != m.Observer || len(before.Deaf) != len(m.Deaf) {
+	if before.Alive != m.Alive || before.Observer != m.Observer || len(before.Asymmetric) != len(m.Asymmetric) {
 		nodes["b"] = struct{}{}
 	}
 	if d.last.Observer != d.observer {
@@ -71,11 +71,11 @@ func (d *worldDetector) Observe() (plan.Members, map[string]struct{}, map[plan.V
 	return d.last, nodes, claims
 }
 
-func (d *worldDetector) Say(w plan.Word) {
+func (d *worldDetector) Publish(w plan.LocalState) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.words = append(d.words, w)
-	d.w.checkWord(w)
+	d.states = append(d.states, w)
+	d.w.checkState(w)
 }
 
 func (d *worldDetector) Retain(lifetime time.Duration) {
@@ -110,21 +110,21 @@ func (d *worldDetector) set(change func(*worldDetector)) {
 	d.mu.Lock()
 	change(d)
 	d.mu.Unlock()
-	d.kick.Now()
+	d.trigger.Now()
 }
 
-// word returns the last published state.
-func (d *worldDetector) word() plan.Word {
+// state returns the last published state.
+func (d *worldDetector) state() plan.LocalState {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if len(d.words) == 0 {
-		return plan.Word{}
+	if len(d.states) == 0 {
+		return plan.LocalState{}
 	}
-	return d.words[len(d.words)-1]
+	return d.states[len(d.states)-1]
 }
 
-// checkWord checks that every announced address is claimed and every claimed address is forwarded.
-func (w *world) checkWord(word plan.Word) {
+// checkState checks that every announced address is claimed and every claimed address is forwarded.
+func (w *world) checkState(word plan.LocalState) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for addr, ann := range w.announced {

@@ -15,6 +15,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/ipvs/ipvstest"
 	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/speaker/dataplane"
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
@@ -42,6 +43,7 @@ type world struct {
 	slow       time.Duration // duration of such a list
 	virtuals   int           // lists of virtual servers alone
 	counts     bool          // the kernel counts them, too
+	complains  bool          // the next Apply returns an error although it completes
 	// slowVirtuals is the duration of a list of virtual servers alone.
 	slowVirtuals time.Duration
 	noModule     bool
@@ -50,7 +52,7 @@ type world struct {
 	// failFilter is the error of each filter change.
 	failFilter error
 	// failSysctls are the errors of the sysctls.
-	failSysctls SysctlErrors
+	failSysctls dataplane.SysctlErrors
 	// refuse are the elements that the kernel rejects.
 	refuse map[ipvs.Element]bool
 	// wanted reports whether a Service has the address, according to the speaker's plan.
@@ -71,23 +73,23 @@ type world struct {
 	chance int
 	dice   *rand.Rand
 
-	inside    *ipvstest.Kernel
-	pods      ipvs.PodSources
-	cleaned   []ipvs.Key    // by conntrack
-	cleanings []time.Time   // when each ended
-	slowClean time.Duration // duration of each cleanup
-	entries   int           // deleted by each cleanup
-	ports     map[pools.ServiceKey]plan.HealthPort
-	failPorts map[pools.ServiceKey]error
-	checks    map[plan.Check]struct{}
-	ipv6      bool // the IPv6 sysctls are set
-	reports   int
-	tells     int // calls of the announcer
-	deadB     bool
-	conflicts map[netip.Addr]plan.Conflict
-	bgp       worldBGP
-	reach     *worldReach // nil for none
-	probing   bool        // addresses to be probed are not announced yet
+	inside        *ipvstest.Kernel
+	pods          ipvs.PodSources
+	cleaned       []ipvs.Key    // by conntrack
+	cleanings     []time.Time   // when each ended
+	slowClean     time.Duration // duration of each cleanup
+	entries       int           // deleted by each cleanup
+	ports         map[pools.ServiceKey]plan.HealthPort
+	failPorts     map[pools.ServiceKey]error
+	checks        map[plan.Check]struct{}
+	ipv6          bool // the IPv6 sysctls are set
+	reports       int
+	announcements int // calls of the announcer
+	deadB         bool
+	conflicts     map[netip.Addr]plan.Conflict
+	bgp           worldBGP
+	reach         *worldReach // nil for none
+	probing       bool        // addresses to be probed are not announced yet
 }
 
 var errInjected = errors.New("injected")
@@ -157,12 +159,15 @@ func (w *world) change(what string) error {
 }
 
 func (w *world) node() Node {
-	var servers VirtualServers = worldIPVS{w}
+	var servers dataplane.VirtualServers = worldIPVS{w}
 	if w.counts {
 		servers = worldCounting{worldIPVS{w}}
 	}
-	return Node{VirtualServers: servers, Filter: worldFilter{w}, Addresses: worldAddresses{w}, Retainer: worldRetainer{w}, Blackholes: worldBlackholes{w}, Sysctls: worldSysctls{w},
-		Inside: worldInside{w}, Conntrack: worldConntrack{w}, HealthPorts: worldPorts{w}, Checks: worldChecks{w}}
+	return Node{
+		Drivers: dataplane.Drivers{VirtualServers: servers, Filter: worldFilter{w}, Addresses: worldAddresses{w}, Sysctls: worldSysctls{w},
+			ClusterInternal: worldInside{w}, Conntrack: worldConntrack{w}, HealthPorts: worldPorts{w}, Checks: worldChecks{w}},
+		Retainer: worldRetainer{w}, Blackholes: worldBlackholes{w},
+	}
 }
 
 // loseFilter deletes the filter as another program might.
@@ -205,7 +210,12 @@ func (i worldIPVS) Virtuals() (map[ipvs.Key]ipvs.Settings, error) {
 func (i worldIPVS) Apply(ops []ipvs.Op) ([]ipvs.Op, error) {
 	i.w.mu.Lock()
 	defer i.w.mu.Unlock()
-	return i.w.kernel.Apply(ops)
+	done, err := i.w.kernel.Apply(ops)
+	if i.w.complains {
+		i.w.complains = false
+		err = errors.Join(err, errInjected)
+	}
+	return done, err
 }
 
 // worldCounting is an IPVS that counts its entries.
@@ -377,7 +387,7 @@ func (a worldAddresses) Remove(addr netip.Addr) (bool, error) {
 
 type worldSysctls struct{ w *world }
 
-func (s worldSysctls) Apply(ipv6 bool) ([]string, SysctlErrors) {
+func (s worldSysctls) Apply(ipv6 bool) ([]string, dataplane.SysctlErrors) {
 	s.w.mu.Lock()
 	defer s.w.mu.Unlock()
 	s.w.ipv6 = ipv6
@@ -403,7 +413,7 @@ func (w *world) Announce(want map[netip.Addr]plan.Announcement) (map[netip.Addr]
 		}
 	}
 	w.announced = maps.Clone(want)
-	w.tells++
+	w.announcements++
 	return held, nil
 }
 
@@ -446,7 +456,7 @@ type cluster struct {
 	touched plan.Touched
 	pending []func(*plan.View) plan.Touched
 	synced  bool
-	kick    *Kick
+	trigger *Trigger
 }
 
 func (c *cluster) Observe() (*plan.View, plan.Touched, bool) {
@@ -467,7 +477,7 @@ func (c *cluster) touch(change func(*plan.View) plan.Touched) {
 	c.mu.Lock()
 	c.pending = append(c.pending, change)
 	c.mu.Unlock()
-	c.kick.Now()
+	c.trigger.Now()
 }
 
 // fold makes the pending changes.
@@ -500,4 +510,31 @@ func (c *cluster) set(change func(*plan.View)) {
 		change(v)
 		return plan.Touched{All: true}
 	})
+}
+
+// isServed reports whether a filter accepts packets to a virtual server.
+func isServed(f ipvs.Filter, key ipvs.Key) bool {
+	return has(f, ipvs.Element{Set: ipvs.Served, Key: key})
+}
+
+// serving returns the real servers that take packets.
+func serving(vs ipvs.VirtualServer) []netip.AddrPort {
+	var out []netip.AddrPort
+	for addr, real := range vs.RealServers {
+		if real.Weight > 0 {
+			out = append(out, addr)
+		}
+	}
+	return out
+}
+
+// addressesOf returns the virtual addresses in a filter.
+func addressesOf(f ipvs.Filter) map[netip.Addr]struct{} {
+	out := map[netip.Addr]struct{}{}
+	for e := range f {
+		if e.Set == ipvs.Addresses {
+			out[e.Key.Addr] = struct{}{}
+		}
+	}
+	return out
 }

@@ -18,10 +18,10 @@ type Move struct {
 func NextMove(units []Unit, lists []List, nodes []Node) (Move, bool) {
 	ranks := make(map[string]rank, len(nodes))
 	led := map[string]int{}
-	leaving := map[string]bool{}
+	draining := map[string]bool{}
 	for _, n := range nodes {
 		ranks[n.Name] = rankOf(n)
-		leaving[n.Name] = n.Cordoned
+		draining[n.Name] = n.Cordoned
 	}
 	first := make(map[string]string, len(lists))
 	for _, l := range lists {
@@ -43,11 +43,11 @@ func NextMove(units []Unit, lists []List, nodes []Node) (Move, bool) {
 		if from == "" || u.Holder != from || len(u.Previous) == 0 || u.Previous[0] != from {
 			continue
 		}
-		leaves := leaving[from]
-		if !leaves && (!u.Movable || len(u.Refused) > 0 || u.Weights == nil && led[from]-idle < 2) {
+		drains := draining[from]
+		if !drains && (!u.Movable || len(u.Refused) > 0 || u.Weights == nil && led[from]-idle < 2) {
 			continue
 		}
-		if s := u.step(from, leaves, led, ranks); s != nil && (best == nil || s.compare(best) < 0) {
+		if s := u.step(from, drains, led, ranks); s != nil && (best == nil || s.compare(best) < 0) {
 			best = s
 		}
 	}
@@ -60,15 +60,15 @@ func NextMove(units []Unit, lists []List, nodes []Node) (Move, bool) {
 // step is a move and its gain.
 type step struct {
 	Move
-	leaves       bool
+	drains       bool
 	refused      int // nodes
 	weight, load int
 }
 
 // compare orders moves, the best first.
 func (s *step) compare(t *step) int {
-	if s.leaves != t.leaves {
-		if s.leaves {
+	if s.drains != t.drains {
+		if s.drains {
 			return -1
 		}
 		return 1
@@ -77,12 +77,12 @@ func (s *step) compare(t *step) int {
 }
 
 // step returns the best move of the unit, nil if none gains anything.
-func (u *Unit) step(from string, leaves bool, led map[string]int, ranks map[string]rank) *step {
+func (u *Unit) step(from string, drains bool, led map[string]int, ranks map[string]rank) *step {
 	to := ""
 	for _, n := range u.Eligible {
 		r, known := ranks[n]
 		if n == from || !known || r != fit || u.Refused[n] || u.Reached != nil && !u.Reached[n] ||
-			!leaves && u.Takers != nil && !u.Takers[n] {
+			!drains && u.Targets != nil && !u.Targets[n] {
 			continue
 		}
 		if to == "" || cmp.Or(u.prefer(n, to), cmp.Compare(led[n], led[to]), u.byHash(n, to)) < 0 {
@@ -92,8 +92,8 @@ func (u *Unit) step(from string, leaves bool, led map[string]int, ranks map[stri
 	if to == "" {
 		return nil
 	}
-	s := &step{Move{u.Name, from, to, Rebalanced}, leaves, len(u.Refused), u.weight(to) - u.weight(from), led[from] - led[to]}
-	if leaves {
+	s := &step{Move{u.Name, from, to, Rebalanced}, drains, len(u.Refused), u.weight(to) - u.weight(from), led[from] - led[to]}
+	if drains {
 		s.Reason = Drained
 		return s
 	}

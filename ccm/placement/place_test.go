@@ -113,7 +113,7 @@ func (w *world) check(l List, before []string) {
 			t.Errorf("%s: %v, though %s holds", l.Unit, l.Nodes, holder)
 		}
 	} else if fits > 0 && (!w.ready[first] || w.cordoned[first]) || ready > 0 && !w.ready[first] {
-		t.Errorf("%s: nobody holds, and %v is led by a node that is not ready, or cordoned", l.Unit, l.Nodes)
+		t.Errorf("%s: without a holder, and %v is led by a node that is not ready, or cordoned", l.Unit, l.Nodes)
 	}
 	// Without a holder the first fit node of the old list leads.
 	i := slices.IndexFunc(before, func(n string) bool { return may[n] && w.ready[n] && !w.cordoned[n] })

@@ -1,4 +1,4 @@
-// Package placement decides which nodes may answer for each address, and in which order.
+// Package placement decides which nodes may announce each address, and in which order.
 //
 // It is pure. The rules, in order of precedence:
 //
@@ -7,7 +7,7 @@
 //  2. Without a holder, the first ready node of the list leads; the nodes before it move to the end.
 //  3. A new address goes to the node with the greatest preference weight, then to the one that leads the fewest units.
 //     A stable hash breaks ties.
-//  4. The second place of each list is chosen so that the addresses of a dead node spread over all the others, the
+//  4. The second node of each list is chosen so that the addresses of a dead node spread over all the others, the
 //     least loaded ones first.
 //  5. An address moves deliberately only on request, one at a time: see [NextMove].
 //
@@ -32,20 +32,20 @@ type Node struct {
 // Unit is one set of addresses that move together.
 type Unit struct {
 	Name string
-	// Eligible names the nodes that may answer.
+	// Eligible names the nodes that may announce the unit.
 	Eligible []string
 	// Weights are the preferences by node, greater than 0. Nil: all nodes are equal.
 	Weights Weights
 	// Previous is the previous list, empty for a new unit.
 	Previous []string
-	// Holder is the node that answers now, empty if unknown.
+	// Holder is the node that announces the unit now, empty if unknown.
 	Holder string
 	// Lead, if eligible, is put first although another node may hold: the unit is being moved, for the reason Why.
 	Lead string
 	Why  Reason
 	// Movable units may be moved by [NextMove] to Takers (nil: all nodes), but not to Refused.
-	Movable         bool
-	Takers, Refused map[string]bool
+	Movable          bool
+	Targets, Refused map[string]bool
 	// Reached are the nodes that the holder can hand over to. Nil: all nodes.
 	Reached map[string]bool
 }
@@ -62,9 +62,9 @@ const (
 	Unchanged Reason = "Unchanged"
 	// Created: the unit is new.
 	Created Reason = "Created"
-	// NoEligibleNode: no node may answer any more.
+	// NoEligibleNode: no node may announce the unit any more.
 	NoEligibleNode Reason = "NoEligibleNode"
-	// OwnerNotEligible: the first node may no longer answer.
+	// OwnerNotEligible: the first node may no longer announce the unit.
 	OwnerNotEligible Reason = "OwnerNotEligible"
 	// HolderLeads: the speakers elected another node than the first, and it leads now.
 	HolderLeads Reason = "HolderLeads"
@@ -85,7 +85,7 @@ const (
 // List is the decision for one unit.
 type List struct {
 	Unit string
-	// Nodes in order of preference. Empty: no node may answer.
+	// Nodes in order of preference. Empty: no node is eligible.
 	Nodes  []string
 	Reason Reason
 }
@@ -182,7 +182,7 @@ func rankOf(n Node) rank {
 	return fit
 }
 
-// keep carries the previous list over without the nodes that may no longer answer, and puts the proper leader first.
+// keep carries the previous list over without the nodes that are no longer eligible, and puts the proper leader first.
 func (e *entry) keep(ranks map[string]rank) {
 	e.nodes = slices.Clip(e.unit.Previous)
 	if !e.good {
@@ -205,13 +205,13 @@ func (e *entry) keep(ranks map[string]rank) {
 	case len(e.nodes) > 0:
 		best := slices.MinFunc(e.nodes, func(a, b string) int { return cmp.Compare(ranks[a], ranks[b]) }) // the first of equals
 		if ranks[best] < ranks[e.nodes[0]] {
-			e.rotate(slices.Index(e.nodes, best), reasonAgainst(ranks[e.nodes[0]]))
+			e.rotate(slices.Index(e.nodes, best), demotionReason(ranks[e.nodes[0]]))
 		}
 	}
 }
 
-// reasonAgainst returns why a node that is not a known holder does not lead.
-func reasonAgainst(r rank) Reason {
+// demotionReason returns why a node that is not a known holder does not lead.
+func demotionReason(r rank) Reason {
 	if r == cordoned {
 		return OwnerCordoned
 	}
@@ -254,7 +254,7 @@ func (e *entry) lead(led map[string]int, ranks map[string]rank) {
 			return
 		}
 		led[e.nodes[0]]--
-		e.first(best, reasonAgainst(ranks[e.nodes[0]]))
+		e.first(best, demotionReason(ranks[e.nodes[0]]))
 	} else {
 		e.nodes = []string{best}
 	}

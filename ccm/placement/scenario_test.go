@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write what came out to testdata")
+var update = flag.Bool("update", false, "write the actual results to testdata")
 
 // world is a cluster that a scenario changes. After each command every unit is placed, then the speakers act,
 // repeatedly until nothing changes.

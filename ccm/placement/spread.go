@@ -6,16 +6,16 @@ import (
 	"slices"
 )
 
-// slack is the additional imbalance among the heirs of a node that is tolerated before a list is rewritten only for
-// that. Without it each new address would rewrite lists of many others.
+// slack is the additional imbalance among the successors of a node that is tolerated before a list is rewritten only
+// for that. Without it each new address would rewrite lists of many others.
 const slack = 2
 
-// group is the units with the same first node and the same heirs: the best nodes to follow it.
+// group is the units with the same first node and the same successors: the best nodes to follow it.
 type group struct {
-	heirs   []string // sorted
-	entries []*entry
-	load    map[string]int // the number of units that each node would lead
-	allowed int            // maximum difference of load among the heirs
+	successors []string // sorted
+	entries    []*entry
+	load       map[string]int // the number of units that each node would lead
+	allowed    int            // maximum difference of load among the successors
 }
 
 // spread completes the lists after their first node.
@@ -37,7 +37,7 @@ func spread(entries []*entry, led map[string]int, ranks map[string]rank, allowed
 		}
 		g := byOwner[owner][k]
 		if g == nil {
-			g = &group{heirs: e.heirs(ranks), allowed: allowed}
+			g = &group{successors: e.successors(ranks), allowed: allowed}
 			byOwner[owner][k] = g
 			groups[owner] = append(groups[owner], g)
 		}
@@ -69,60 +69,60 @@ func (e *entry) complete(ranks map[string]rank) {
 	})
 }
 
-// heirs returns the fit nodes of the greatest weight that could follow the first.
-func (e *entry) heirs(ranks map[string]rank) []string {
-	var heirs []string
+// successors returns the fit nodes of the greatest weight that could follow the first.
+func (e *entry) successors(ranks map[string]rank) []string {
+	var successors []string
 	for _, n := range e.eligible.names {
 		if n == e.nodes[0] || ranks[n] != fit {
 			continue
 		}
-		if len(heirs) > 0 {
-			switch c := e.unit.prefer(n, heirs[0]); {
+		if len(successors) > 0 {
+			switch c := e.unit.prefer(n, successors[0]); {
 			case c > 0:
 				continue
 			case c < 0:
-				heirs = heirs[:0]
+				successors = successors[:0]
 			}
 		}
-		heirs = append(heirs, n)
+		successors = append(successors, n)
 	}
-	return heirs
+	return successors
 }
 
-// spread promotes few nodes to the second place, so that the loads of the heirs differ by at most allowed.
+// spread promotes few nodes to the second rank, so that the loads of the successors differ by at most allowed.
 func (g *group) spread(ranks map[string]rank) {
-	if len(g.heirs) == 0 {
+	if len(g.successors) == 0 {
 		return
 	}
-	of := map[string][]*entry{} // by heir
-	give := func(e *entry, heir string) {
-		of[heir] = append(of[heir], e)
-		g.load[heir]++
+	of := map[string][]*entry{} // by successor
+	give := func(e *entry, successor string) {
+		of[successor] = append(of[successor], e)
+		g.load[successor]++
 	}
 	var free []*entry
 	for _, e := range g.entries {
-		heir, clean := e.heir(ranks)
-		if _, ok := slices.BinarySearch(g.heirs, heir); ok && clean && !e.changed() {
-			give(e, heir)
+		successor, clean := e.successor(ranks)
+		if _, ok := slices.BinarySearch(g.successors, successor); ok && clean && !e.changed() {
+			give(e, successor)
 			continue
 		}
 		free = append(free, e)
 	}
 	for _, e := range free { // their lists are rewritten anyway
 		least := g.least(e)
-		heir, clean := e.heir(ranks)
-		if _, ok := slices.BinarySearch(g.heirs, heir); !ok || g.load[heir] > g.load[least] {
-			heir, clean = least, false
+		successor, clean := e.successor(ranks)
+		if _, ok := slices.BinarySearch(g.successors, successor); !ok || g.load[successor] > g.load[least] {
+			successor, clean = least, false
 		}
 		if !clean {
-			e.promote(heir)
+			e.promote(successor)
 		}
-		give(e, heir)
+		give(e, successor)
 	}
 	for {
 		least := g.least(nil)
 		most := ""
-		for _, n := range g.heirs {
+		for _, n := range g.successors {
 			if len(of[n]) > 0 && (most == "" || g.load[n] > g.load[most]) {
 				most = n
 			}
@@ -139,9 +139,9 @@ func (g *group) spread(ranks map[string]rank) {
 	}
 }
 
-// least returns the heir with the least load; a tie is broken by the hash of the entry, or by name.
+// least returns the successor with the least load; a tie is broken by the hash of the entry, or by name.
 func (g *group) least(e *entry) string {
-	return slices.MinFunc(g.heirs, func(a, b string) int {
+	return slices.MinFunc(g.successors, func(a, b string) int {
 		if c := cmp.Compare(g.load[a], g.load[b]); c != 0 || e == nil {
 			return c
 		}
@@ -149,8 +149,8 @@ func (g *group) least(e *entry) string {
 	})
 }
 
-// heir returns the first fit node after the first. clean: no cordoned node precedes it, which would take over.
-func (e *entry) heir(ranks map[string]rank) (node string, clean bool) {
+// successor returns the first fit node after the first. clean: no cordoned node precedes it, which would take over.
+func (e *entry) successor(ranks map[string]rank) (node string, clean bool) {
 	clean = true
 	for _, n := range e.nodes[1:] {
 		switch ranks[n] {
@@ -163,7 +163,7 @@ func (e *entry) heir(ranks map[string]rank) (node string, clean bool) {
 	return "", false
 }
 
-// promote moves the node to the second place.
+// promote moves the node to the second rank.
 func (e *entry) promote(node string) {
 	i := slices.Index(e.nodes, node)
 	e.nodes = slices.Insert(slices.Delete(slices.Clone(e.nodes), i, i+1), 1, node)

@@ -50,8 +50,8 @@ func why(s bfd.Status) string {
 	case s.Reason == bfd.PeerAdminDown:
 		return "the peer ended the session on purpose"
 	}
-	if s.Heard {
-		return "it has not been up yet: packets of the peer arrive, and they do not say that it hears this node"
+	if s.Received {
+		return "it has not been up yet: packets of the peer arrive, but report that it does not receive this node"
 	}
 	return "it has not been up yet: no BFD packet of the peer has arrived"
 }

@@ -9,15 +9,15 @@ import (
 	"github.com/ironlb/ironlb/test/lab/router"
 )
 
-// TestTerminatedAsNodeGoes: when the node is decommissioned, the router gets GRACEFUL_SHUTDOWN also with graceful
+// TestTerminatedWhileDecommissioning: when the node is decommissioned, the router gets GRACEFUL_SHUTDOWN also with graceful
 // restart, and two seconds later has no route any more.
-func TestTerminatedAsNodeGoes(t *testing.T) {
+func TestTerminatedWhileDecommissioning(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, kind string) {
 		r := newRig(t, kind, true)
 		s := r.speaker()
 		c := wanted(true, true)
-		c.NodeGoes = true
+		c.NodeDecommissioning = true
 		s.Set(c)
 		r.session(s, "established", established)
 		r.settled(true)

@@ -57,7 +57,7 @@ func command() *cobra.Command {
 It waits for the speaker on a unix socket and does what that wants: sessions, routes, BFD. When the speaker ends, all of that stays for the
 time of --hold. GoBGP runs in a child for each peer, which is started again when it ends.
 
-SIGTERM ends it. Peers with graceful restart are not told, and keep the routes until it is back or their time is up. The others get their
+SIGTERM ends it. Peers with graceful restart get no message and keep the routes until it is back or their time is up. The others get their
 routes with the community GRACEFUL_SHUTDOWN (RFC 8326), and two seconds later they are withdrawn.`,
 		Version:       version.String(),
 		Args:          cobra.NoArgs,
@@ -72,7 +72,7 @@ routes with the community GRACEFUL_SHUTDOWN (RFC 8326), and two seconds later th
 				return err
 			}
 			if os.Getenv("GOGC") == "" {
-				bfd.CollectRarely(quietHeap)
+				bfd.CollectRarely(idleHeap)
 			}
 			return run(cmd.Context(), o, log)
 		},
@@ -101,7 +101,7 @@ func healthyCommand(o *options) *cobra.Command {
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), limit)
 			defer cancel()
-			h, err := bgp.AskHealth(ctx, o.socket)
+			h, err := bgp.QueryHealth(ctx, o.socket)
 			if err == nil && ready && h.Problem != "" {
 				err = errors.New(h.Problem)
 			}

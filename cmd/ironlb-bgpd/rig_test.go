@@ -145,16 +145,16 @@ func (r *rig) start() {
 // speaker is the speaker's BGP client.
 type speaker struct {
 	*bgp.Client
-	kick chan struct{}
-	stop func()
+	trigger chan struct{}
+	stop    func()
 }
 
 func (r *rig) speaker() *speaker {
 	r.t.Helper()
-	s := &speaker{kick: make(chan struct{}, 1)}
-	s.Client = bgp.NewClient(bgp.ClientOptions{Socket: r.socket, Log: slog.New(slog.NewTextHandler(r.t.Output(), nil)), Kick: func() {
+	s := &speaker{trigger: make(chan struct{}, 1)}
+	s.Client = bgp.NewClient(bgp.ClientOptions{Socket: r.socket, Log: slog.New(slog.NewTextHandler(r.t.Output(), nil)), Wake: func() {
 		select {
-		case s.kick <- struct{}{}:
+		case s.trigger <- struct{}{}:
 		default:
 		}
 	}})
@@ -184,7 +184,7 @@ func wanted(gracefulRestart, withBFD bool) plan.BGPChange {
 	if withBFD {
 		p.BFD = timers
 	}
-	c := plan.BGPChange{Whole: true, RouterID: addr("192.0.2.1"), Peers: map[string]*plan.Peer{"tor": &p}, Routes: map[netip.Prefix]plan.Route{}}
+	c := plan.BGPChange{Full: true, RouterID: addr("192.0.2.1"), Peers: map[string]*plan.Peer{"tor": &p}, Routes: map[netip.Prefix]plan.Route{}}
 	for _, vip := range vips {
 		c.Routes[vip] = plan.Route{"tor": {Communities: plan.NewCommunitySet(65001<<16 | 1)}}
 	}
@@ -205,7 +205,7 @@ func (r *rig) sessionOf(s *speaker, peer, what string, is func(plan.Session) boo
 			return now
 		}
 		select {
-		case <-s.kick:
+		case <-s.trigger:
 		case <-r.ctx.Done():
 			r.t.Fatalf("%s: the session is %+v", what, s.Sessions())
 		}

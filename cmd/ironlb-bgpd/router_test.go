@@ -38,7 +38,7 @@ func TestSpeakerRestarts(t *testing.T) {
 		mine := r.session(next, "established for the next speaker", established)
 		next.Set(wanted(true, true))
 		change := wanted(true, true)
-		change.Whole = false
+		change.Full = false
 		change.Routes[prefix("203.0.113.3/32")] = change.Routes[vips[0]]
 		next.Set(change)
 		again := r.session(next, "a third route", func(s plan.Session) bool { return s.Prefixes == 3 })

@@ -20,9 +20,9 @@ import (
 	"github.com/ironlb/ironlb/speaker/bgp"
 )
 
-// quietHeap is the memory that the parent may use before a garbage collection: BFD must not wait for the collector.
+// idleHeap is the memory that the parent may use before a garbage collection: BFD must not wait for the collector.
 // With 10,000 prefixes it needs about 20 MB.
-const quietHeap = 96 << 20
+const idleHeap = 96 << 20
 
 // run runs the parent. It returns after a shutdown when ctx ends, or when a part of it fails permanently.
 func run(ctx context.Context, o options, log *slog.Logger) error {

@@ -18,12 +18,12 @@ func TestSocketRefused(t *testing.T) {
 	if err := errors.Join(os.Mkdir(open, 0o755), os.Chmod(open, 0o755), os.WriteFile(file, []byte("kept"), 0o644)); err != nil {
 		t.Fatal(err)
 	}
-	for socket, says := range map[string]string{file: "no socket", filepath.Join(open, "bgpd.sock"): "such as file", "bgpd.sock": "absolute path"} {
+	for socket, message := range map[string]string{file: "no socket", filepath.Join(open, "bgpd.sock"): "such as file", "bgpd.sock": "absolute path"} {
 		cmd := command()
 		cmd.SetArgs([]string{"--socket", socket})
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // an accepted one runs until then
-		if err := cmd.ExecuteContext(ctx); err == nil || !strings.Contains(err.Error(), "--socket is ") || !strings.Contains(err.Error(), says) {
-			t.Errorf("the program with --socket %s: %v, want an error with %q", socket, err, says)
+		if err := cmd.ExecuteContext(ctx); err == nil || !strings.Contains(err.Error(), "--socket is ") || !strings.Contains(err.Error(), message) {
+			t.Errorf("the program with --socket %s: %v, want an error with %q", socket, err, message)
 		}
 		cancel()
 	}

@@ -60,7 +60,7 @@ func TestWhyBFDIsNotUp(t *testing.T) {
 		why     string
 	}{
 		{"a TTL too low", router.BFDTimers{Interval: timers.Receive, Multiplier: int(timers.Multiplier)}, 254,
-			"packets of the peer arrive with a TTL of 64, and 254 is the least: let minimumTtl be 64, if it is that far away"},
+			"packets of the peer arrive with TTL 64, minimum 254: set minimumTtl to 64 if the peer is that many hops away"},
 		{"no BFD", router.BFDTimers{}, 0, "it has not been up yet: no BFD packet of the peer has arrived"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

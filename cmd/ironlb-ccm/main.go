@@ -1,5 +1,5 @@
 // Command ironlb-ccm is IronLB's cloud-controller-manager: it assigns addresses to Services of type LoadBalancer and
-// decides which nodes answer for them.
+// decides which nodes announce them.
 package main
 
 import (
@@ -31,8 +31,8 @@ import (
 	"github.com/ironlb/ironlb/cmd/internal/version"
 )
 
-const long = `ironlb-ccm gives Services of type LoadBalancer their addresses out of IPAddressPools, and decides for each address which
-nodes may answer for it and in which order (VirtualIP objects; the speakers on the nodes do the rest).
+const long = `ironlb-ccm assigns addresses of IPAddressPools to Services of type LoadBalancer, and decides for each address which
+nodes may announce it and in which order. The speakers on the nodes carry out the decision (VirtualIP objects).
 
 In a Pod it needs no flag. Run two replicas: they elect a leader by a Lease. Outside a Pod give --kubeconfig.`
 
@@ -42,7 +42,7 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	leave := func() {}
+	shutdown := func() {}
 	settings := ccm.DefaultSettings()
 	cmd, err := command(ctx, &settings, func(c *config.CompletedConfig) cloudprovider.Interface {
 		cloud := newCloud(c, settings)
@@ -51,7 +51,7 @@ func main() {
 				fatal(err)
 			}
 		}
-		leave = cloud.Leave
+		shutdown = cloud.Shutdown
 		return cloud
 	})
 	if err != nil {
@@ -59,7 +59,7 @@ func main() {
 		os.Exit(1)
 	}
 	code := cli.Run(cmd)
-	leave()
+	shutdown()
 	klog.Flush()
 	os.Exit(code)
 }
@@ -79,7 +79,7 @@ func command(ctx context.Context, settings *ccm.Settings, cloud app.InitCloudFun
 	printsVersion(cmd)
 	for _, name := range ccm.HiddenFlags() {
 		if err := cmd.Flags().MarkHidden(name); err != nil {
-			return nil, fmt.Errorf("leaving a flag out of the help: %w", err)
+			return nil, fmt.Errorf("hiding a flag in the help: %w", err)
 		}
 	}
 	if help := cmd.Flags().Lookup("help"); help != nil {
@@ -117,7 +117,7 @@ func newCloud(c *config.CompletedConfig, settings ccm.Settings) *ccm.Cloud {
 	ctrllog.SetLogger(klog.Background())
 	log := slog.New(logr.ToSlogHandler(klog.Background()))
 	if name := c.ComponentConfig.KubeCloudShared.CloudProvider.Name; name != ccm.ProviderName {
-		fatal(fmt.Errorf("--cloud-provider is %q: leave it out, or set it to %s", name, ccm.ProviderName))
+		fatal(fmt.Errorf("--cloud-provider is %q: omit it, or set it to %s", name, ccm.ProviderName))
 	}
 	log.Info("start", "version", version.String())
 	cloud, err := ccm.New(c, settings, log, fatal)

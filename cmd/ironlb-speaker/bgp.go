@@ -7,7 +7,7 @@ func (p *process) joinBGP() error {
 	if p.bgpSocket == "" {
 		return nil
 	}
-	client := bgp.NewClient(bgp.ClientOptions{Socket: p.bgpSocket, Log: p.log, Kick: p.kick.Now, Metrics: p.registry})
+	client := bgp.NewClient(bgp.ClientOptions{Socket: p.bgpSocket, Log: p.log, Wake: p.trigger.Now, Metrics: p.registry})
 	p.bgp = client
 	p.run(client.Run)
 	return nil

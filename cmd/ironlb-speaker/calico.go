@@ -21,24 +21,24 @@ const calicoGone = 10 * time.Minute
 // calico detects whether Calico polices this node. The result is recorded in a file: after a boot the speaker selects
 // the data plane before Calico's agent creates its rules.
 type calico struct {
-	log   *slog.Logger
-	file  string // empty for none
-	began time.Time
-	look  func() (bool, error)
+	log     *slog.Logger
+	file    string // empty for none
+	began   time.Time
+	observe func() (bool, error)
 
-	mu   sync.Mutex
-	said string // the last error of changing the file
+	mu     sync.Mutex
+	logged string // the last error of changing the file
 }
 
 func newCalico(o options, log *slog.Logger) *calico {
-	return &calico{log: log, file: o.stateFile(calicoPrefix), began: time.Now(), look: kubeproxy.CalicoPolices}
+	return &calico{log: log, file: o.stateFile(calicoPrefix), began: time.Now(), observe: kubeproxy.CalicoPolices}
 }
 
 // polices reports whether Calico polices traffic forwarded to Pods, and records the result.
 func (c *calico) polices() (bool, error) {
-	polices, err := c.look()
+	polices, err := c.observe()
 	if err == nil && c.file != "" {
-		c.remember(polices)
+		c.record(polices)
 	}
 	return polices, err
 }
@@ -56,8 +56,8 @@ func (c *calico) policesOrDid() (bool, error) {
 	return err == nil, err
 }
 
-// remember creates the file, or removes it once Calico would have been detected.
-func (c *calico) remember(polices bool) {
+// record creates the file, or removes it once Calico would have been detected.
+func (c *calico) record(polices bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	_, err := os.Stat(c.file)
@@ -73,11 +73,11 @@ func (c *calico) remember(polices bool) {
 		return
 	}
 	if err == nil {
-		c.said = ""
+		c.logged = ""
 		c.log.Info("remember whether Calico polices this node, for dataplane auto after a boot",
 			"polices", polices, "file", c.file)
-	} else if err.Error() != c.said {
-		c.said = err.Error()
+	} else if err.Error() != c.logged {
+		c.logged = err.Error()
 		c.log.Warn("cannot remember whether Calico polices this node", "file", c.file, "error", err)
 	}
 }

@@ -17,13 +17,13 @@ import (
 func TestCalicoIsRemembered(t *testing.T) {
 	netspace.New(t).Must(t, func() error {
 		dir := filepath.Join(t.TempDir(), "state")
-		start := func(dir string, seen bool) (*calico, dataplane) {
+		start := func(dir string, seen bool) (*calico, dataplaneKind) {
 			o := options{nodeName: "a", config: newConfig()}
 			o.config.Dataplane, o.config.StateDir = dataplaneAuto, dir
 			c := newCalico(o, slog.New(slog.DiscardHandler))
-			c.look = func() (bool, error) { return seen, nil }
-			var told dataplane
-			v := newVirtualServers(o.config, c.log, func(kind dataplane) { told = kind }, nil)
+			c.observe = func() (bool, error) { return seen, nil }
+			var reported dataplaneKind
+			v := newVirtualServers(o.config, c.log, func(kind dataplaneKind) { reported = kind }, nil)
 			v.calico = c.policesOrDid
 			v.openIPVS = func(config) (driver, error) { return ipvstest.NewKernel(), nil }
 			v.loadedIPVS = func() (ipvsTable, error) { return nil, ipvs.ErrNoModule }
@@ -31,15 +31,15 @@ func TestCalicoIsRemembered(t *testing.T) {
 				t.Error(err)
 			}
 			v.close()
-			return c, told
+			return c, reported
 		}
 		check := func(c *calico, seen bool) {
-			c.look = func() (bool, error) { return seen, nil }
+			c.observe = func() (bool, error) { return seen, nil }
 			if polices, err := c.polices(); polices != seen || err != nil {
 				t.Errorf("polices: %t, %v; want %t", polices, err, seen)
 			}
 		}
-		expect := func(when string, got, want dataplane) {
+		expect := func(when string, got, want dataplaneKind) {
 			if got != want {
 				t.Errorf("%s: %s, want %s", when, got, want)
 			}
@@ -74,7 +74,7 @@ func TestCalicoIsRemembered(t *testing.T) {
 		c, kind = start("", false)
 		check(c, true)
 		_, again := start("", false)
-		if kinds := []dataplane{kind, again}; !slices.Equal(kinds, []dataplane{dataplaneIPVS, dataplaneIPVS}) {
+		if kinds := []dataplaneKind{kind, again}; !slices.Equal(kinds, []dataplaneKind{dataplaneIPVS, dataplaneIPVS}) {
 			t.Errorf("without stateDir: %v", kinds)
 		}
 		return nil

@@ -39,19 +39,19 @@ func cleanKernel(ctx context.Context, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	node.Inside = nil // its tables are removed entirely
+	node.ClusterInternal = nil // its tables are removed entirely
 	if err := speaker.Cleanup(ctx, node, log); err != nil {
 		return err
 	}
-	_, everyone := removeBalancer(nftlb.Everyone)
-	_, inside := removeBalancer(nftlb.Inside)
+	_, allTraffic := removeBalancer(nftlb.AllTraffic)
+	_, inside := removeBalancer(nftlb.ClusterInternal)
 	after, err := ourTables(ctx)
 	for _, table := range before {
 		if err == nil && !slices.Contains(after, table) {
 			log.Info("delete nftables table", "table", table, "reason", "Cleanup")
 		}
 	}
-	return errors.Join(everyone, inside, err, nft.Policies{}.Remove(ctx))
+	return errors.Join(allTraffic, inside, err, nft.Policies{}.Remove(ctx))
 }
 
 // ourTables lists IronLB's nftables tables, as "ip ironlb". Without the program nft there are none.
@@ -63,7 +63,7 @@ func ourTables(ctx context.Context) (tables []string, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("list nftables tables: %w: %s", err, strings.TrimSpace(string(out)))
 	}
-	names := []string{nft.TableName, nftlb.Everyone.Table(), nftlb.Inside.Table()}
+	names := []string{nft.TableName, nftlb.AllTraffic.Table(), nftlb.ClusterInternal.Table()}
 	for line := range strings.Lines(string(out)) {
 		// "table ip ironlb"
 		if fields := strings.Fields(line); len(fields) == 3 && slices.Contains(names, fields[2]) {

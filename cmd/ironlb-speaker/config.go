@@ -16,7 +16,7 @@ type config struct {
 	ServiceProxy bool
 	// IgnoreExcludeLB ignores the label that excludes nodes from external load balancers.
 	IgnoreExcludeLB bool
-	Dataplane       dataplane
+	Dataplane       dataplaneKind
 	// Scheduler and Flags apply to a virtual server whose Service has no ironlb.io/scheduler.
 	Scheduler string
 	Flags     ipvs.Flags
@@ -74,13 +74,13 @@ type failover struct {
 }
 
 // dataplane is the forwarding data plane.
-type dataplane string
+type dataplaneKind string
 
 const (
 	// dataplaneAuto is IPVS if the kernel has it and it bypasses no NetworkPolicy, else nftables.
-	dataplaneAuto     dataplane = "auto"
-	dataplaneIPVS     dataplane = "ipvs"
-	dataplaneNFTables dataplane = "nftables"
+	dataplaneAuto     dataplaneKind = "auto"
+	dataplaneIPVS     dataplaneKind = "ipvs"
+	dataplaneNFTables dataplaneKind = "nftables"
 )
 
 // timeouts are IPVS's own, of an idle connection; 0 keeps the kernel's value.

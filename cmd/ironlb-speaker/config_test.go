@@ -34,7 +34,7 @@ func TestConfig(t *testing.T) {
 		Announcements: announcements{Refresh: 100 * time.Second, PerSecond: 5000},
 		DetectLocal:   plan.DetectLocal{Mode: "NodeCIDR"},
 	}
-	whole := config{
+	full := config{
 		ServiceProxy: true, IgnoreExcludeLB: true, IPv6Forwarding: true, Dataplane: "ipvs", Scheduler: "mh", Flags: 0x18,
 		NodePortCIDRs: prefixes("192.0.2.0/24", "2001:db8::/64"),
 		DetectLocal:   plan.DetectLocal{Mode: "ClusterCIDR", CIDRs: prefixes("198.51.100.0/24")},
@@ -95,7 +95,7 @@ ipvs: {tcpTimeout: 2h, tcpFinTimeout: 1m, udpTimeout: 30s}
 conntrack: {maxPerCore: 1000, min: 0, tcpEstablishedTimeout: 1h, tcpCloseWaitTimeout: 0s}
 failover: {profile: fast, port: 7999, cluster: east, transport: broadcast}
 announcements: {refresh: 0s, perSecond: 1000}
-`, whole},
+`, full},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got, err := parseConfig([]byte(c.text))
@@ -106,7 +106,7 @@ announcements: {refresh: 0s, perSecond: 1000}
 	}
 }
 
-func TestConfigFaultsSayTheMend(t *testing.T) {
+func TestConfigErrorsNameTheFix(t *testing.T) {
 	for text, want := range map[string][]string{
 		"serviceProxi: true":                               {`"serviceProxi"`, "docs/reference/configuration.md"},
 		"announcements: {refresh: -1s, perSecond: 99}":     {`announcements.refresh: "-1s"`, `announcements.perSecond: "99"`, "from 100 to 100000"},
@@ -126,14 +126,14 @@ func TestConfigFaultsSayTheMend(t *testing.T) {
 		"podCIDRs: [192.0.2.1/24]":                         {"give 192.0.2.0/24"},
 		"podCIDRs: ['::ffff:192.0.2.0/120']":               {"podCIDRs[0]"},
 		"drainLimit: 0s":                                   {"drainLimit", "from 1s"},
-		"unreachableEndpoints: {resetAfter: 100ms}":        {"unreachableEndpoints.resetAfter", "whole seconds from 0s"},
-		"drainLimit: 1500ms":                               {"drainLimit", "whole seconds"},
+		"unreachableEndpoints: {resetAfter: 100ms}":        {"unreachableEndpoints.resetAfter", "full seconds from 0s"},
+		"drainLimit: 1500ms":                               {"drainLimit", "full seconds"},
 		"drainLimit: 15":                                   {"drainLimit is a number", "text"},
 		"ipvs: {tcpTimeout: 1000h}":                        {"ipvs.tcpTimeout", "744h"},
 		"ipvs: {udpTimeout: -1s}":                          {"ipvs.udpTimeout"},
 		"ipvs: 5":                                          {"ipvs is a number", "fields"},
 		"conntrack: {min: -1}":                             {`conntrack.min: "-1"`, "from 0"},
-		"conntrack: {min: 1.5}":                            {"conntrack.min is a number 1.5", "whole number"},
+		"conntrack: {min: 1.5}":                            {"conntrack.min is a number 1.5", "an integer"},
 		"conntrack: {maxPerCore: 3000000000}":              {"conntrack.maxPerCore", "2147483647"},
 		"stateDir: state":                                  {`stateDir: "state"`, "/var/lib/ironlb"},
 		"healthzBindAddress: 10256":                        {"healthzBindAddress is a number"},
@@ -164,8 +164,8 @@ func TestConfigFaultsSayTheMend(t *testing.T) {
 
 func TestDetectLocalFaults(t *testing.T) {
 	for _, c := range []struct {
-		text string
-		says []string
+		text    string
+		message []string
 	}{
 		{"detectLocalMode: nodeCIDR", []string{
 			`detectLocalMode: "nodeCIDR"`, "NodeCIDR ClusterCIDR BridgeInterface InterfaceNamePrefix",
@@ -192,9 +192,9 @@ func TestDetectLocalFaults(t *testing.T) {
 		}},
 	} {
 		_, err := parseConfig([]byte(c.text))
-		for _, says := range c.says {
-			if err == nil || !strings.Contains(err.Error(), says) {
-				t.Errorf("%q: error %v, want one that says %q", c.text, err, says)
+		for _, message := range c.message {
+			if err == nil || !strings.Contains(err.Error(), message) {
+				t.Errorf("%q: error %v, want one that says %q", c.text, err, message)
 			}
 		}
 	}

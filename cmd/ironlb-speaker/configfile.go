@@ -157,7 +157,7 @@ func documents(data []byte) (n int) {
 
 // kinds are the types of configFile in an operator's words.
 var kinds = map[string]string{
-	"bool": "true or false", "int": "a whole number", "string": "text, in quotes if need be",
+	"bool": "true or false", "int": "an integer", "string": "text, in quotes if need be",
 	"slice": "a list", "struct": "fields with values",
 }
 
@@ -170,16 +170,16 @@ func set[T any](to *T, from *T) {
 // configParser collects the errors of values.
 type configParser struct{ errs []error }
 
-func (p *configParser) fault(field, value, mend string) {
-	p.errs = append(p.errs, fmt.Errorf("%s: %q is not valid: %s", field, value, mend))
+func (p *configParser) fault(field, value, fix string) {
+	p.errs = append(p.errs, fmt.Errorf("%s: %q is not valid: %s", field, value, fix))
 }
 
-func (p *configParser) dataplane(to *dataplane, text *string) {
+func (p *configParser) dataplane(to *dataplaneKind, text *string) {
 	if text == nil {
 		return
 	}
-	known := []dataplane{dataplaneAuto, dataplaneIPVS, dataplaneNFTables}
-	if *to = dataplane(*text); !slices.Contains(known, *to) {
+	known := []dataplaneKind{dataplaneAuto, dataplaneIPVS, dataplaneNFTables}
+	if *to = dataplaneKind(*text); !slices.Contains(known, *to) {
 		p.fault("dataplane", *text, "give auto, ipvs or nftables")
 	}
 }
@@ -266,14 +266,14 @@ func (p *configParser) prefixes(field string, texts []string) []netip.Prefix {
 // durationMost keeps every duration within the kernel's 32 bits of seconds, times its clock rate.
 const durationMost = 31 * 24 * time.Hour
 
-// duration parses whole seconds, the kernel's unit.
+// duration parses full seconds, the kernel's unit.
 func (p *configParser) duration(field string, to *time.Duration, text *string, least time.Duration) {
 	if text == nil {
 		return
 	}
 	d, err := time.ParseDuration(*text)
 	if err != nil || d < least || d > durationMost || d%time.Second != 0 {
-		p.fault(field, *text, fmt.Sprintf("give whole seconds from %v to %v, as 90s, 15m or 24h", least, durationMost))
+		p.fault(field, *text, fmt.Sprintf("give full seconds from %v to %v, as 90s, 15m or 24h", least, durationMost))
 		return
 	}
 	*to = d

@@ -48,7 +48,7 @@ func viewOfPod() *plan.View {
 }
 
 // runLoop runs the loop with the real drivers on the node until the end of the test; the context ends with it.
-func runLoop(t *testing.T, node *netspace.Space, source speaker.Source, kick *speaker.Kick) context.Context {
+func runLoop(t *testing.T, node *netspace.Space, source speaker.Source, trigger *speaker.Trigger) context.Context {
 	t.Helper()
 	config := newConfig()
 	config.DetectLocal.Mode = plan.ClusterCIDR
@@ -64,7 +64,7 @@ func runLoop(t *testing.T, node *netspace.Space, source speaker.Source, kick *sp
 			defer closeDrivers()
 			return speaker.New(speaker.Config{
 				NodeName: "a", Plan: options{nodeName: "a", config: config}.plan(), Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
-				Kick: kick, Source: source, Node: drivers, Announcer: &one{}, Detector: nobody{}, Reporter: &one{},
+				Trigger: trigger, Source: source, Node: drivers, Announcer: &one{}, Detector: nobody{}, Reporter: &one{},
 				Metrics: speaker.NewMetrics(prometheus.NewRegistry()),
 			}).Run(ctx)
 		}); err != nil {
@@ -77,11 +77,11 @@ func runLoop(t *testing.T, node *netspace.Space, source speaker.Source, kick *sp
 
 // While Services are added one after the other, their clients send requests continuously: they are answered or wait,
 // and are never refused (ipvs.md 1.2.9).
-func TestNobodyIsRefusedWhileAServiceComes(t *testing.T) {
+func TestNoClientIsRefusedWhileAServiceComes(t *testing.T) {
 	const services = 20
 	client, node, _ := threeSpaces(t)
-	cluster, kick := &growing{view: exampleView()}, speaker.NewKick()
-	ctx := runLoop(t, node, cluster, kick)
+	cluster, trigger := &growing{view: exampleView()}, speaker.NewTrigger()
+	ctx := runLoop(t, node, cluster, trigger)
 	// Requests must be frequent enough to meet the moment, and still allow for a handshake: an emulated kernel takes
 	// longer.
 	began := time.Now()
@@ -96,7 +96,7 @@ func TestNobodyIsRefusedWhileAServiceComes(t *testing.T) {
 		go func() {
 			<-asking
 			cluster.add(fmt.Sprint("new-", i), vip, netip.MustParseAddr(pathPod))
-			kick.Now()
+			trigger.Now()
 		}()
 		for {
 			conn, err := client.DialWithin(patience, "tcp", "", to)

@@ -14,6 +14,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/speaker"
+	"github.com/ironlb/ironlb/speaker/dataplane"
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
@@ -37,7 +38,7 @@ type nobody struct{}
 func (nobody) Observe() (plan.Members, map[string]struct{}, map[plan.VIPID]struct{}) {
 	return plan.Members{}, nil, nil
 }
-func (nobody) Say(plan.Word)                    {}
+func (nobody) Publish(plan.LocalState)          {}
 func (nobody) SetSegments([]string)             {}
 func (nobody) Retain(time.Duration)             {}
 func (nobody) Settled()                         {}
@@ -111,7 +112,7 @@ func untilReady(t *testing.T, node speaker.Node, o options, view *plan.View) {
 	t.Helper()
 	cluster := &one{view: view}
 	loop := speaker.New(speaker.Config{
-		NodeName: "a", Plan: o.plan(), Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Kick: speaker.NewKick(), Source: cluster,
+		NodeName: "a", Plan: o.plan(), Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Trigger: speaker.NewTrigger(), Source: cluster,
 		Node: node, Announcer: cluster, Detector: nobody{}, Reporter: cluster, Metrics: speaker.NewMetrics(prometheus.NewRegistry()),
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute) // an emulated kernel is slow
@@ -150,9 +151,9 @@ func compare(t *testing.T, node speaker.Node, want *plan.Desired) {
 		t.Errorf("the filter is not as planned: %v", changes)
 	}
 	for name, part := range map[string]struct {
-		driver speaker.VirtualServers
+		driver dataplane.VirtualServers
 		want   ipvs.Table
-	}{"outside": {node.VirtualServers, want.Table}, "inside": {node.Inside, want.Inside}} {
+	}{"outside": {node.VirtualServers, want.Table}, "inside": {node.ClusterInternal, want.ClusterInternal}} {
 		virtuals, err := part.driver.Virtuals()
 		if err != nil {
 			t.Fatal(err)

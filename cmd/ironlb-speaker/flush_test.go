@@ -26,7 +26,7 @@ const healed = 5 * time.Second
 func TestFlush(t *testing.T) {
 	client, node, _ := threeSpaces(t)
 	view := viewOfPod()
-	runLoop(t, node, &one{view: view, touched: plan.Touched{All: true}}, speaker.NewKick())
+	runLoop(t, node, &one{view: view, touched: plan.Touched{All: true}}, speaker.NewTrigger())
 	const web, dns = "203.0.113.4:80", "203.0.113.4:53"
 	served := func(network, to string, within time.Duration) (net.Conn, time.Duration) {
 		t.Helper()

@@ -12,8 +12,8 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// noteHost passes the addresses of this node to the source.
-func noteHost(l *link.Link, source *kube.Source, log *slog.Logger) {
+// updateHost passes the addresses of this node to the source.
+func updateHost(l *link.Link, source *kube.Source, log *slog.Logger) {
 	addrs, err := l.HostAddresses()
 	if err != nil {
 		log.Warn("the addresses of this node are not known; NodePorts and external IPs stay where they are", "error", err)
@@ -22,8 +22,8 @@ func noteHost(l *link.Link, source *kube.Source, log *slog.Logger) {
 	source.SetHost(setOf(addrs))
 }
 
-// noteGateways passes the gateways of this node to the source, and returns how long that took.
-func noteGateways(l *link.Link, source *kube.Source, log *slog.Logger) time.Duration {
+// updateGateways passes the gateways of this node to the source, and returns how long that took.
+func updateGateways(l *link.Link, source *kube.Source, log *slog.Logger) time.Duration {
 	start := time.Now()
 	addrs, err := l.Gateways()
 	if err != nil {
@@ -51,7 +51,7 @@ func followGateways(ctx context.Context, routed <-chan struct{}, took time.Durat
 			return nil
 		case <-routed:
 		}
-		took = noteGateways(l, source, log)
+		took = updateGateways(l, source, log)
 	}
 }
 
@@ -63,8 +63,8 @@ func setOf(addrs []netip.Addr) map[netip.Addr]struct{} {
 	return out
 }
 
-// noteLinks passes the interfaces on which addresses can be announced to the source.
-func noteLinks(source *kube.Source, log *slog.Logger) {
+// updateLinks passes the interfaces on which addresses can be announced to the source.
+func updateLinks(source *kube.Source, log *slog.Logger) {
 	all, err := l2.Links()
 	if err != nil {
 		log.Warn("the network interfaces of this node are not known; addresses stay where they are", "error", err)

@@ -18,6 +18,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs/nft"
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/speaker"
+	"github.com/ironlb/ironlb/speaker/dataplane"
 	"github.com/ironlb/ironlb/speaker/kubeproxy"
 	"github.com/ironlb/ironlb/speaker/plan"
 )
@@ -69,10 +70,10 @@ func beside(b *testing.B, view *plan.View, reach speaker.Reach, during func(*tes
 	}
 	defer closeNode()
 	cluster := &changing{
-		one: one{view: view, touched: plan.Touched{All: true}}, kick: speaker.NewKick(), applied: make(chan time.Time, 1),
+		one: one{view: view, touched: plan.Touched{All: true}}, trigger: speaker.NewTrigger(), applied: make(chan time.Time, 1),
 	}
 	loop := speaker.New(speaker.Config{
-		NodeName: "a", Plan: options{nodeName: "a", config: config}.plan(), Log: log, Kick: cluster.kick, Source: cluster, Node: node,
+		NodeName: "a", Plan: options{nodeName: "a", config: config}.plan(), Log: log, Trigger: cluster.trigger, Source: cluster, Node: node,
 		Announcer: cluster, Detector: nobody{}, Reporter: cluster, Metrics: speaker.NewMetrics(prometheus.NewRegistry()), Progress: cluster,
 		Reach: reach,
 	})
@@ -99,7 +100,7 @@ func beside(b *testing.B, view *plan.View, reach speaker.Reach, during func(*tes
 // changing is a cluster whose first Service changes.
 type changing struct {
 	one
-	kick    *speaker.Kick
+	trigger *speaker.Trigger
 	changed atomic.Bool
 	last    netip.Addr // of its last endpoint
 	left    ipvs.Table // the virtual servers at the end
@@ -116,7 +117,7 @@ func (c *changing) change(ctx context.Context, i int) error {
 // programmed triggers the loop and waits until the node is programmed as planned.
 func (c *changing) programmed(ctx context.Context) error {
 	began := time.Now()
-	c.kick.Now()
+	c.trigger.Now()
 	for {
 		select {
 		case before := <-c.applied:
@@ -207,8 +208,8 @@ func sliceOf(i int) plan.Slice {
 	return slice
 }
 
-// BenchmarkLook measures the parts of an audit on an empty node, and the other periodic checks.
-func BenchmarkLook(b *testing.B) {
+// BenchmarkObserve measures the parts of an audit on an empty node, and the other periodic checks.
+func BenchmarkObserve(b *testing.B) {
 	for _, part := range []struct {
 		name string
 		look func(context.Context, speaker.Node) error
@@ -216,9 +217,9 @@ func BenchmarkLook(b *testing.B) {
 		{"addresses", func(_ context.Context, n speaker.Node) error { _, _, err := n.Addresses.List(); return err }},
 		{"filter", func(ctx context.Context, n speaker.Node) error { _, err := n.Filter.Check(ctx); return err }},
 		{"virtuals", func(_ context.Context, n speaker.Node) error { _, err := n.VirtualServers.Virtuals(); return err }},
-		{"inside", func(_ context.Context, n speaker.Node) error { _, err := n.Inside.Virtuals(); return err }},
+		{"inside", func(_ context.Context, n speaker.Node) error { _, err := n.ClusterInternal.Virtuals(); return err }},
 		{"count", func(_ context.Context, n speaker.Node) error {
-			_, err := n.VirtualServers.(speaker.Counter).Count()
+			_, err := n.VirtualServers.(dataplane.Counter).Count()
 			return err
 		}},
 		{"sysctls", func(_ context.Context, n speaker.Node) error { _, wrong := n.Sysctls.Apply(false); return wrong.All }},

@@ -14,11 +14,11 @@ import (
 )
 
 // dataplaneMetric returns a function that records the data plane as a metric.
-func dataplaneMetric(reg prometheus.Registerer) func(dataplane) {
+func dataplaneMetric(reg prometheus.Registerer) func(dataplaneKind) {
 	gauge := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "ironlb", Name: "dataplane",
 		Help: "1 for what forwards on this node, ipvs or nftables."}, []string{"kind"})
 	reg.MustRegister(gauge)
-	return func(kind dataplane) { gauge.WithLabelValues(string(kind)).Set(1) }
+	return func(kind dataplaneKind) { gauge.WithLabelValues(string(kind)).Set(1) }
 }
 
 // serve serves metrics and health until ctx ends.

@@ -10,12 +10,13 @@ import (
 	"github.com/ironlb/ironlb/ipvs/conntrack"
 	"github.com/ironlb/ironlb/ipvs/kernel"
 	"github.com/ironlb/ironlb/speaker"
+	"github.com/ironlb/ironlb/speaker/dataplane"
 	"github.com/ironlb/ironlb/speaker/link"
 )
 
 // openNode returns the drivers of the node. Those that the node may lack are opened on first use, with retries until
 // that succeeds: installing what is missing repairs a running speaker. chosen is called with the data plane.
-func openNode(c config, log *slog.Logger, chosen func(dataplane)) (speaker.Node, func(), error) {
+func openNode(c config, log *slog.Logger, chosen func(dataplaneKind)) (speaker.Node, func(), error) {
 	l, err := link.Open()
 	if err != nil {
 		return speaker.Node{}, nil, err
@@ -32,14 +33,16 @@ func openNode(c config, log *slog.Logger, chosen func(dataplane)) (speaker.Node,
 		l.Close()
 	}
 	return speaker.Node{
-		VirtualServers: servers,
-		Inside:         inside,
-		Filter:         filter,
-		Addresses:      l,
-		Sysctls:        settings,
-		Conntrack:      connections{},
-		Retainer:       l,
-		Blackholes:     l,
+		Drivers: dataplane.Drivers{
+			VirtualServers:  servers,
+			ClusterInternal: inside,
+			Filter:          filter,
+			Addresses:       l,
+			Sysctls:         settings,
+			Conntrack:       connections{},
+		},
+		Retainer:   l,
+		Blackholes: l,
 	}, closeAll, nil
 }
 
@@ -75,7 +78,7 @@ func prepare(c config, log *slog.Logger) {
 	for _, setting := range changed {
 		log.Info("set sysctl", "setting", setting)
 	}
-	if err := errors.Join(wrong.All, wrong.IPv6, wrong.Limits); err != nil {
+	if err := errors.Join(wrong.All, wrong.ARP, wrong.IPv6, wrong.Limits); err != nil {
 		log.Error("cannot set all sysctls", "error", err)
 	}
 }

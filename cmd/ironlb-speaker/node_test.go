@@ -12,6 +12,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 	"github.com/ironlb/ironlb/speaker"
+	"github.com/ironlb/ironlb/speaker/dataplane"
 	"github.com/ironlb/ironlb/speaker/link"
 )
 
@@ -87,7 +88,7 @@ func TestPrepare(t *testing.T) {
 
 // Only the initial network namespace can set the size of conntrack's table: in another the speaker reports the
 // alternative.
-func TestConntrackMaxSaysTheMend(t *testing.T) {
+func TestConntrackMaxNamesTheFix(t *testing.T) {
 	netspace.New(t).Must(t, func() error {
 		settings := sysctls{ipvs: func() bool { return false }, serviceProxy: true, limits: conntrackLimits{Min: 1 << 30}}
 		_, wrong := settings.Apply(false)
@@ -95,7 +96,7 @@ func TestConntrackMaxSaysTheMend(t *testing.T) {
 			t.Errorf("wrong with the limits: %v, with the rest: %v; want that conntrack.min is named", wrong.Limits, wrong.All)
 		}
 		settings.limits = conntrackLimits{}
-		if _, wrong := settings.Apply(false); wrong != (speaker.SysctlErrors{}) {
+		if _, wrong := settings.Apply(false); wrong != (dataplane.SysctlErrors{}) {
 			t.Errorf("without limits: %+v", wrong)
 		}
 		return nil
@@ -103,16 +104,16 @@ func TestConntrackMaxSaysTheMend(t *testing.T) {
 }
 
 // The scope of an error per parameter: only ARP for its own two, everything for those of forwarding.
-func TestWhatSuffersFromSysctls(t *testing.T) {
+func TestAddressesAffectedBySysctls(t *testing.T) {
 	netspace.New(t).Must(t, func() error {
 		want, err := link.Wanted(link.Needs{IPVS: true, IPv6: true, ServiceProxy: true})
 		if err != nil {
 			return err
 		}
-		var wrong speaker.SysctlErrors
+		var wrong dataplane.SysctlErrors
 		keys := map[*error][]string{}
 		for _, s := range want {
-			keys[suffers(&wrong, s.Key)] = append(keys[suffers(&wrong, s.Key)], s.Key)
+			keys[errorFor(&wrong, s.Key)] = append(keys[errorFor(&wrong, s.Key)], s.Key)
 		}
 		if got := keys[&wrong.ARP]; !slices.Equal(got, []string{"net.ipv4.conf.all.arp_ignore", "net.ipv4.conf.all.arp_announce"}) {
 			t.Errorf("ARP: %v", got)
@@ -127,7 +128,7 @@ func TestWhatSuffersFromSysctls(t *testing.T) {
 	})
 }
 
-func TestBadFlagsSayTheMend(t *testing.T) {
+func TestBadFlagsNameTheFix(t *testing.T) {
 	t.Setenv("NODE_NAME", "")
 	for args, want := range map[string]string{
 		"":                                    "give --node-name or set NODE_NAME",

@@ -29,47 +29,47 @@ func TestNodeChecks(t *testing.T) {
 	var facts nodecheck.Facts
 	var known bool
 	var fault error
-	var said []string
+	var logged []string
 	c := newNodeChecks(slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 	c.detect = plan.DetectLocal{Mode: plan.NodeCIDR}
 	c.facts = func() (nodecheck.Facts, bool, error) { return facts, known, fault }
 	c.warn = func(reason, text string) {
 		if reason != "" {
-			said = append(said, fmt.Sprintf("%s=%t", reason, text != ""))
+			logged = append(logged, fmt.Sprintf("%s=%t", reason, text != ""))
 		}
 	}
-	c.report = func(all []plan.NodeCondition) { said = append(said, fmt.Sprint(all[0].True)) }
+	c.report = func(all []plan.NodeCondition) { logged = append(logged, fmt.Sprint(all[0].True)) }
 	fails := errors.New("no permission")
 	ready := func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") }
 	for i, step := range []struct {
 		facts  nodecheck.Facts
 		known  bool
 		fault  error
-		said   string
+		logged string
 		metric float64
 		readyz string
 	}{
 		{known: false, metric: 0},
-		{fault: fails, facts: calico, known: true, said: "CalicoIgnoresIPVS=true false", metric: 0,
+		{fault: fails, facts: calico, known: true, logged: "CalicoIgnoresIPVS=true false", metric: 0,
 			readyz: "problem: CalicoIgnoresIPVS"},
-		{facts: covered, known: true, said: "CalicoIgnoresIPVS=false true", metric: 1},
+		{facts: covered, known: true, logged: "CalicoIgnoresIPVS=false true", metric: 1},
 		{facts: covered, known: true, metric: 1},
 		{facts: not, known: true, metric: 1}, // a Pod may have ended
 		{facts: covered, known: true, metric: 1},
 		{facts: not, known: true, metric: 1},
-		{facts: not, known: true, said: "PodsCovered=false PodsNotCovered=true false", metric: 0,
+		{facts: not, known: true, logged: "PodsCovered=false PodsNotCovered=true false", metric: 0,
 			readyz: "problem: PodsNotCovered: detectLocalMode NodeCIDR"},
 		{fault: fails, facts: nodecheck.Facts{Unknown: nodecheck.Types}, known: true, metric: 0,
 			readyz: "problem: PodsNotCovered"},
 		{facts: not, known: true, metric: 0, readyz: "problem: PodsNotCovered"},
-		{facts: covered, known: true, said: "PodsNotCovered=false true", metric: 1},
+		{facts: covered, known: true, logged: "PodsNotCovered=false true", metric: 1},
 	} {
-		facts, known, fault, said = step.facts, step.known, step.fault, nil
+		facts, known, fault, logged = step.facts, step.known, step.fault, nil
 		if got := c.evaluate(); got != step.known {
 			t.Errorf("step %d: evaluated %t, want %t", i, got, step.known)
 		}
-		if got := strings.Join(said, " "); got != step.said {
-			t.Errorf("step %d: published %q, want %q", i, got, step.said)
+		if got := strings.Join(logged, " "); got != step.logged {
+			t.Errorf("step %d: published %q, want %q", i, got, step.logged)
 		}
 		if got := testutil.ToFloat64(c.metric.WithLabelValues(nodecheck.PodTrafficDetected)); got != step.metric {
 			t.Errorf("step %d: metric %v, want %v", i, got, step.metric)

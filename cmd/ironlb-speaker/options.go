@@ -51,7 +51,7 @@ It makes the kernel and the network agree with the Services of type LoadBalancer
 the nftables table "ip ironlb", and ARP answers for the addresses that this node owns. When it stops, all of that but
 the ARP answers stays, so that a restart breaks no connection. "ironlb-speaker cleanup" removes it.
 
-With --bgp-socket it has ironlb-bgpd announce addresses to routers, as BGPPeers and BGPAdvertisements say. Without, those have no effect on
+With --bgp-socket it has ironlb-bgpd announce addresses to routers, as BGPPeers and BGPAdvertisements configure. Without, those have no effect on
 this node. What is announced stays so when ironlb-speaker stops, for the time that ironlb-bgpd holds it.
 
 How it serves is in the file of --config; docs/reference/configuration.md lists its fields. /metrics, /healthz and /readyz are served
@@ -84,7 +84,7 @@ on --metrics-bind-address.`,
 	root.CompletionOptions.DisableDefaultCmd = true
 	prepare, cleanup := prepareCommand(&o), cleanupCommand(&o)
 	for _, cmd := range []*cobra.Command{root, prepare, cleanup} {
-		cmd.Flags().StringVar(&o.configFile, "config", "", "YAML file that says how to serve (default: all defaults)")
+		cmd.Flags().StringVar(&o.configFile, "config", "", "YAML file with the configuration (default: all defaults)")
 	}
 	root.AddCommand(cleanup, prepare, retainCommand(), idleCommand())
 	return root
@@ -97,7 +97,7 @@ func prepareCommand(o *options) *cobra.Command {
 		Long: `Load the modules and set the sysctls that the file of --config asks for, where the speaker itself may not. Nothing that
 forwards is changed.
 
-What fails is logged and does not fail the command: the speaker finds it again and says so on /readyz.`,
+What fails is logged and does not fail the command: the speaker detects it again and reports it on /readyz.`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			log, err := o.logs.Logger(os.Stderr)

@@ -15,8 +15,8 @@ import (
 	"github.com/ironlb/ironlb/speaker/kubeproxy"
 )
 
-// judgeEvery is the interval of evaluations: the speaker's own situation changes, too.
-const judgeEvery = 5 * time.Second
+// evaluateEvery is the interval of evaluations: the speaker's own situation changes, too.
+const evaluateEvery = 5 * time.Second
 
 // pairing reports whether a kube-proxy on this node is compatible with the speaker: a line of the log and of /readyz
 // for each warning and problem. A problem also causes an Event of the Node, a metric, and the condition of the
@@ -50,12 +50,12 @@ func (p *pairing) found(f kubeproxy.Facts) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.facts = &f
-	p.judge()
+	p.evaluate()
 }
 
 // run evaluates periodically until ctx ends.
 func (p *pairing) run(ctx context.Context) error {
-	ticker := time.NewTicker(judgeEvery)
+	ticker := time.NewTicker(evaluateEvery)
 	defer ticker.Stop()
 	for {
 		select {
@@ -63,18 +63,18 @@ func (p *pairing) run(ctx context.Context) error {
 			return nil
 		case <-ticker.C:
 			p.mu.Lock()
-			p.judge()
+			p.evaluate()
 			p.mu.Unlock()
 		}
 	}
 }
 
-// judge publishes what differs from the last evaluation.
-func (p *pairing) judge() {
+// evaluate publishes what differs from the last evaluation.
+func (p *pairing) evaluate() {
 	if p.facts == nil {
 		return
 	}
-	problems := kubeproxy.Judge(*p.facts, p.ours())
+	problems := kubeproxy.Evaluate(*p.facts, p.ours())
 	if slices.Equal(problems, p.problems) {
 		return
 	}
@@ -134,7 +134,7 @@ func (p *pairing) readyz(ready http.HandlerFunc) http.HandlerFunc {
 func situation(o options, source *kube.Source, inIPVS func() bool) func() kubeproxy.Situation {
 	return func() kubeproxy.Situation {
 		ours := source.Ours(o.nodeName)
-		return kubeproxy.Situation{Pools: ours.Pools, Whole: ours.Whole, Proxy: ours.Forwarded,
+		return kubeproxy.Situation{Pools: ours.Pools, Complete: ours.Full, Proxy: ours.Forwarded,
 			ServiceProxy: o.config.ServiceProxy, IPVS: inIPVS()}
 	}
 }

@@ -34,13 +34,13 @@ func TestPairing(t *testing.T) {
 		p.readyz(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })(w, nil)
 		return w.Body.String()
 	}
-	check := func(reason, says string) {
+	check := func(reason, message string) {
 		t.Helper()
-		if len(warnings) > 1 || reason != "" && !strings.Contains(warnings[reason], says) || (reason == "") != (len(warnings) == 0) {
-			t.Errorf("Events %v, want %q with %q", warnings, reason, says)
+		if len(warnings) > 1 || reason != "" && !strings.Contains(warnings[reason], message) || (reason == "") != (len(warnings) == 0) {
+			t.Errorf("Events %v, want %q with %q", warnings, reason, message)
 		}
-		if conflict.Reason != reason || !strings.Contains(conflict.Message, says) {
-			t.Errorf("condition %v, want %q with %q", conflict, reason, says)
+		if conflict.Reason != reason || !strings.Contains(conflict.Message, message) {
+			t.Errorf("condition %v, want %q with %q", conflict, reason, message)
 		}
 		for _, r := range kubeproxy.Reasons {
 			if got := testutil.ToFloat64(p.metric.WithLabelValues(string(r))); (got == 1) != (string(r) == reason) {
@@ -48,7 +48,7 @@ func TestPairing(t *testing.T) {
 			}
 		}
 	}
-	p.judge() // before the first detection
+	p.evaluate() // before the first detection
 	check("", "")
 	p.found(kubeproxy.Facts{Running: true, Mode: kubeproxy.IPVS, Configured: true})
 	check("KubeProxyDeletesVirtualServers", "add 203.0.113.0/24 to ipvs.excludeCIDRs")
@@ -56,10 +56,10 @@ func TestPairing(t *testing.T) {
 		t.Errorf("/readyz says %q", got)
 	}
 	ours.Pools[0] = netip.MustParsePrefix("198.51.100.0/24") // detected without a change of kube-proxy
-	p.judge()
+	p.evaluate()
 	check("KubeProxyDeletesVirtualServers", "add 198.51.100.0/24")
 	before := log.Len()
-	p.judge()
+	p.evaluate()
 	if log.Len() > before {
 		t.Errorf("logs without a change: %s", log.Bytes()[before:])
 	}

@@ -58,7 +58,7 @@ func TestKeepPoliciesLogs(t *testing.T) {
 }
 
 // Firewalls are checked again when one may have changed, or when the last check found a problem.
-func TestKeepPoliciesLooks(t *testing.T) {
+func TestKeepPoliciesResyncs(t *testing.T) {
 	wall := []nft.Problem{{Reason: nft.DropsUnknown}}
 	lost := errors.New("iptables-legacy")
 	for name, c := range map[string]struct {

@@ -22,7 +22,7 @@ func TestPrepareAsConfigured(t *testing.T) {
 	}
 	s := netspace.New(t)
 	s.Must(t, func() error {
-		b, err := nftlb.New(nftlb.Everyone)
+		b, err := nftlb.New(nftlb.AllTraffic)
 		if err != nil {
 			return err
 		}
@@ -48,7 +48,7 @@ func TestPrepareAsConfigured(t *testing.T) {
 }
 
 // IPv6 forwarding is enabled if the configuration requests it, as deploy/ must be able to, and otherwise unchanged.
-func TestPrepareForwardsIPv6OnlyIfTold(t *testing.T) {
+func TestPrepareForwardsIPv6OnlyIfConfigured(t *testing.T) {
 	for text, want := range map[string]string{"": "0", "ipv6Forwarding: false": "0", "ipv6Forwarding: true": "1"} {
 		file := filepath.Join(t.TempDir(), "speaker.yaml")
 		if err := os.WriteFile(file, []byte("dataplane: nftables\n"+text), 0o600); err != nil {
@@ -73,22 +73,22 @@ func TestPrepareForwardsIPv6OnlyIfTold(t *testing.T) {
 
 // A kernel without IPVS is an error only for dataplane ipvs.
 func TestPrepareReportsNoErrorWithoutIPVS(t *testing.T) {
-	for _, dataplane := range []dataplane{dataplaneAuto, dataplaneNFTables, dataplaneIPVS} {
+	for _, kind := range []dataplaneKind{dataplaneAuto, dataplaneNFTables, dataplaneIPVS} {
 		s := netspace.New(t)
 		s.Sysctl(t, "net.ipv4.ip_forward", "0")
 		s.Must(t, func() error {
 			absent := errors.Is(probeKernel(ipvs.RoundRobin), ipvs.ErrNoModule)
 			c, log := newConfig(), &strings.Builder{}
-			c.Dataplane = dataplane
+			c.Dataplane = kind
 			prepare(c, slog.New(slog.NewTextHandler(log, nil)))
-			if got, want := strings.Contains(log.String(), "level=ERROR"), absent && dataplane == dataplaneIPVS; got != want {
-				t.Errorf("dataplane %s: an error is logged: %t, want %t\n%s", dataplane, got, want, log)
+			if got, want := strings.Contains(log.String(), "level=ERROR"), absent && kind == dataplaneIPVS; got != want {
+				t.Errorf("dataplane %s: an error is logged: %t, want %t\n%s", kind, got, want, log)
 			}
-			if got, want := strings.Contains(log.String(), "uses nftables"), absent && dataplane == dataplaneAuto; got != want {
-				t.Errorf("dataplane %s: the choice of nftables is logged: %t, want %t\n%s", dataplane, got, want, log)
+			if got, want := strings.Contains(log.String(), "uses nftables"), absent && kind == dataplaneAuto; got != want {
+				t.Errorf("dataplane %s: the choice of nftables is logged: %t, want %t\n%s", kind, got, want, log)
 			}
 			if !strings.Contains(log.String(), "net.ipv4.ip_forward=1") {
-				t.Errorf("dataplane %s: the sysctl that was set is not logged\n%s", dataplane, log)
+				t.Errorf("dataplane %s: the sysctl that was set is not logged\n%s", kind, log)
 			}
 			return nil
 		})

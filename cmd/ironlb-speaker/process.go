@@ -16,6 +16,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs/health"
 	"github.com/ironlb/ironlb/ipvs/nft"
 	"github.com/ironlb/ironlb/speaker"
+	"github.com/ironlb/ironlb/speaker/advertise"
 	"github.com/ironlb/ironlb/speaker/kube"
 	"github.com/ironlb/ironlb/speaker/kubeproxy"
 	"github.com/ironlb/ironlb/speaker/l2"
@@ -33,7 +34,7 @@ type process struct {
 	apiserver *rest.Config
 	listener  net.Listener
 
-	kick      *speaker.Kick
+	trigger   *speaker.Trigger
 	healthz   *health.Healthz
 	node      speaker.Node
 	link      *link.Link
@@ -44,7 +45,7 @@ type process struct {
 	reach     *reach.Prober           // nil for none
 	retained  map[netip.Addr]struct{} // by an earlier process
 	announcer *l2.Announcer
-	bgp       speaker.BGP // nil for none
+	bgp       advertise.Daemon // nil for none
 	pairing   *pairing
 	proxies   *kubeproxy.Detector
 	checks    *nodeChecks
@@ -58,7 +59,7 @@ type process struct {
 
 // assemble creates the parts. Each step may use the results of the steps before it, and adds the tasks of its own part.
 func assemble(o options, log *slog.Logger) (*process, error) {
-	p := &process{options: o, log: log, registry: prometheus.NewRegistry(), kick: speaker.NewKick(), healthz: health.NewHealthz()}
+	p := &process{options: o, log: log, registry: prometheus.NewRegistry(), trigger: speaker.NewTrigger(), healthz: health.NewHealthz()}
 	p.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	for _, step := range []func() error{
 		p.checkRequirements, p.findAPIServer, p.listen, p.openNode, p.watchCluster, p.watchHost, p.meet,
@@ -119,7 +120,7 @@ func (p *process) watchCluster() (err error) {
 	}
 	p.api, err = kube.New(p.apiserver, options, func() {
 		p.healthz.Queued(bothFamilies...)
-		p.kick.Now()
+		p.trigger.Now()
 	}, p.log)
 	if err != nil {
 		return err
@@ -135,17 +136,17 @@ func (p *process) watchCluster() (err error) {
 
 // watchHost passes on the node's addresses at once: before the first plan, because what is served on them must stay.
 func (p *process) watchHost() error {
-	noteHost(p.link, p.api.Source, p.log)
-	noteLinks(p.api.Source, p.log)
-	took := noteGateways(p.link, p.api.Source, p.log)
+	updateHost(p.link, p.api.Source, p.log)
+	updateLinks(p.api.Source, p.log)
+	took := updateGateways(p.link, p.api.Source, p.log)
 	routed := make(chan struct{}, 1)
 	p.run(func(ctx context.Context) error { return followGateways(ctx, routed, took, p.link, p.api.Source, p.log) })
 	p.run(func(ctx context.Context) error {
 		return link.Watch(ctx, func() {
 			p.announcer.Refresh()
-			noteLinks(p.api.Source, p.log)
-			p.kick.Look()
-			noteHost(p.link, p.api.Source, p.log)
+			updateLinks(p.api.Source, p.log)
+			p.trigger.Resync()
+			updateHost(p.link, p.api.Source, p.log)
 		}, func() {
 			select {
 			case routed <- struct{}{}:
@@ -173,7 +174,7 @@ func (p *process) meet() error {
 	p.findUnreachable()
 	p.members, err = member.New(member.Options{
 		Node: p.nodeName, Cluster: cluster, Authorities: authorities, Keys: keys, Profile: f.Profile, Port: f.Port,
-		Log: p.log, Kick: p.kick.Now, Metrics: p.registry, Scheduled: p.api.Node.ReportScheduling, Retained: len(p.retained) > 0,
+		Log: p.log, Wake: p.trigger.Now, Metrics: p.registry, Scheduled: p.api.Node.ReportScheduling, Retained: len(p.retained) > 0,
 		Broadcast: f.Broadcast, Received: p.received,
 	})
 	if err != nil {
@@ -195,7 +196,7 @@ func (p *process) findUnreachable() {
 		return
 	}
 	prober, err := reach.New(reach.Options{
-		Log: p.log, Wake: p.kick.Now, Metrics: reach.NewMetrics(p.registry),
+		Log: p.log, Wake: p.trigger.Now, Metrics: reach.NewMetrics(p.registry),
 		MACs: func() map[[6]byte]string { return p.members.MACs() }, Record: p.stateFile(unreachablePrefix),
 	})
 	if err != nil {
@@ -219,7 +220,7 @@ func (p *process) announce() error {
 		refresh = -1 // none
 	}
 	p.announcer = l2.New(l2.Config{
-		Log: p.log, Kick: p.kick.Now, Look: p.kick.Look, Fresh: p.members.Fresh, Metrics: p.registry,
+		Log: p.log, Wake: p.trigger.Now, Resync: p.trigger.Resync, Fresh: p.members.Fresh, Metrics: p.registry,
 		Refresh: refresh, Rate: p.config.Announcements.PerSecond,
 	})
 	p.run(p.announcer.Run)
@@ -281,7 +282,7 @@ func (p *process) addLoop() error {
 		NodeName:  p.nodeName,
 		Plan:      planned,
 		Log:       p.log,
-		Kick:      p.kick,
+		Trigger:   p.trigger,
 		Source:    p.api.Source,
 		Node:      p.node,
 		Announcer: p.announcer,

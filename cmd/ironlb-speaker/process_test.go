@@ -70,15 +70,15 @@ func TestAssemble(t *testing.T) {
 }
 
 // Health check ports listen exactly where the plan specifies; a failure is reported.
-func TestHealthPortsWhereThePlanSays(t *testing.T) {
+func TestHealthPortsAsPlanned(t *testing.T) {
 	s := netspace.New(t)
 	s.Address(t, "lo", "192.0.2.1/32")
 	s.Address(t, "lo", "192.0.2.2/32")
 	key := pools.ServiceKey{Namespace: "default", Name: "web"}
-	var told map[pools.ServiceKey]error
+	var reported map[pools.ServiceKey]error
 	ports := health.NewPorts(slog.New(slog.DiscardHandler), func() bool { return true })
 	defer ports.Close()
-	h := healthPorts{ports, func(failed map[pools.ServiceKey]error) { told = failed }}
+	h := healthPorts{ports, func(failed map[pools.ServiceKey]error) { reported = failed }}
 	set := func(addrs ...netip.Addr) (errs map[pools.ServiceKey]error) {
 		s.Must(t, func() error {
 			errs = h.Set(map[pools.ServiceKey]plan.HealthPort{key: {Port: 31000, Service: key, LocalEndpoints: 1, Addrs: plan.NewAddrSet(addrs...)}})
@@ -97,8 +97,8 @@ func TestHealthPortsWhereThePlanSays(t *testing.T) {
 	}
 	one, two := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
 	for _, at := range [][]netip.Addr{{one}, {two}, {one, two}, nil} {
-		if errs := set(at...); len(errs)+len(told) > 0 {
-			t.Errorf("%v: %v, told %v", at, errs, told)
+		if errs := set(at...); len(errs)+len(reported) > 0 {
+			t.Errorf("%v: %v, told %v", at, errs, reported)
 		}
 		want := plan.NewAddrSet(at...).String()
 		for _, addr := range []string{"192.0.2.1", "192.0.2.2", "127.0.0.1"} {
@@ -114,7 +114,7 @@ func TestHealthPortsWhereThePlanSays(t *testing.T) {
 		}
 		return err
 	})
-	if errs := set(one); errs[key] == nil || told[key] == nil {
-		t.Errorf("taken: %v, told %v", errs, told)
+	if errs := set(one); errs[key] == nil || reported[key] == nil {
+		t.Errorf("taken: %v, told %v", errs, reported)
 	}
 }

@@ -22,16 +22,16 @@ func TestRequirements(t *testing.T) {
 	for _, c := range []struct {
 		name, release, version string
 		noCommand, probe       error
-		says                   []string // empty: it starts
+		message                []string // empty: it starts
 	}{
 		{name: "good", release: "6.1.0-44-amd64", version: "nftables v1.0.6 (Lester Gooch #5)"},
-		{name: "no nft", release: "6.1.0", noCommand: nft.ErrNoCommand, says: []string{"install the package nftables"}},
+		{name: "no nft", release: "6.1.0", noCommand: nft.ErrNoCommand, message: []string{"install the package nftables"}},
 		{name: "old nft", release: "6.1.0", version: "nftables v1.0.0 (Fearless Fosdick)",
-			says: []string{"nftables v1.0.0", "1.0.1 or later"}},
-		{name: "older nft", release: "6.1.0", version: "nftables v0.9.8 (x)", says: []string{"v0.9.8", "1.0.1 or later"}},
+			message: []string{"nftables v1.0.0", "1.0.1 or later"}},
+		{name: "older nft", release: "6.1.0", version: "nftables v0.9.8 (x)", message: []string{"v0.9.8", "1.0.1 or later"}},
 		{name: "an nft of tomorrow", release: "6.1.0", version: "nftables v2.0.0 (x)"},
 		{name: "old kernel", release: "5.4.0-42-generic", version: "nftables v1.0.6 (x)", probe: unsupported,
-			says: []string{"kernel 5.4.0-42-generic is too old", "Linux 5.9 or later", "Operation not supported"}},
+			message: []string{"kernel 5.4.0-42-generic is too old", "Linux 5.9 or later", "Operation not supported"}},
 		{name: "old kernel with a backport", release: "4.18.0-553.el8", version: "nftables v1.0.4 (x)"},
 		{name: "no right yet", release: "6.1.0", version: "nftables v1.0.6 (x)",
 			probe: errors.New("Operation not permitted")},
@@ -41,12 +41,12 @@ func TestRequirements(t *testing.T) {
 			version: func(context.Context) (string, error) { return c.version, c.noCommand },
 			probe:   func(context.Context) error { return c.probe },
 		}.check(t.Context(), slog.New(slog.DiscardHandler))
-		if (err != nil) != (len(c.says) > 0) {
-			t.Errorf("%s: error %v, want one: %t", c.name, err, len(c.says) > 0)
+		if (err != nil) != (len(c.message) > 0) {
+			t.Errorf("%s: error %v, want one: %t", c.name, err, len(c.message) > 0)
 		}
-		for _, says := range c.says {
-			if err == nil || !strings.Contains(err.Error(), says) {
-				t.Errorf("%s: error %v does not say %q", c.name, err, says)
+		for _, message := range c.message {
+			if err == nil || !strings.Contains(err.Error(), message) {
+				t.Errorf("%s: error %v does not say %q", c.name, err, message)
 			}
 		}
 	}

@@ -50,7 +50,7 @@ func retainCommand() *cobra.Command {
 	var wait time.Duration
 	cmd := &cobra.Command{
 		Use:   "retain",
-		Short: "Tell the speaker that it is about to be restarted: its addresses stay on this node",
+		Short: "Announce a restart of the speaker: its addresses stay on this node",
 		Long: `Send SIGUSR1 to the speaker of this container. If it gets SIGTERM within a minute after that, it does not hand over the addresses
 that this node owns: the kernel answers for them, for two minutes at most, until the next speaker starts on this node.
 A node that is about to go as well (drained, excluded, shut down, deleted) hands over all the same.

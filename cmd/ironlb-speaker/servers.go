@@ -11,7 +11,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/ipvs/kernel"
 	"github.com/ironlb/ironlb/ipvs/nftlb"
-	"github.com/ironlb/ironlb/speaker"
+	"github.com/ironlb/ironlb/speaker/dataplane"
 	"github.com/ironlb/ironlb/speaker/kubeproxy"
 )
 
@@ -21,7 +21,7 @@ type virtualServers struct {
 	config config
 	log    *slog.Logger
 	// chosen is called with the data plane, once it is known.
-	chosen func(dataplane)
+	chosen func(dataplaneKind)
 	// openIPVS opens the new data plane, loadedIPVS the residual one of an earlier process. ours identifies IronLB's
 	// virtual servers in that.
 	openIPVS   func(config) (driver, error)
@@ -32,24 +32,24 @@ type virtualServers struct {
 
 	mu       sync.Mutex
 	driver   driver
-	kind     dataplane // empty until it is known
-	leftover *leftover // of the other kind, used only by the loop
+	kind     dataplaneKind // empty until it is known
+	residual *residual     // of the other kind, used only by the loop
 	// stale reports whether the plan is from a snapshot: residual state may then be newer, and stays. Nil means never.
 	stale func() bool
 }
 
 // driver is a data plane.
 type driver interface {
-	speaker.VirtualServers
+	dataplane.VirtualServers
 	Close()
 }
 
-func newVirtualServers(c config, log *slog.Logger, chosen func(dataplane), ours func() (func(ipvs.Key) bool, error)) *virtualServers {
+func newVirtualServers(c config, log *slog.Logger, chosen func(dataplaneKind), ours func() (func(ipvs.Key) bool, error)) *virtualServers {
 	return &virtualServers{config: c, log: log, chosen: chosen, openIPVS: openKernel, loadedIPVS: loadedIPVS, ours: ours,
 		calico: kubeproxy.CalicoPolices}
 }
 
-func (v *virtualServers) open() (speaker.VirtualServers, error) {
+func (v *virtualServers) open() (dataplane.VirtualServers, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.driver != nil {
@@ -67,7 +67,7 @@ func (v *virtualServers) open() (speaker.VirtualServers, error) {
 	if v.config.Dataplane != dataplaneNFTables && !bypassed {
 		k, err := v.openIPVS(v.config)
 		if err == nil {
-			v.leftover = leftInNFTables(v.log)
+			v.residual = leftInNFTables(v.log)
 			v.choose(dataplaneIPVS, k)
 			return v.driver, nil
 		}
@@ -81,7 +81,7 @@ func (v *virtualServers) open() (speaker.VirtualServers, error) {
 	if err != nil {
 		return nil, errors.Join(missing, err)
 	}
-	if v.leftover, err = leftInIPVS(v.log, v.loadedIPVS, v.ours); err != nil {
+	if v.residual, err = leftInIPVS(v.log, v.loadedIPVS, v.ours); err != nil {
 		b.Close()
 		return nil, fmt.Errorf("look for what an earlier process left in IPVS: %w", err)
 	}
@@ -104,7 +104,7 @@ func (v *virtualServers) bypassesPolicies() (bool, error) {
 	return polices, nil
 }
 
-func (v *virtualServers) choose(kind dataplane, d driver) {
+func (v *virtualServers) choose(kind dataplaneKind, d driver) {
 	v.kind, v.driver = kind, d
 	if v.chosen != nil {
 		v.chosen(kind)
@@ -127,7 +127,7 @@ func openKernel(c config) (driver, error) {
 
 // openBalancer returns nftables as the complete data plane.
 func openBalancer(c config) (*nftlb.Balancer, error) {
-	b, err := nftlb.New(nftlb.Everyone)
+	b, err := nftlb.New(nftlb.AllTraffic)
 	if err != nil {
 		return nil, err
 	}
@@ -154,7 +154,7 @@ func (v *virtualServers) mayBeIPVS() bool {
 func (v *virtualServers) proxyMode() kubeproxy.Mode {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return map[dataplane]kubeproxy.Mode{dataplaneIPVS: kubeproxy.IPVS, dataplaneNFTables: kubeproxy.NFTables}[v.kind]
+	return map[dataplaneKind]kubeproxy.Mode{dataplaneIPVS: kubeproxy.IPVS, dataplaneNFTables: kubeproxy.NFTables}[v.kind]
 }
 
 func (v *virtualServers) close() {
@@ -197,7 +197,7 @@ func (v *virtualServers) Apply(ops []ipvs.Op) ([]ipvs.Op, error) {
 // programmed is called by the loop when everything is programmed, also if that required no change.
 func (v *virtualServers) programmed() {
 	if v.stale == nil || !v.stale() {
-		v.leftover.programmed()
+		v.residual.programmed()
 	}
 }
 
@@ -223,7 +223,7 @@ func (i *inside) open() (*nftlb.Balancer, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.balancer == nil {
-		b, err := nftlb.New(nftlb.Inside)
+		b, err := nftlb.New(nftlb.ClusterInternal)
 		if err != nil {
 			return nil, err
 		}

@@ -28,16 +28,16 @@ func TestDataplane(t *testing.T) {
 			has = k.Probe(ipvs.RoundRobin) == nil
 			k.Close()
 		}
-		for wanted, expect := range map[dataplane]dataplane{
+		for wanted, expect := range map[dataplaneKind]dataplaneKind{
 			dataplaneNFTables: dataplaneNFTables,
-			dataplaneAuto:     map[bool]dataplane{true: dataplaneIPVS, false: dataplaneNFTables}[has],
-			dataplaneIPVS:     map[bool]dataplane{true: dataplaneIPVS, false: ""}[has],
+			dataplaneAuto:     map[bool]dataplaneKind{true: dataplaneIPVS, false: dataplaneNFTables}[has],
+			dataplaneIPVS:     map[bool]dataplaneKind{true: dataplaneIPVS, false: ""}[has],
 		} {
-			var told []dataplane
+			var reported []dataplaneKind
 			var log bytes.Buffer
 			c := newConfig()
 			c.Dataplane = wanted
-			v := newVirtualServers(c, slog.New(slog.NewTextHandler(&log, nil)), func(kind dataplane) { told = append(told, kind) }, nil)
+			v := newVirtualServers(c, slog.New(slog.NewTextHandler(&log, nil)), func(kind dataplaneKind) { reported = append(reported, kind) }, nil)
 			for range 2 {
 				_, err := v.Virtuals()
 				if (err == nil) != (expect != "") || err != nil && !errors.Is(err, ipvs.ErrNoModule) {
@@ -45,8 +45,8 @@ func TestDataplane(t *testing.T) {
 				}
 			}
 			v.close()
-			if expect == "" && len(told) > 0 || expect != "" && (len(told) != 1 || told[0] != expect) {
-				t.Errorf("%s: told %v, want %q once", wanted, told, expect)
+			if expect == "" && len(reported) > 0 || expect != "" && (len(reported) != 1 || reported[0] != expect) {
+				t.Errorf("%s: told %v, want %q once", wanted, reported, expect)
 			}
 			if warned := strings.Count(log.String(), "level=WARN"); (warned == 1) != (wanted == dataplaneAuto && !has) || warned > 1 {
 				t.Errorf("%s: log %s", wanted, &log)
@@ -57,27 +57,27 @@ func TestDataplane(t *testing.T) {
 }
 
 // If Calico would not police packets from IPVS to Pods, auto selects nftables. An explicit choice is used.
-func TestDataplaneBesideCalico(t *testing.T) {
+func TestDataplaneAlongsideCalico(t *testing.T) {
 	netspace.New(t).Must(t, func() error {
 		for _, c := range []struct {
-			wanted dataplane
+			wanted dataplaneKind
 			calico bool
-			expect dataplane
+			expect dataplaneKind
 		}{
 			{dataplaneAuto, false, dataplaneIPVS},
 			{dataplaneAuto, true, dataplaneNFTables},
 			{dataplaneIPVS, true, dataplaneIPVS},
 		} {
-			var told []dataplane
+			var reported []dataplaneKind
 			configured := newConfig()
 			configured.Dataplane = c.wanted
-			chosen := func(kind dataplane) { told = append(told, kind) }
+			chosen := func(kind dataplaneKind) { reported = append(reported, kind) }
 			v := newVirtualServers(configured, slog.New(slog.DiscardHandler), chosen, nil)
 			v.openIPVS = func(config) (driver, error) { return ipvstest.NewKernel(), nil }
 			v.loadedIPVS = func() (ipvsTable, error) { return nil, ipvs.ErrNoModule }
 			v.calico = func() (bool, error) { return c.calico, nil }
-			if _, err := v.Virtuals(); err != nil || !slices.Equal(told, []dataplane{c.expect}) {
-				t.Errorf("%s, Calico %t: %v, %v; want %s", c.wanted, c.calico, told, err, c.expect)
+			if _, err := v.Virtuals(); err != nil || !slices.Equal(reported, []dataplaneKind{c.expect}) {
+				t.Errorf("%s, Calico %t: %v, %v; want %s", c.wanted, c.calico, reported, err, c.expect)
 			}
 			v.close()
 		}
@@ -88,29 +88,29 @@ func TestDataplaneBesideCalico(t *testing.T) {
 // A scheduler without its module can be fixed and is not a kernel without IPVS: nftables does not replace IPVS, and
 // loading the module is sufficient.
 func TestMissingSchedulerDoesNotChangeTheDataplane(t *testing.T) {
-	var told []dataplane
-	v := newVirtualServers(newConfig(), slog.New(slog.DiscardHandler), func(kind dataplane) { told = append(told, kind) }, nil)
+	var reported []dataplaneKind
+	v := newVirtualServers(newConfig(), slog.New(slog.DiscardHandler), func(kind dataplaneKind) { reported = append(reported, kind) }, nil)
 	missing := fmt.Errorf("%w: module ip_vs_rr missing", ipvs.ErrNoScheduler)
 	v.openIPVS = func(config) (driver, error) { return ipvstest.NewKernel(), missing }
-	if _, err := v.Virtuals(); !errors.Is(err, ipvs.ErrNoScheduler) || len(told) > 0 {
-		t.Errorf("%v, told %v; want ErrNoScheduler and nothing chosen", err, told)
+	if _, err := v.Virtuals(); !errors.Is(err, ipvs.ErrNoScheduler) || len(reported) > 0 {
+		t.Errorf("%v, told %v; want ErrNoScheduler and nothing chosen", err, reported)
 	}
 	missing = nil
-	if _, err := v.Virtuals(); err != nil || !slices.Equal(told, []dataplane{dataplaneIPVS}) {
-		t.Errorf("%v, told %v; want IPVS when the module is there", err, told)
+	if _, err := v.Virtuals(); err != nil || !slices.Equal(reported, []dataplaneKind{dataplaneIPVS}) {
+		t.Errorf("%v, told %v; want IPVS when the module is there", err, reported)
 	}
 }
 
 // IPVS is not reported before it is selected. Its sysctls are set earlier, unless it cannot be selected.
 func TestUnknownIsNotIPVS(t *testing.T) {
-	for wanted, may := range map[dataplane]bool{dataplaneAuto: true, dataplaneIPVS: true, dataplaneNFTables: false} {
+	for wanted, may := range map[dataplaneKind]bool{dataplaneAuto: true, dataplaneIPVS: true, dataplaneNFTables: false} {
 		c := newConfig()
 		c.Dataplane = wanted
 		v := newVirtualServers(c, slog.New(slog.DiscardHandler), nil, nil)
 		if v.inIPVS() || v.mayBeIPVS() != may {
 			t.Errorf("%s, not chosen: in IPVS %t, may be %t; want false, %t", wanted, v.inIPVS(), v.mayBeIPVS(), may)
 		}
-		for kind, is := range map[dataplane]bool{dataplaneIPVS: true, dataplaneNFTables: false} {
+		for kind, is := range map[dataplaneKind]bool{dataplaneIPVS: true, dataplaneNFTables: false} {
 			v.choose(kind, nil)
 			if v.inIPVS() != is || v.mayBeIPVS() != is {
 				t.Errorf("%s, chosen %s: in IPVS %t, may be %t", wanted, kind, v.inIPVS(), v.mayBeIPVS())

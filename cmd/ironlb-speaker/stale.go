@@ -55,7 +55,7 @@ func staleReadyz(source stale, ready http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		ready(w, r)
 		if at, is := source.Stale(); is {
-			fmt.Fprintf(w, "from snapshot: the API server has not given every list since the start; what it told until %s is in use\n", at.UTC().Format(time.RFC3339))
+			fmt.Fprintf(w, "from snapshot: the API server has not returned every list since the start; its state of %s is in use\n", at.UTC().Format(time.RFC3339))
 		}
 	}
 }

@@ -18,7 +18,7 @@ type staleSince time.Time
 func (s staleSince) Stale() (time.Time, bool) { return time.Time(s), !time.Time(s).IsZero() }
 
 // A snapshot in use is reported on /readyz, whose status stays.
-func TestStale(t *testing.T) {
+func TestSnapshotAge(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for _, since := range []staleSince{staleSince(at), {}} {
 		_, is := since.Stale()

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ironlb/ironlb/speaker"
+	"github.com/ironlb/ironlb/speaker/dataplane"
 	"github.com/ironlb/ironlb/speaker/link"
 )
 
@@ -18,24 +18,24 @@ type sysctls struct {
 	limits       conntrackLimits
 
 	// met is the last state found or put in force, for these needs. While it holds, nothing else is checked.
-	met   link.Met
+	met   link.SysctlWatch
 	needs link.Needs
 }
 
-func (s *sysctls) Apply(ipv6 bool) (changed []string, wrong speaker.SysctlErrors) {
+func (s *sysctls) Apply(ipv6 bool) (changed []string, wrong dataplane.SysctlErrors) {
 	needs := link.Needs{IPVS: s.ipvs(), IPv6: ipv6, ServiceProxy: s.serviceProxy}
-	if needs == s.needs && s.met.Still() {
+	if needs == s.needs && s.met.Met() {
 		return nil, wrong
 	}
 	s.met.Open(nil)
 	want, err := link.Wanted(needs)
 	if err != nil {
-		return nil, speaker.SysctlErrors{All: err}
+		return nil, dataplane.SysctlErrors{All: err}
 	}
 	want = s.limits.replace(want, runtime.NumCPU())
 	parts := map[*error][]link.Sysctl{}
 	for _, w := range want {
-		part := suffers(&wrong, w.Key)
+		part := errorFor(&wrong, w.Key)
 		parts[part] = append(parts[part], w)
 	}
 	for _, part := range []*error{&wrong.All, &wrong.ARP, &wrong.IPv6, &wrong.Limits} {
@@ -48,15 +48,15 @@ func (s *sysctls) Apply(ipv6 bool) (changed []string, wrong speaker.SysctlErrors
 	if wrong.Limits != nil {
 		wrong.Limits = fmt.Errorf("%w; or keep the node's: set conntrack.maxPerCore and conntrack.min, or the time-out, to 0 in the file of --config", wrong.Limits)
 	}
-	if wrong == (speaker.SysctlErrors{}) {
+	if wrong == (dataplane.SysctlErrors{}) {
 		s.met.Open(want)
 		s.needs = needs
 	}
 	return changed, wrong
 }
 
-// suffers returns the error field for a parameter with a wrong value.
-func suffers(wrong *speaker.SysctlErrors, key string) *error {
+// errorFor returns the error field for a parameter with a wrong value.
+func errorFor(wrong *dataplane.SysctlErrors, key string) *error {
 	switch {
 	case strings.HasPrefix(key, "net.ipv6."):
 		return &wrong.IPv6

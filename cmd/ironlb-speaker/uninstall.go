@@ -87,7 +87,7 @@ func waitForEnd(ctx context.Context, address, socket string, log *slog.Logger) (
 	}
 	ticker := time.NewTicker(endInterval)
 	defer ticker.Stop()
-	said := ""
+	reported := ""
 	for {
 		var waits error
 		if listener == nil {
@@ -109,9 +109,9 @@ func waitForEnd(ctx context.Context, address, socket string, log *slog.Logger) (
 		if waits == nil {
 			return free, nil
 		}
-		if text := waits.Error(); text != said {
+		if text := waits.Error(); text != reported {
 			log.Info("wait", "reason", text)
-			said = text
+			reported = text
 		}
 		select {
 		case <-ctx.Done():

@@ -21,10 +21,10 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-const long = `kubectl ironlb shows who answers for which address of IronLB and why, which BGP sessions are up and why others are not, and moves
+const long = `kubectl ironlb shows the owner of each address of IronLB and why, the BGP sessions and why some are down, and moves
 addresses between nodes on request.
 
-It reads and writes objects of the group ironlb.io as the user of your kubeconfig; nothing of IronLB needs to be reachable.`
+It reads and writes objects of the group ironlb.io as the user of the kubeconfig; no component of IronLB needs to be reachable.`
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
@@ -55,7 +55,7 @@ func command(dial func(access) (client.Client, error), now func() time.Time) *co
 	root := &cobra.Command{
 		Use:          "kubectl-ironlb",
 		Annotations:  map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl ironlb"},
-		Short:        "Who answers for which address, which BGP sessions are up, and moving addresses on purpose",
+		Short:        "Show address owners and BGP sessions, and move addresses on request",
 		Long:         long,
 		Version:      version.String(),
 		SilenceUsage: true, SilenceErrors: true,
@@ -68,8 +68,8 @@ func command(dial func(access) (client.Client, error), now func() time.Time) *co
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetHelpCommand(&cobra.Command{Hidden: true})
 	flags := root.PersistentFlags()
-	flags.StringVar(&t.access.kubeconfig, "kubeconfig", "", "The kubeconfig file. Without: what KUBECONFIG says, or ~/.kube/config.")
-	flags.StringVar(&t.access.context, "context", "", "The context in it. Without: the current one.")
+	flags.StringVar(&t.access.kubeconfig, "kubeconfig", "", "The kubeconfig file. Default: KUBECONFIG, or ~/.kube/config.")
+	flags.StringVar(&t.access.context, "context", "", "The context of the kubeconfig. Default: the current one.")
 	root.AddCommand(t.statusCommand(), t.rebalanceCommand(), versionCommand())
 	return root
 }

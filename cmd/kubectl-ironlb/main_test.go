@@ -120,9 +120,9 @@ ADDRESSES                SERVICES                  OWNER  SINCE  ANNOUNCED  REAS
 	if got := run(cl, "status", "a"); strings.Count(got, "\n") != 3 {
 		t.Errorf("by node:\n%s", got)
 	}
-	expect(t, "of nothing", run(cl, "status", "192.0.2.99"), "error: there is no VirtualIP of 192.0.2.99, and no BGP session (addresses that BGP alone announces have no VirtualIP, and nothing is known to be wrong with them): see kubectl ironlb status")
+	expect(t, "of nothing", run(cl, "status", "192.0.2.99"), "error: there is no VirtualIP of 192.0.2.99, and no BGP session (addresses announced only by BGP have no VirtualIP, and no problem is reported for them): see kubectl ironlb status")
 	expect(t, "empty", run(cluster(), "status"), `
-No VirtualIP: no Service has an address that an L2Advertisement is for. BGP needs none.
+No VirtualIP: no L2Advertisement selects an address of a Service. BGP requires none.
 
 No SpeakerStatus: no speaker has reported yet.
 `)
@@ -138,7 +138,7 @@ func TestStatusOfADeadNode(t *testing.T) {
 	}
 	got := run(cluster(speaker("a", "b", v1alpha1.MemberSilent), speaker("b", "a", v1alpha1.MemberAlive)), "status")
 	expect(t, "two nodes", got, `
-No VirtualIP: no Service has an address that an L2Advertisement is for. BGP needs none.
+No VirtualIP: no L2Advertisement selects an address of a Service. BGP requires none.
 
 NODE  FORWARDS  REASON  VIPS  ALIVE  INTERFACES  UPDATED
 a     True      -       0     ?      -           60m
@@ -149,7 +149,7 @@ a: member b is Silent since 60s
 	ended := speaker("a", "b", v1alpha1.MemberAlive)
 	ended.Status.Stopped = ago(time.Minute)
 	expect(t, "one that has stopped", run(cluster(ended, speaker("b", "a", v1alpha1.MemberAlive)), "status"), `
-No VirtualIP: no Service has an address that an L2Advertisement is for. BGP needs none.
+No VirtualIP: no L2Advertisement selects an address of a Service. BGP requires none.
 
 NODE  FORWARDS  REASON   VIPS  ALIVE  INTERFACES  UPDATED
 a     Unknown   Stopped  0     ?      -           60m
@@ -162,7 +162,7 @@ func TestRebalance(t *testing.T) {
 		return &v1alpha1.IPAddressPool{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	}
 	cl := cluster(pool("web"), pool("192.0.2.10"), vip("192.0.2.10,2001:db8::10", "default/web", "a b", "a"))
-	asked := func() string {
+	requested := func() string {
 		var out []string
 		for _, o := range []client.Object{pool("web"), pool("192.0.2.10"), vip("192.0.2.10", "a/b", "", "")} {
 			if err := cl.Get(t.Context(), client.ObjectKeyFromObject(o), o); err != nil {
@@ -180,17 +180,17 @@ func TestRebalance(t *testing.T) {
 		return strings.Join(out, " ")
 	}
 	const value = "2026-01-02T03:04:05Z"
-	expect(t, "a pool", run(cl, "rebalance", "web"), "ippool/web: asked to rebalance")
-	expect(t, "annotations", asked(), value)
-	expect(t, "an address", run(cl, "rebalance", "2001:db8::10"), "vip/192.0.2.10: asked to rebalance")
-	expect(t, "annotations", asked(), value)
-	expect(t, "all", run(cl, "rebalance"), "ippool/192.0.2.10: asked to rebalance\nippool/web: asked to rebalance")
-	expect(t, "annotations", asked(), value+" "+value)
-	expect(t, "two meanings", run(cl, "rebalance", "192.0.2.10"), "error: 192.0.2.10 could be vip/192.0.2.10 or ippool/192.0.2.10: write which")
-	expect(t, "told apart", run(cl, "rebalance", "vip/192.0.2.10"), "vip/192.0.2.10: asked to rebalance")
-	asked()
+	expect(t, "a pool", run(cl, "rebalance", "web"), "ippool/web: rebalance requested")
+	expect(t, "annotations", requested(), value)
+	expect(t, "an address", run(cl, "rebalance", "2001:db8::10"), "vip/192.0.2.10: rebalance requested")
+	expect(t, "annotations", requested(), value)
+	expect(t, "all", run(cl, "rebalance"), "ippool/192.0.2.10: rebalance requested\nippool/web: rebalance requested")
+	expect(t, "annotations", requested(), value+" "+value)
+	expect(t, "two meanings", run(cl, "rebalance", "192.0.2.10"), "error: 192.0.2.10 is ambiguous: use vip/192.0.2.10 or ippool/192.0.2.10")
+	expect(t, "ambiguous name", run(cl, "rebalance", "vip/192.0.2.10"), "vip/192.0.2.10: rebalance requested")
+	requested()
 	expect(t, "unknown", run(cl, "rebalance", "web", "nowhere"), "error: nowhere is neither an IPAddressPool nor an address of a VirtualIP: see kubectl get ippool,vip")
-	expect(t, "annotations", asked(), "")
+	expect(t, "annotations", requested(), "")
 	expect(t, "no pool", run(cluster(), "rebalance"), "error: there is no IPAddressPool: nothing to rebalance")
 }
 
@@ -199,8 +199,8 @@ func TestWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cl := cluster(&v1alpha1.IPAddressPool{ObjectMeta: metav1.ObjectMeta{Name: "web"}})
 		expect(t, "in vain", run(cl, "rebalance", "--wait", "10s"), `
-ippool/web: asked to rebalance
-error: ippool/web is not done yet: ask for more with --wait, and see kubectl ironlb status and the log of ironlb-ccm
+ippool/web: rebalance requested
+error: ippool/web is not done yet: set a longer --wait, and see kubectl ironlb status and the log of ironlb-ccm
 `)
 		start := time.Now()
 		time.AfterFunc(4*time.Second, func() {
@@ -213,7 +213,7 @@ error: ippool/web is not done yet: ask for more with --wait, and see kubectl iro
 				t.Error(err)
 			}
 		})
-		expect(t, "answered", run(cl, "rebalance", "--wait", "1m"), "ippool/web: asked to rebalance\nippool/web: done")
+		expect(t, "answered", run(cl, "rebalance", "--wait", "1m"), "ippool/web: rebalance requested\nippool/web: done")
 		if took := time.Since(start); took < 4*time.Second || took > 5*time.Second {
 			t.Errorf("it took %s", took)
 		}
@@ -273,8 +273,8 @@ func TestStatusShowsUnreachableNodes(t *testing.T) {
 	_, problems, _ = strings.Cut(problems, "\n\n")
 	want := `a: node c is unreachable since 60s (silent: ICMPEcho, Neighbor): 3 endpoints take no new connections
 a: node d is unreachable since 60m (silent: ICMPEcho): 0 endpoints take no new connections; gateway 192.0.2.254 answers; 2 endpoints take connections because no other is left; reachable again, too often to count yet
-a: may be cut off: most other nodes vanished at once, and no gateway answers
-a: node e answers neither ICMP echo nor ARP: should it die, its endpoints are left to Kubernetes
+a: may be cut off: most other nodes became unreachable at once, and no gateway answers
+a: node e answers neither ICMP echo nor ARP: its death is detected by Kubernetes only
 `
 	if problems != want {
 		t.Errorf("problems are\n%s\nwant\n%s\nof\n%s", problems, want, got)

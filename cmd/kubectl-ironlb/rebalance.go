@@ -16,25 +16,25 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// lookEvery is the polling interval of --wait.
-const lookEvery = 500 * time.Millisecond
+// pollEvery is the polling interval of --wait.
+const pollEvery = 500 * time.Millisecond
 
 func (t *tool) rebalanceCommand() *cobra.Command {
 	var wait time.Duration
 	cmd := &cobra.Command{
 		Use:   "rebalance [POOL | ADDRESS | VIRTUALIP]...",
-		Short: "Move addresses to the nodes that they would be given if they were new",
-		Long: `rebalance asks ironlb-ccm to move addresses to preferred and less loaded nodes: those of the pools, or the ones named. Without
-arguments it asks for all pools. Addresses move one at a time, each after the one before has arrived, and the old owner
-answers until the new one does. Where there is nothing to gain nothing moves.
+		Short: "Move addresses to the nodes that a new placement would choose",
+		Long: `rebalance requests moves of addresses to preferred and less loaded nodes: of the addresses of the pools, or of the named
+ones. Without arguments it applies to all pools. ironlb-ccm moves one address at a time, and the old owner announces it
+until the new one does. An address moves only to a better node.
 
-The request is the annotation ` + v1alpha1.AnnotationRebalance + ` on the object. Write ippool/NAME or vip/NAME where a name could be either.`,
+The request is the annotation ` + v1alpha1.AnnotationRebalance + ` on the object. Write ippool/NAME or vip/NAME for an ambiguous name.`,
 		Example: `  kubectl ironlb rebalance
   kubectl ironlb rebalance web --wait 5m
   kubectl ironlb rebalance 192.0.2.10`,
 		RunE: func(cmd *cobra.Command, args []string) error { return t.rebalance(cmd.Context(), args, wait) },
 	}
-	cmd.Flags().DurationVar(&wait, "wait", 0, "Wait until it is done, at most so long. 0: only ask.")
+	cmd.Flags().DurationVar(&wait, "wait", 0, "Wait for completion, at most this long. 0: do not wait.")
 	return cmd
 }
 
@@ -59,7 +59,7 @@ func (t *tool) rebalance(ctx context.Context, names []string, wait time.Duration
 		if err := t.client.Patch(ctx, r.object, client.RawPatch(types.MergePatchType, patch)); err != nil {
 			return fmt.Errorf("annotating %s: %w", r.name, err)
 		}
-		fmt.Fprintf(t.out, "%s: asked to rebalance\n", r.name)
+		fmt.Fprintf(t.out, "%s: rebalance requested\n", r.name)
 	}
 	if wait <= 0 {
 		return nil
@@ -127,7 +127,7 @@ func (t *tool) requests(ctx context.Context, names []string, value string) (out 
 			for _, r := range found {
 				both = append(both, r.name)
 			}
-			return nil, fmt.Errorf("%s could be %s: write which", name, strings.Join(both, " or "))
+			return nil, fmt.Errorf("%s is ambiguous: use %s", name, strings.Join(both, " or "))
 		}
 	}
 	return out, nil
@@ -135,7 +135,7 @@ func (t *tool) requests(ctx context.Context, names []string, value string) (out 
 
 // await returns when ironlb-ccm has carried the request out.
 func (t *tool) await(ctx context.Context, r request) error {
-	tick := time.NewTicker(lookEvery)
+	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
 	for {
 		switch err := t.client.Get(ctx, client.ObjectKeyFromObject(r.object), r.object); {
@@ -148,7 +148,7 @@ func (t *tool) await(ctx context.Context, r request) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%s is not done yet: ask for more with --wait, and see kubectl ironlb status and the log of ironlb-ccm", r.name)
+			return fmt.Errorf("%s is not done yet: set a longer --wait, and see kubectl ironlb status and the log of ironlb-ccm", r.name)
 		case <-tick.C:
 		}
 	}

@@ -15,7 +15,7 @@ import (
 // is in only. It reports whether there are any.
 func (t *tool) writeSessions(out *bytes.Buffer, speakers []v1alpha1.SpeakerStatus, only []string) bool {
 	var rows []string
-	var wrong complaints
+	var wrong nodeProblems
 	absent := v1alpha1.Absent(speakers, nil)
 	for i := range speakers {
 		bgp := speakers[i].Status.BGP
@@ -40,7 +40,7 @@ func (t *tool) writeSessions(out *bytes.Buffer, speakers []v1alpha1.SpeakerStatu
 			case absent[node] != "": // its last report is outdated
 				row = []string{node, s.Peer, orDash(s.Address), asn(s), "Unknown", "-", "-", "-", string(absent[node])}
 			case s.State == v1alpha1.SessionEstablished && s.Reason == v1alpha1.ReasonNotConfigured:
-				wrong.add(node, fmt.Sprintf("not all that BGPPeer %s asks for: %s", s.Peer, s.Message))
+				wrong.add(node, fmt.Sprintf("BGPPeer %s is only partly configured: %s", s.Peer, s.Message))
 			case unwatched:
 				row[8] = s.BFD.Reason
 			case s.State == v1alpha1.SessionEstablished:
@@ -69,13 +69,13 @@ func (t *tool) writeSessions(out *bytes.Buffer, speakers []v1alpha1.SpeakerStatu
 	return true
 }
 
-// complaints are problems, each with the nodes that report it, in the order of the first report.
-type complaints struct {
+// nodeProblems are problems, each with the nodes that report it, in the order of the first report.
+type nodeProblems struct {
 	texts []string
 	nodes map[string][]string // by text
 }
 
-func (c *complaints) add(node, text string) {
+func (c *nodeProblems) add(node, text string) {
 	if c.nodes == nil {
 		c.nodes = map[string][]string{}
 	}
@@ -85,7 +85,7 @@ func (c *complaints) add(node, text string) {
 	c.nodes[text] = append(c.nodes[text], node)
 }
 
-func (c *complaints) lines() (out []string) {
+func (c *nodeProblems) lines() (out []string) {
 	for _, text := range c.texts {
 		out = append(out, strings.Join(c.nodes[text], ", ")+": "+text)
 	}

@@ -43,7 +43,7 @@ b     young  -            -           Established  -      0         Down      -
 c     tor    192.0.2.1    4200000000  Unknown      -      -         -         Silent
 
 a: no session with six: WrongASN: the router has AS 65001, the BGPPeer says 65002
-b: not all that BGPPeer tor asks for: no IPv6 InternalIP
+b: BGPPeer tor is only partly configured: no IPv6 InternalIP
 b: session with up without BFD: BFDNotUp: a TTL of 63
 `
 	got := run(cl, "status")

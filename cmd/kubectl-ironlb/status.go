@@ -21,16 +21,17 @@ import (
 func (t *tool) statusCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "status [ADDRESS | NAMESPACE/SERVICE | NODE | PEER]...",
-		Short: "Who answers for which address and why, which BGP sessions are up, and how the speakers see one another",
-		Long: `status shows each VirtualIP: its addresses and Services, the node that answers and since when, whether it is announced and the reason,
-and the node that takes over next. Below it whatever is wrong, in words. Then each speaker: whether its node forwards, how many
-VirtualIPs it answers for, how many of the other speakers it hears, and which ones it does not. Then the BGP sessions of each node: the
-router, since when the session has been as it is, how many prefixes are announced, and why one is not established. At last the addresses
-that a BGPAdvertisement covers and by which nobody is served, of each reason ten at most, and the node that says so.
+		Short: "Show the owner of each address and why, BGP sessions, and reachability between speakers",
+		Long: `status shows each VirtualIP: its addresses and Services, its owner and since when, whether it is announced and why, and
+the node that takes over next, followed by the problems. Then each speaker: whether its node forwards, the number of
+VirtualIPs it owns, how many of the other speakers it receives, and which ones it does not. Then the BGP sessions of
+each node: the router, the age of the session's state, the number of advertised prefixes, and why it is not established.
+Last, the addresses that a BGPAdvertisement covers and that serve no traffic, at most ten per reason, and the nodes that
+report them.
 
-With arguments only the VirtualIPs with one of the addresses, of one of the Services, or held by one of the nodes, and the BGP sessions of
-one of the nodes, or with one of the BGPPeers or routers' addresses. Addresses that BGP alone announces have no VirtualIP: of them only
-what is wrong is shown.`,
+With arguments only the VirtualIPs with one of the addresses, of one of the Services, or owned by one of the nodes, and
+the BGP sessions of one of the nodes, or with one of the BGPPeers or routers' addresses. Addresses announced only by BGP
+have no VirtualIP: only their problems are shown.`,
 		Example: `  kubectl ironlb status
   kubectl ironlb status 192.0.2.10
   kubectl ironlb status default/web
@@ -48,7 +49,7 @@ func (t *tool) status(ctx context.Context, only []string) error {
 	if err := t.client.List(ctx, &speakers); err != nil {
 		return fmt.Errorf("listing SpeakerStatuses: %w", err)
 	}
-	shown := slices.DeleteFunc(vips.Items, func(v v1alpha1.VirtualIP) bool { return len(only) > 0 && !meant(&v, only) })
+	shown := slices.DeleteFunc(vips.Items, func(v v1alpha1.VirtualIP) bool { return len(only) > 0 && !selected(&v, only) })
 	slices.SortFunc(shown, func(a, b v1alpha1.VirtualIP) int {
 		return cmp.Or(address(&a).Compare(address(&b)), cmp.Compare(a.Name, b.Name))
 	})
@@ -62,15 +63,15 @@ func (t *tool) status(ctx context.Context, only []string) error {
 	}
 	sessions := t.writeSessions(&out, speakers.Items, only)
 	if unserved := writeUnserved(&out, speakers.Items, only); len(only) > 0 && len(shown) == 0 && !sessions && !unserved {
-		return fmt.Errorf("there is no VirtualIP of %s, and no BGP session (addresses that BGP alone announces have no VirtualIP, and nothing is known to be wrong with them): see kubectl ironlb status",
+		return fmt.Errorf("there is no VirtualIP of %s, and no BGP session (addresses announced only by BGP have no VirtualIP, and no problem is reported for them): see kubectl ironlb status",
 			strings.Join(only, ", "))
 	}
 	_, err := t.out.Write(out.Bytes())
 	return err
 }
 
-// meant reports whether the VirtualIP is one of those named.
-func meant(v *v1alpha1.VirtualIP, names []string) bool {
+// selected reports whether the VirtualIP is one of those named.
+func selected(v *v1alpha1.VirtualIP, names []string) bool {
 	return slices.ContainsFunc(names, func(name string) bool {
 		return v.Name == name || has(v, name) || v.Status.Node == name || slices.ContainsFunc(v.Spec.Services, func(s v1alpha1.ServiceReference) bool {
 			return s.Namespace+"/"+s.Name == name
@@ -95,7 +96,7 @@ func address(v *v1alpha1.VirtualIP) netip.Addr {
 
 func (t *tool) writeVIPs(out *bytes.Buffer, vips []v1alpha1.VirtualIP) {
 	if len(vips) == 0 {
-		fmt.Fprintln(out, "No VirtualIP: no Service has an address that an L2Advertisement is for. BGP needs none.")
+		fmt.Fprintln(out, "No VirtualIP: no L2Advertisement selects an address of a Service. BGP requires none.")
 		return
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
@@ -230,10 +231,10 @@ func (t *tool) unreachable(speaker *v1alpha1.SpeakerStatus) (lines []string) {
 			u.Node, t.ago(&u.Since), strings.Join(silent, ", "), u.Endpoints, more)
 	}
 	if s.CutOff {
-		line("may be cut off: most other nodes vanished at once, and no gateway answers")
+		line("may be cut off: most other nodes became unreachable at once, and no gateway answers")
 	}
 	for _, node := range s.WithoutWitness {
-		line("node %s answers neither ICMP echo nor ARP: should it die, its endpoints are left to Kubernetes", node)
+		line("node %s answers neither ICMP echo nor ARP: its death is detected by Kubernetes only", node)
 	}
 	return lines
 }

@@ -13,7 +13,7 @@ import (
 // writeUnserved writes the BGP addresses not serving traffic, as reported by sorted speakers, optionally only those of
 // an address or node in only. It reports whether there are any.
 func writeUnserved(out *bytes.Buffer, speakers []v1alpha1.SpeakerStatus, only []string) bool {
-	var wrong complaints
+	var wrong nodeProblems
 	absent := v1alpha1.Absent(speakers, nil)
 	for i := range speakers {
 		node, bgp := speakers[i].Name, speakers[i].Status.BGP
@@ -42,7 +42,7 @@ func writeUnserved(out *bytes.Buffer, speakers []v1alpha1.SpeakerStatus, only []
 	if out.Len() > 0 {
 		fmt.Fprintln(out)
 	}
-	fmt.Fprintf(out, "Addresses of BGP by which nobody is served, as these nodes say:\n%s\n", strings.Join(lines, "\n"))
+	fmt.Fprintf(out, "BGP addresses not serving traffic, by node:\n%s\n", strings.Join(lines, "\n"))
 	return true
 }
 

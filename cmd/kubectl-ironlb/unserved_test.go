@@ -28,7 +28,7 @@ func TestUnserved(t *testing.T) {
 			BGP: &v1alpha1.BGPStatus{Unserved: []v1alpha1.UnservedStatus{{Reason: "NoEndpoint", Count: 1, Addresses: []string{"203.0.113.4"}}}},
 		}},
 	)
-	const head = "Addresses of BGP by which nobody is served, as these nodes say:\n"
+	const head = "BGP addresses not serving traffic, by node:\n"
 	const local = "a: 203.0.113.4, 2001:db8::4 and 10 more: NoLocalEndpoint: no node announces it"
 	if got := run(cl, "status"); !strings.HasSuffix(strings.TrimSpace(got), "\n\n"+head+local+"\na: 203.0.113.9: NoPeer") {
 		t.Errorf("the end is not what is unserved:\n%s", got)
@@ -36,10 +36,10 @@ func TestUnserved(t *testing.T) {
 	for _, address := range []string{"203.0.113.4", "2001:db8:0::4"} {
 		expect(t, address, run(cl, "status", address), head+local)
 	}
-	if got := run(cl, "status", "203.0.113.5"); !strings.Contains(got, "nothing is known to be wrong with them") {
-		t.Errorf("of an address of which nobody says anything:\n%s", got)
+	if got := run(cl, "status", "203.0.113.5"); !strings.Contains(got, "no problem is reported for them") {
+		t.Errorf("an address without a report:\n%s", got)
 	}
-	if got := run(cl, "status", "b"); strings.Contains(got, "nobody is served") || !strings.Contains(got, "tor") {
+	if got := run(cl, "status", "b"); strings.Contains(got, "not serving traffic") || !strings.Contains(got, "tor") {
 		t.Errorf("of another node:\n%s", got)
 	}
 }

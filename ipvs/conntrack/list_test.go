@@ -99,9 +99,9 @@ func TestAnswered(t *testing.T) {
 			t.Errorf("status %#x: answered %v, %v; want %v", status, e.answered, ok, want)
 		}
 	}
-	whole := message(7, vip, pod1)
+	full := message(7, vip, pod1)
 	attribute := nl.NewRtAttr(nl.CTA_STATUS, make([]byte, 4)).Serialize()
-	if e, ok := parse(bytes.Replace(whole, attribute, nil, 1)); !ok || !e.answered {
+	if e, ok := parse(bytes.Replace(full, attribute, nil, 1)); !ok || !e.answered {
 		t.Errorf("without a status: answered %v, %v; want it", e.answered, ok)
 	}
 }

@@ -86,7 +86,7 @@ func parse(message []byte) (entry, bool) {
 		default:
 			continue
 		}
-		e.identity = append(e.identity, a.whole...)
+		e.identity = append(e.identity, a.full...)
 	}
 	if !orig.dst.IsValid() || !reply.src.IsValid() {
 		return entry{}, false
@@ -132,8 +132,8 @@ func parseTuple(b []byte) (t tuple) {
 	return t
 }
 
-// attribute is one netlink attribute: whole with its header and padding, value without.
-type attribute struct{ whole, value []byte }
+// attribute is one netlink attribute: full with its header and padding, value without.
+type attribute struct{ full, value []byte }
 
 // attributes iterates over attributes by kind, and stops at a truncated one.
 func attributes(b []byte) iter.Seq2[int, attribute] {
@@ -145,11 +145,11 @@ func attributes(b []byte) iter.Seq2[int, attribute] {
 				return
 			}
 			kind := int(binary.NativeEndian.Uint16(b[2:]) & nl.NLA_TYPE_MASK)
-			whole := b[:min((size+unix.NLA_ALIGNTO-1)&^(unix.NLA_ALIGNTO-1), len(b))]
-			if !yield(kind, attribute{whole: whole, value: b[header:size]}) {
+			full := b[:min((size+unix.NLA_ALIGNTO-1)&^(unix.NLA_ALIGNTO-1), len(b))]
+			if !yield(kind, attribute{full: full, value: b[header:size]}) {
 				return
 			}
-			b = b[len(whole):]
+			b = b[len(full):]
 		}
 	}
 }

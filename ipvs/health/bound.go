@@ -11,13 +11,13 @@ const mostOfServer = 256
 
 // Bound returns a listener with a connection limit: a new connection replaces the oldest. A client that opens many and
 // leaves them open therefore blocks no other client, and uses a bounded part of this process.
-func Bound(l net.Listener) net.Listener { return bound(l, newCrowd(mostOfServer)) }
+func Bound(l net.Listener) net.Listener { return bound(l, newConnLimiter(mostOfServer)) }
 
-func bound(l net.Listener, crowds ...*crowd) net.Listener { return &boundListener{l, crowds} }
+func bound(l net.Listener, crowds ...*connLimiter) net.Listener { return &boundListener{l, crowds} }
 
 type boundListener struct {
 	net.Listener
-	crowds []*crowd
+	crowds []*connLimiter
 }
 
 func (l *boundListener) Accept() (net.Conn, error) {
@@ -45,18 +45,18 @@ func (c *counted) Close() error {
 	return c.Conn.Close()
 }
 
-// crowd is a connection limiter: the open connections of one or several listeners, the oldest first.
-type crowd struct {
+// connLimiter is a connection limiter: the open connections of one or several listeners, the oldest first.
+type connLimiter struct {
 	most int
 
 	mu    sync.Mutex
 	conns list.List // of *counted
 }
 
-func newCrowd(most int) *crowd { return &crowd{most: most} }
+func newConnLimiter(most int) *connLimiter { return &connLimiter{most: most} }
 
 // enter acquires a place for a connection and closes the oldest one above the limit.
-func (c *crowd) enter(conn *counted) (leave func()) {
+func (c *connLimiter) enter(conn *counted) (leave func()) {
 	c.mu.Lock()
 	at := c.conns.PushBack(conn)
 	var oldest *counted

@@ -126,7 +126,7 @@ func (n *Newcomers) check(ctx context.Context, at netip.AddrPort) {
 	case unanswered:
 		n.cfg.Log.Debug("a new endpoint does not answer; it counts as taking connections", "endpoint", at, "error", err)
 	case acceptedLate, refused:
-		n.cfg.Log.Info("an endpoint was ready and refused connections; a readinessProbe of its Pod tells Kubernetes when it listens",
+		n.cfg.Log.Info("an endpoint was ready and refused connections; a readinessProbe of its Pod reports to Kubernetes when it listens",
 			"endpoint", at, "for", time.Since(start), "result", result)
 	}
 	n.cfg.Ended(at)

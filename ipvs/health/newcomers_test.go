@@ -59,7 +59,7 @@ func (e *endpoints) count(n int) {
 	e.most = max(e.most, e.busy)
 }
 
-func (e *endpoints) note(at netip.AddrPort) {
+func (e *endpoints) record(at netip.AddrPort) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.ended = append(e.ended, ended{at, time.Since(e.start)})
@@ -92,7 +92,7 @@ func TestNewcomers(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				e := &endpoints{start: time.Now(), listens: map[uint16]time.Duration{80: c.listens}, silent: c.silent, delay: ms}
 				metrics := prometheus.NewRegistry()
-				n := health.NewNewcomers(health.NewcomersConfig{Log: slog.New(slog.DiscardHandler), Metrics: metrics, Ask: e.ask, Ended: e.note})
+				n := health.NewNewcomers(health.NewcomersConfig{Log: slog.New(slog.DiscardHandler), Metrics: metrics, Ask: e.ask, Ended: e.record})
 				defer n.Close()
 				n.Set(ports(80, 80))
 				time.Sleep(time.Minute)
@@ -128,7 +128,7 @@ func counted(t *testing.T, from prometheus.Gatherer) map[string]float64 {
 func TestNewcomersGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &endpoints{start: time.Now(), listens: map[uint16]time.Duration{80: time.Hour, 81: time.Second}}
-		n := health.NewNewcomers(health.NewcomersConfig{Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(), Ask: e.ask, Ended: e.note})
+		n := health.NewNewcomers(health.NewcomersConfig{Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(), Ask: e.ask, Ended: e.record})
 		n.Set(ports(80, 81))
 		time.Sleep(500 * time.Millisecond)
 		n.Set(ports(81, 81))
@@ -150,7 +150,7 @@ func TestNewcomersAreMany(t *testing.T) {
 		for port := range uint16(5000) {
 			e.listens[port+1] = -1
 		}
-		n := health.NewNewcomers(health.NewcomersConfig{Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(), Ask: e.ask, Ended: e.note})
+		n := health.NewNewcomers(health.NewcomersConfig{Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(), Ask: e.ask, Ended: e.record})
 		defer n.Close()
 		n.Set(ports(1, 5000))
 		time.Sleep(2 * time.Second)

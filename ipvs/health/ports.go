@@ -47,7 +47,7 @@ type Ports struct {
 	log     *slog.Logger
 	healthy func() bool
 	open    map[netip.AddrPort]*listener
-	all     *crowd // the connections of all ports together
+	all     *connLimiter // the connections of all ports together
 }
 
 // The connection limits of one port, and of all together. Load balancers keep one each, or few. Above a limit the
@@ -60,7 +60,7 @@ const (
 // NewPorts returns Ports that serve nothing yet. healthy reports whether the node's data plane works; while it does
 // not, every port responds with 503.
 func NewPorts(log *slog.Logger, healthy func() bool) *Ports {
-	return &Ports{log: log, healthy: healthy, open: map[netip.AddrPort]*listener{}, all: newCrowd(mostOfAll)}
+	return &Ports{log: log, healthy: healthy, open: map[netip.AddrPort]*listener{}, all: newConnLimiter(mostOfAll)}
 }
 
 // ErrPortTaken is wrapped by the error of a Service whose port another Service of the same Set has.
@@ -146,7 +146,7 @@ func (p *Ports) listen(at netip.AddrPort, a current) (*listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	socket = bound(socket, newCrowd(mostOfPort), p.all)
+	socket = bound(socket, newConnLimiter(mostOfPort), p.all)
 	l := &listener{socket: socket, healthy: p.healthy}
 	l.answer.Store(&a)
 	l.server = NewServer(l)

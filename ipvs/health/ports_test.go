@@ -245,7 +245,7 @@ func TestPortInUse(t *testing.T) {
 
 // A change of the number of endpoints is visible on an open connection. So is the close of the port, as 503 or as a
 // closed connection, never as 200 (5.1.8).
-func TestPortGoesWhileAsked(t *testing.T) {
+func TestPortClosesWhileAsked(t *testing.T) {
 	n := newNode(t)
 	n.set(t, wanted{web: {Number: 30100, Endpoints: 1}})
 	conn, err := n.Dial("tcp", "", "192.0.2.1:30100")

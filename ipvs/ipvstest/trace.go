@@ -37,7 +37,7 @@ func (n Node) Trace(to ipvs.Key) string { return n.TraceFrom(Client{}, to) }
 // not the tables that lead to it:
 //
 //	routed on: the address is not local
-//	dropped: nobody's ClusterIP
+//	dropped: unallocated ClusterIP
 //	dropped: not in the source ranges
 //	dropped: no endpoint here
 //	refused: no such port
@@ -56,7 +56,7 @@ func (n Node) TraceFrom(c Client, to ipvs.Key) string {
 	inside, different := n.Inside[to]
 	switch {
 	case n.covers(ipvs.ServiceNetworks, ipvs.Key{}, to.Addr) && !n.has(ipvs.Addresses, address):
-		return "dropped: nobody's ClusterIP"
+		return "dropped: unallocated ClusterIP"
 	case !local && !own:
 		return "routed on: the address is not local"
 	case n.has(ipvs.Addresses, address) && !n.has(ipvs.Served, to):

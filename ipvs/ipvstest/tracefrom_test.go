@@ -58,7 +58,7 @@ func TestTraceFrom(t *testing.T) {
 		{pod, tcp(22), "refused: no such port"},
 		{outside, nodePort, "leaves to 192.0.2.11:8080"},
 		{outside, ipvs.Key{Addr: node, Protocol: ipvs.TCP, Port: 22}, "reaches the node's own socket"},
-		{pod, ipvs.Key{Addr: netip.MustParseAddr("203.0.113.9"), Protocol: ipvs.TCP, Port: 80}, "dropped: nobody's ClusterIP"},
+		{pod, ipvs.Key{Addr: netip.MustParseAddr("203.0.113.9"), Protocol: ipvs.TCP, Port: 80}, "dropped: unallocated ClusterIP"},
 		{pod, ipvs.Key{Addr: netip.MustParseAddr("198.51.100.9"), Protocol: ipvs.TCP, Port: 80}, "routed on: the address is not local"},
 	} {
 		if got := n.TraceFrom(tt.from, tt.to); got != tt.want {

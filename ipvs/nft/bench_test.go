@@ -10,8 +10,8 @@ import (
 	"github.com/ironlb/ironlb/ipvs/nft"
 )
 
-// crowd returns this number of virtual servers of both families, masqueraded; restricted ones allow one network each.
-func crowd(servers int, restricted bool) ipvs.Filter {
+// connectionBurst returns this number of virtual servers of both families, masqueraded; restricted ones allow one network each.
+func connectionBurst(servers int, restricted bool) ipvs.Filter {
 	f := make(ipvs.Filter)
 	for i := range servers {
 		addr, in := netip.AddrFrom4([4]byte{203, 0, 113, byte(i)}), "192.0.2.0/24"
@@ -52,7 +52,7 @@ func BenchmarkOneChange(b *testing.B) {
 					return err
 				}
 				defer filter.Close()
-				if _, err := filter.Build(context.Background(), crowd(c.servers, c.restricted)); err != nil {
+				if _, err := filter.Build(context.Background(), connectionBurst(c.servers, c.restricted)); err != nil {
 					return err
 				}
 				remove := false
@@ -75,7 +75,7 @@ func BenchmarkOneChange(b *testing.B) {
 func BenchmarkBuild(b *testing.B) {
 	for name, restricted := range map[string]bool{"10000": false, "10000 restricted": true} {
 		b.Run(name, func(b *testing.B) {
-			want := crowd(10000, restricted)
+			want := connectionBurst(10000, restricted)
 			netspace.New(b).Must(b, func() error {
 				filter, err := nft.New()
 				if err != nil {

@@ -17,7 +17,7 @@ const nftaGenID = 1
 // iptables-legacy is in use, which is not part of nftables.
 func Generation() (uint32, error) {
 	if legacy := iptablesInUse(nil); len(legacy) > 0 {
-		return 0, fmt.Errorf("%s is in use, and does not tell of changes", legacy[0].program)
+		return 0, fmt.Errorf("%s is in use, and sends no notifications of changes", legacy[0].program)
 	}
 	request := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETGEN, 0)
 	request.AddData(&nl.Nfgenmsg{NfgenFamily: unix.NFPROTO_UNSPEC, Version: nl.NFNETLINK_V0})

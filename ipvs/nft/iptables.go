@@ -93,11 +93,11 @@ func (ipt iptables) admit(ctx context.Context) (changed []string, err error) {
 	}
 	var errs []error
 	for _, chain := range builtin {
-		ours, wall := find(listing, chain)
-		if len(ours) == 1 && (wall == 0 || ours[0] < wall) {
+		ours, terminal := find(listing, chain)
+		if len(ours) == 1 && (terminal == 0 || ours[0] < terminal) {
 			continue
 		}
-		if err := ipt.place(ctx, chain, len(ours), wall); err != nil {
+		if err := ipt.place(ctx, chain, ours, terminal); err != nil {
 			errs = append(errs, fmt.Errorf("accept connections to virtual servers in %s of %s: %w", chain, ipt.program, err))
 			continue
 		}
@@ -108,7 +108,7 @@ func (ipt iptables) admit(ctx context.Context) (changed []string, err error) {
 
 // find returns the positions (from 1) of IronLB's rules in a chain, and that of the terminal rule: the first one that
 // drops or rejects everything, 0 if there is none.
-func find(listing, chain string) (ours []int, wall int) {
+func find(listing, chain string) (ours []int, terminal int) {
 	place := 0
 	for line := range strings.Lines(listing) {
 		rule, ok := strings.CutPrefix(strings.TrimSpace(line), "-A "+chain+" ")
@@ -119,20 +119,26 @@ func find(listing, chain string) (ours []int, wall int) {
 		switch {
 		case strings.Contains(rule, ruleComment) && strings.HasSuffix(rule, "-j ACCEPT"):
 			ours = append(ours, place)
-		case wall == 0 && (strings.HasPrefix(rule, "-j DROP") || strings.HasPrefix(rule, "-j REJECT")):
-			wall = place
+		case terminal == 0 && (strings.HasPrefix(rule, "-j DROP") || strings.HasPrefix(rule, "-j REJECT")):
+			terminal = place
 		}
 	}
-	return ours, wall
+	return ours, terminal
 }
 
-// place adds the rule at its position and removes those at other positions.
-func (ipt iptables) place(ctx context.Context, chain string, others, wall int) error {
+// place removes IronLB's rules, and adds one before the terminal rule.
+func (ipt iptables) place(ctx context.Context, chain string, ours []int, terminal int) error {
 	add := append([]string{"-A", chain}, ourRule...)
-	if wall != 0 {
-		add = append([]string{"-I", chain, strconv.Itoa(wall)}, ourRule...)
+	if terminal != 0 {
+		at := terminal
+		for _, position := range ours {
+			if position < terminal {
+				at-- // its removal moves the terminal rule up
+			}
+		}
+		add = append([]string{"-I", chain, strconv.Itoa(at)}, ourRule...)
 	}
-	for range others {
+	for range ours {
 		if _, err := ipt.run(ctx, append([]string{"-D", chain}, ourRule...)...); err != nil {
 			return err
 		}

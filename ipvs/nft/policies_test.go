@@ -68,6 +68,21 @@ func TestPoliciesOfIPTables(t *testing.T) {
 				t.Errorf("INPUT is\n%s\nwant our rule before the REJECT", strings.Join(input, "\n"))
 			}
 
+			// A second copy before the terminal rule.
+			copied := []string{"-I", "INPUT", "1"}
+			for i, part := range strings.Split(accept, `"`) { // odd parts are one argument
+				if i%2 == 1 {
+					copied = append(copied, part)
+				} else {
+					copied = append(copied, strings.Fields(part)...)
+				}
+			}
+			n.run(t, program, copied...)
+			n.wantPolicies(t, 1)
+			if now := n.run(t, program, "-S", "INPUT"); !slices.Equal(lines(now), input) {
+				t.Errorf("INPUT is\n%s\nwant\n%s", now, strings.Join(input, "\n"))
+			}
+
 			n.run(t, program, "-D", "FORWARD", "2")
 			n.wantPolicies(t, 1)
 			n.run(t, program, "-I", "OUTPUT", "1", "-j", "DROP") // before IronLB's, which then has no effect

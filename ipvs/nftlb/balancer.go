@@ -21,15 +21,15 @@ import (
 type Scope uint8
 
 const (
-	// Everyone (all traffic): all packets, tables ironlb-lb.
-	Everyone Scope = iota
-	// Inside (cluster-internal): packets of Pods and of the node itself, tables ironlb-inside.
-	Inside
+	// AllTraffic (all traffic): all packets, tables ironlb-lb.
+	AllTraffic Scope = iota
+	// ClusterInternal (cluster-internal): packets of Pods and of the node itself, tables ironlb-inside.
+	ClusterInternal
 )
 
 // Table returns the name of the tables of the scope, of the families ip and ip6.
 func (s Scope) Table() string {
-	if s == Inside {
+	if s == ClusterInternal {
 		return "ironlb-inside"
 	}
 	return "ironlb-lb"
@@ -78,8 +78,8 @@ func (v *virtual) class() class { return classOf(v.Settings, v.layout.slots) }
 // refused reports whether a virtual server exists without a destination for its packets.
 func (v *virtual) refused() bool { return v.Scheduler != "" && v.layout.slots == 0 }
 
-// memory returns the class that records the affinity of a persistent virtual server.
-func (v *virtual) memory() class { return class{choice: remembering, timeout: v.Timeout} }
+// affinity returns the class that records the affinity of a persistent virtual server.
+func (v *virtual) affinity() class { return class{choice: withAffinity, timeout: v.Timeout} }
 
 // persistent returns the settings of a virtual server with affinity, and the zero value otherwise.
 func (v *virtual) persistent() ipvs.Settings {

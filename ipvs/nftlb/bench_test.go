@@ -33,7 +33,7 @@ func BenchmarkOneChange(b *testing.B) {
 				key := table.Keys()[n/2]
 				extra := netip.MustParseAddrPort("198.51.100.1:8080")
 				netspace.New(b).Must(b, func() error {
-					balancer, err := nftlb.New(nftlb.Everyone)
+					balancer, err := nftlb.New(nftlb.AllTraffic)
 					if err != nil {
 						return err
 					}
@@ -67,7 +67,7 @@ func BenchmarkCold(b *testing.B) {
 			b.StopTimer()
 			space := netspace.New(b)
 			space.Must(b, func() error {
-				balancer, err := nftlb.New(nftlb.Everyone)
+				balancer, err := nftlb.New(nftlb.AllTraffic)
 				if err != nil {
 					return err
 				}
@@ -76,7 +76,7 @@ func BenchmarkCold(b *testing.B) {
 						return err
 					}
 					balancer.Close()
-					if balancer, err = nftlb.New(nftlb.Everyone); err != nil {
+					if balancer, err = nftlb.New(nftlb.AllTraffic); err != nil {
 						return err
 					}
 				}
@@ -102,10 +102,10 @@ func BenchmarkCold(b *testing.B) {
 	})
 }
 
-// BenchmarkLook lists the virtual servers without a foreign change.
-func BenchmarkLook(b *testing.B) {
+// BenchmarkObserve lists the virtual servers without a foreign change.
+func BenchmarkObserve(b *testing.B) {
 	netspace.New(b).Must(b, func() error {
-		balancer, err := nftlb.New(nftlb.Everyone)
+		balancer, err := nftlb.New(nftlb.AllTraffic)
 		if err != nil {
 			return err
 		}

@@ -13,7 +13,7 @@ import (
 func TestPackets(t *testing.T) {
 	packets.Run(t, packets.Options{
 		Open: func(t testing.TB, node *netspace.Space) packets.Balancer {
-			balancer := open(t, node, nftlb.Everyone).Balancer
+			balancer := open(t, node, nftlb.AllTraffic).Balancer
 			return func(want ipvs.Table) error {
 				have, err := balancer.List()
 				if err != nil {

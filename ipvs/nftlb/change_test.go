@@ -12,7 +12,7 @@ import (
 
 // While real servers are added and deleted, each connection goes to one of them, and none to the node itself.
 func TestConnectionsWhileServersChange(t *testing.T) {
-	each(t, nftlb.Everyone, func(t *testing.T, l *lab) {
+	each(t, nftlb.AllTraffic, func(t *testing.T, l *lab) {
 		l.have(t, rr, 1, 1)
 		var asked, wrong atomic.Int64
 		done := make(chan struct{})

@@ -17,8 +17,8 @@ const (
 	// byAddr and byPort hash the client's address, or address and port.
 	byAddr
 	byPort
-	// remembering selects nothing: the chain records the real server of a connection.
-	remembering
+	// withAffinity selects nothing: the chain records the real server of a connection.
+	withAffinity
 )
 
 // class is the common configuration of virtual servers that use the same chain. There are few, whatever the number of
@@ -37,11 +37,11 @@ const hashSeed = 0x4c42
 
 // name returns the name of the chain.
 func (c class) name() string {
-	text := [...]string{refuse: "refuse", random: "random", byAddr: "hash-address", byPort: "hash-port", remembering: "remember"}[c.choice]
+	text := [...]string{refuse: "refuse", random: "random", byAddr: "hash-address", byPort: "hash-port", withAffinity: "remember"}[c.choice]
 	switch c.choice {
 	case refuse:
 		return text
-	case remembering:
+	case withAffinity:
 		return fmt.Sprintf("%s-%d", text, c.timeout)
 	}
 	text = fmt.Sprintf("%s-%d", text, c.slots)
@@ -71,12 +71,12 @@ func (c class) rules(f family) []string {
 	switch {
 	case c.choice == refuse:
 		return []string{"meta l4proto tcp reject with tcp reset", "reject with " + f.unreachable}
-	case c.choice == remembering:
+	case c.choice == withAffinity:
 		return nil
 	case c.sticky:
 		return []string{
 			fmt.Sprintf("dnat to %s saddr . %[1]s daddr . meta l4proto . th dport map @%s", f.name, mapAffinity),
-			"goto " + c.forgetful().name(),
+			"goto " + c.withoutAffinity().name(),
 		}
 	case c.choice == byAddr:
 		return dnat(fmt.Sprintf("jhash %s saddr", f.name))
@@ -93,8 +93,8 @@ func (c class) seed() string {
 	return fmt.Sprintf(" seed 0x%x", hashSeed)
 }
 
-// forgetful returns the class without affinity.
-func (c class) forgetful() class {
+// withoutAffinity returns the class without affinity.
+func (c class) withoutAffinity() class {
 	c.sticky = false
 	return c
 }

@@ -69,38 +69,40 @@ func (d driver) SetPods(prefixes ...netip.Prefix) error {
 
 // TestContract checks the contract of all drivers.
 func TestContract(t *testing.T) {
-	for name, scope := range map[string]nftlb.Scope{"everyone": nftlb.Everyone, "inside": nftlb.Inside} {
+	for name, scope := range map[string]nftlb.Scope{"everyone": nftlb.AllTraffic, "inside": nftlb.ClusterInternal} {
 		t.Run(name, func(t *testing.T) {
 			ipvstest.Contract(t, func(t *testing.T) ipvstest.Driver { return open(t, netspace.New(t), scope) })
 		})
 	}
 }
 
-// forgetful is a driver that is restarted before each call.
-type forgetful struct {
+// withoutAffinity is a driver that is restarted before each call.
+type withoutAffinity struct {
 	t     *testing.T
 	space *netspace.Space
 }
 
-func (f forgetful) Probe(scheduler string) error {
-	return open(f.t, f.space, nftlb.Everyone).Probe(scheduler)
+func (f withoutAffinity) Probe(scheduler string) error {
+	return open(f.t, f.space, nftlb.AllTraffic).Probe(scheduler)
 }
 
-func (f forgetful) List() (ipvs.Table, error) { return open(f.t, f.space, nftlb.Everyone).List() }
-
-func (f forgetful) ListOf(addrs map[netip.Addr]struct{}) (ipvs.Table, error) {
-	return open(f.t, f.space, nftlb.Everyone).ListOf(addrs)
+func (f withoutAffinity) List() (ipvs.Table, error) {
+	return open(f.t, f.space, nftlb.AllTraffic).List()
 }
 
-func (f forgetful) Virtuals() (map[ipvs.Key]ipvs.Settings, error) {
-	return open(f.t, f.space, nftlb.Everyone).Virtuals()
+func (f withoutAffinity) ListOf(addrs map[netip.Addr]struct{}) (ipvs.Table, error) {
+	return open(f.t, f.space, nftlb.AllTraffic).ListOf(addrs)
 }
 
-func (f forgetful) Apply(ops []ipvs.Op) ([]ipvs.Op, error) {
-	return open(f.t, f.space, nftlb.Everyone).Apply(ops)
+func (f withoutAffinity) Virtuals() (map[ipvs.Key]ipvs.Settings, error) {
+	return open(f.t, f.space, nftlb.AllTraffic).Virtuals()
+}
+
+func (f withoutAffinity) Apply(ops []ipvs.Op) ([]ipvs.Op, error) {
+	return open(f.t, f.space, nftlb.AllTraffic).Apply(ops)
 }
 
 // TestContractAcrossRestarts: no state is kept only in process memory.
 func TestContractAcrossRestarts(t *testing.T) {
-	ipvstest.Contract(t, func(t *testing.T) ipvstest.Driver { return forgetful{t, netspace.New(t)} })
+	ipvstest.Contract(t, func(t *testing.T) ipvstest.Driver { return withoutAffinity{t, netspace.New(t)} })
 }

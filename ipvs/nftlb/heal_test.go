@@ -27,7 +27,7 @@ func lines(t *testing.T, space *netspace.Space) []string {
 // reports what is missing.
 func TestHealing(t *testing.T) {
 	space := netspace.New(t)
-	d := open(t, space, nftlb.Everyone)
+	d := open(t, space, nftlb.AllTraffic)
 	want := ipvs.Table{
 		web: server("wrr", 1, 2, 0),
 		{Addr: web.Addr, Protocol: ipvs.TCP, Port: 81}: server("rr", 1), // so that all required chains exist
@@ -84,7 +84,7 @@ func TestHealing(t *testing.T) {
 // TestChangeBeforeApply: a recent foreign change does not prevent a change.
 func TestChangeBeforeApply(t *testing.T) {
 	space := netspace.New(t)
-	d := open(t, space, nftlb.Everyone)
+	d := open(t, space, nftlb.AllTraffic)
 	if _, err := d.Apply(ipvs.Diff(nil, ipvs.Table{web: server("rr", 1)})); err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +111,7 @@ func TestForeignTablesStay(t *testing.T) {
 		return text
 	}
 	before := foreign()
-	d := open(t, space, nftlb.Everyone)
+	d := open(t, space, nftlb.AllTraffic)
 	if _, err := d.Apply(ipvs.Diff(nil, ipvs.Table{web: server("rr", 1)})); err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +129,7 @@ func TestForeignTablesStay(t *testing.T) {
 // TestAnyHistory: after any changes the kernel's content equals the known state, slot by slot, and a new process reads
 // the same.
 func TestAnyHistory(t *testing.T) {
-	d := open(t, netspace.New(t), nftlb.Everyone)
+	d := open(t, netspace.New(t), nftlb.AllTraffic)
 	r := rand.New(rand.NewPCG(5, 6))
 	schedulers := slices.Sorted(maps.Keys(map[string]bool{"rr": true, "wrr": true, "sh": true, "mh": true, "fo": true, "dh": true}))
 	have := make(ipvs.Table)

@@ -15,12 +15,12 @@ import (
 type listing struct {
 	exists   bool
 	virtuals map[ipvs.Key]*virtual
-	affinity []remembered
+	affinity []affinityEntry
 	pods     ipvs.PodSources
 }
 
-// remembered is an element of affinity.
-type remembered struct {
+// affinityEntry is an element of affinity.
+type affinityEntry struct {
 	client  netip.Addr
 	virtual ipvs.Key
 	real    netip.AddrPort
@@ -35,7 +35,7 @@ func list(f family, table string) (listing, error) {
 }
 
 // listAffinity reads only the recorded affinity.
-func listAffinity(f family, table string) ([]remembered, error) {
+func listAffinity(f family, table string) ([]affinityEntry, error) {
 	l, err := listObject("map", string(f.name), table, mapAffinity)
 	return l.affinity, err
 }
@@ -89,7 +89,7 @@ func parse(out []byte) (listing, error) {
 		}
 	}
 	for _, raw := range sets[mapAffinity] {
-		l.addRemembered(raw)
+		l.addAffinity(raw)
 	}
 	for _, raw := range sets[setPods] {
 		if p, ok := parsePrefix(raw); ok {
@@ -141,14 +141,14 @@ func (l listing) addReal(protocol ipvs.Protocol, raw json.RawMessage) {
 	}
 }
 
-func (l *listing) addRemembered(raw json.RawMessage) {
+func (l *listing) addAffinity(raw json.RawMessage) {
 	element, value, ok := parsePair(raw)
 	client, isClient := element.parts.addr(0)
 	key, isKey := element.parts.key(1)
 	target, hasTarget := parseKey(value)
 	real, isReal := target.parts.addrPort(0)
 	if ok && isClient && isKey && hasTarget && isReal && element.timeout != 0 {
-		l.affinity = append(l.affinity, remembered{client, key, real, element.timeout, element.expires})
+		l.affinity = append(l.affinity, affinityEntry{client, key, real, element.timeout, element.expires})
 	}
 }
 

@@ -160,7 +160,7 @@ var (
 
 // TestDistribution: connections are spread by weight. The bounds are six standard deviations.
 func TestDistribution(t *testing.T) {
-	each(t, nftlb.Everyone, func(t *testing.T, l *lab) {
+	each(t, nftlb.AllTraffic, func(t *testing.T, l *lab) {
 		for _, network := range []string{"tcp", "udp"} {
 			l.have(t, rr, 1, 5)
 			if got := l.count(t, 144, l.client, network, ""); got["pod0"] < 36 || got["pod1"] < 36 {
@@ -185,7 +185,7 @@ func TestDistribution(t *testing.T) {
 
 // TestHash: the selection depends on a client's address, or on its address and port.
 func TestHash(t *testing.T) {
-	each(t, nftlb.Everyone, func(t *testing.T, l *lab) {
+	each(t, nftlb.AllTraffic, func(t *testing.T, l *lab) {
 		for _, scheduler := range []string{"sh", "mh", "dh", "fo"} {
 			l.have(t, ipvs.Settings{Scheduler: scheduler}, 1, 1)
 			if got := l.count(t, 10, l.client, "tcp", l.client1); len(got) != 1 {
@@ -203,7 +203,7 @@ func TestHash(t *testing.T) {
 
 // TestRefused: a virtual server without weighted real servers refuses.
 func TestRefused(t *testing.T) {
-	each(t, nftlb.Everyone, func(t *testing.T, l *lab) {
+	each(t, nftlb.AllTraffic, func(t *testing.T, l *lab) {
 		for _, weights := range [][]uint32{nil, {0, 0}} {
 			l.have(t, rr, weights...)
 			for _, from := range []*netspace.Space{l.client, l.node} {
@@ -220,7 +220,7 @@ func TestRefused(t *testing.T) {
 
 // TestAffinity: a client returns to its real server whatever happens to others, until that gets weight 0 or is deleted.
 func TestAffinity(t *testing.T) {
-	each(t, nftlb.Everyone, func(t *testing.T, l *lab) {
+	each(t, nftlb.AllTraffic, func(t *testing.T, l *lab) {
 		stays := func(when, want string) {
 			t.Helper()
 			// A new UDP socket may have the port of an earlier one, and with it that one's flow.
@@ -238,7 +238,7 @@ func TestAffinity(t *testing.T) {
 		stays("with two more real servers", home)
 		l.have(t, ipvs.Settings{Scheduler: "wrr", Flags: ipvs.Persistent, Timeout: 500}, 5, 1, 3)
 		stays("with one less, other weights, another scheduler and time-out", home)
-		if l.driver = open(t, l.node, nftlb.Everyone); l.driver.Balancer == nil {
+		if l.driver = open(t, l.node, nftlb.AllTraffic); l.driver.Balancer == nil {
 			t.Fatal("not opened")
 		}
 		stays("with another process", home)
@@ -262,7 +262,7 @@ func TestAffinity(t *testing.T) {
 
 // TestAffinityEnds: the affinity of a client that was absent for the time-out has ended.
 func TestAffinityEnds(t *testing.T) {
-	each(t, nftlb.Everyone, func(t *testing.T, l *lab) {
+	each(t, nftlb.AllTraffic, func(t *testing.T, l *lab) {
 		l.have(t, ipvs.Settings{Scheduler: ipvs.RoundRobin, Flags: ipvs.Persistent, Timeout: 1}, 1, 1)
 		l.ask(t, l.client, "tcp", l.client1)
 		family := map[bool]string{true: "ip", false: "ip6"}[l.addresses == ipv4]
@@ -290,7 +290,7 @@ func command(t testing.TB, space *netspace.Space, name string, args ...string) s
 
 // TestConnectionsStay keeps a connection through every change of its virtual server.
 func TestConnectionsStay(t *testing.T) {
-	each(t, nftlb.Everyone, func(t *testing.T, l *lab) {
+	each(t, nftlb.AllTraffic, func(t *testing.T, l *lab) {
 		l.have(t, rr, 1)
 		conn, err := l.client.Dial("tcp", "", l.at())
 		if err != nil {
@@ -308,7 +308,7 @@ func TestConnectionsStay(t *testing.T) {
 		stays("at weight 0")
 		l.have(t, sticky, 0, 1)
 		stays("with affinity")
-		l.driver = open(t, l.node, nftlb.Everyone)
+		l.driver = open(t, l.node, nftlb.AllTraffic)
 		if _, err := l.Virtuals(); err != nil {
 			t.Fatal(err)
 		}
@@ -325,10 +325,10 @@ func TestConnectionsStay(t *testing.T) {
 	})
 }
 
-// TestInside: only Pods and the node itself are sent elsewhere than other clients. The drop of policy Local does not
+// TestClusterInternal: only Pods and the node itself are sent elsewhere than other clients. The drop of policy Local does not
 // affect them.
-func TestInside(t *testing.T) {
-	each(t, nftlb.Inside, func(t *testing.T, l *lab) {
+func TestClusterInternal(t *testing.T) {
+	each(t, nftlb.ClusterInternal, func(t *testing.T, l *lab) {
 		wants := func(when string, from *netspace.Space, source, want string) {
 			t.Helper()
 			if got := l.count(t, 4, from, "tcp", source); got[want] != 4 {
@@ -344,7 +344,7 @@ func TestInside(t *testing.T) {
 		}
 		wants("a client", l.client, "", "node")
 		wants("a Pod", l.pods[0], "", "pod1")
-		l.driver = open(t, l.node, nftlb.Inside)
+		l.driver = open(t, l.node, nftlb.ClusterInternal)
 		if _, err := l.List(); err != nil {
 			t.Fatal(err)
 		}
@@ -368,17 +368,17 @@ func TestInside(t *testing.T) {
 	})
 }
 
-// TestInsideGoesFirst: the table for internal clients takes precedence over one for all traffic, in either order of
+// TestClusterInternalComesFirst: the table for internal clients takes precedence over one for all traffic, in either order of
 // creation.
-func TestInsideGoesFirst(t *testing.T) {
-	for _, order := range [][]nftlb.Scope{{nftlb.Everyone, nftlb.Inside}, {nftlb.Inside, nftlb.Everyone}} {
+func TestClusterInternalComesFirst(t *testing.T) {
+	for _, order := range [][]nftlb.Scope{{nftlb.AllTraffic, nftlb.ClusterInternal}, {nftlb.ClusterInternal, nftlb.AllTraffic}} {
 		t.Run(order[0].Table()+" first", func(t *testing.T) {
 			each(t, order[0], func(t *testing.T, l *lab) {
 				for i, scope := range order {
 					if i > 0 {
 						l.driver = open(t, l.node, scope)
 					}
-					if scope == nftlb.Everyone {
+					if scope == nftlb.AllTraffic {
 						l.have(t, rr, 1, 0)
 						continue
 					}

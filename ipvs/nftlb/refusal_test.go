@@ -35,7 +35,7 @@ exec ` + program + ` "$@"
 	}
 	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
 	t.Setenv("REFUSE_ALL", "nothing")
-	d := open(t, netspace.New(t), nftlb.Everyone)
+	d := open(t, netspace.New(t), nftlb.AllTraffic)
 
 	want := make(ipvs.Table)
 	for i := range 9 {

@@ -42,7 +42,7 @@ const affinitySize = 1 << 18
 
 // dnatPriority is before the packet filter protects served ports from other programs (-105). A table for internal
 // clients precedes one for all traffic, in either order of creation.
-var dnatPriority = map[Scope]knftables.BaseChainPriority{Everyone: "-110", Inside: "-115"}
+var dnatPriority = map[Scope]knftables.BaseChainPriority{AllTraffic: "-110", ClusterInternal: "-115"}
 
 // afterPriority is after every translation of destinations, whatever its priority: the kernel does that at -100.
 const afterPriority knftables.BaseChainPriority = "-90"
@@ -110,7 +110,7 @@ func (w writer) newTable(scope Scope) {
 func (w writer) baseChains(scope Scope) {
 	key := fmt.Sprintf("%s daddr . meta l4proto . th dport", w.name)
 	sources := []string{""}
-	if scope == Inside {
+	if scope == ClusterInternal {
 		sources = []string{fmt.Sprintf("%s saddr @%s ", w.name, setPods), fmt.Sprintf("iifname @%s ", setPodInterfaces)}
 	}
 	from := func(rule string) (rules []string) {
@@ -166,7 +166,7 @@ func (w writer) virtual(key ipvs.Key, have, want *virtual) {
 		want = &virtual{}
 	}
 	w.verdict(mapVirtuals, k, have.class().verdict(), want.class().verdict(), have.Settings, want.Settings)
-	w.verdict(mapSticky, k, have.memory().verdict(), want.memory().verdict(), have.persistent(), want.persistent())
+	w.verdict(mapSticky, k, have.affinity().verdict(), want.affinity().verdict(), have.persistent(), want.persistent())
 	if had, is := have.refused(), want.refused(); had != is {
 		w.element(knftables.Element{Set: setRefused, Key: k}, had)
 	}
@@ -211,14 +211,14 @@ func (w writer) slots(key ipvs.Key, have, want *virtual) {
 	}
 }
 
-// remembered adds an element to affinity with its remaining time.
-func (w writer) remembered(r remembered) {
+// affinity adds an element to affinity with its remaining time.
+func (w writer) affinity(r affinityEntry) {
 	k := append([]string{r.client.String()}, keyText(r.virtual)...)
 	k[len(k)-1] += fmt.Sprintf(" timeout %ds expires %ds", r.timeout, max(1, r.expires)) // knftables has no field for it
 	w.element(knftables.Element{Map: mapAffinity, Key: k, Value: realText(r.real)}, false)
 }
 
-func (w writer) forgotten(r remembered) {
+func (w writer) forgotten(r affinityEntry) {
 	w.element(knftables.Element{Map: mapAffinity, Key: append([]string{r.client.String()}, keyText(r.virtual)...)}, true)
 }
 

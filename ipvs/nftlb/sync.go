@@ -42,7 +42,7 @@ func (b *Balancer) sync() error {
 		}
 		if err := b.rebuild(i, found[i]); err != nil {
 			b.known = false
-			return fmt.Errorf("make nftables table %s %s anew: %w", families[i].name, b.scope.Table(), err)
+			return fmt.Errorf("rebuild nftables table %s %s: %w", families[i].name, b.scope.Table(), err)
 		}
 	}
 	return nil
@@ -67,13 +67,13 @@ func (b *Balancer) rebuild(family int, l listing) error {
 	}
 	for _, r := range l.affinity {
 		if live(l.virtuals[r.virtual], r.real) {
-			w.remembered(r)
+			w.affinity(r)
 		}
 	}
 	if err := b.run(tx, one(family)); err != nil {
 		return err
 	}
-	if err := b.addRemembering(family, order); err != nil {
+	if err := b.addWithAffinity(family, order); err != nil {
 		return err
 	}
 	b.tables[family] = table{exists: true, classes: classes}
@@ -93,15 +93,15 @@ func addClasses(classes map[class]struct{}, v *virtual) {
 		return // its chain always exists
 	}
 	classes[c] = struct{}{}
-	classes[c.forgetful()] = struct{}{}
+	classes[c.withoutAffinity()] = struct{}{}
 	if c.sticky {
-		classes[v.memory()] = struct{}{}
+		classes[v.affinity()] = struct{}{}
 	}
 }
 
-// addRemembering completes the chains of the classes that record affinity.
-func (b *Balancer) addRemembering(family int, classes []class) error {
-	classes = slices.DeleteFunc(classes, func(c class) bool { return c.choice != remembering })
+// addWithAffinity completes the chains of the classes that record affinity.
+func (b *Balancer) addWithAffinity(family int, classes []class) error {
+	classes = slices.DeleteFunc(classes, func(c class) bool { return c.choice != withAffinity })
 	if len(classes) == 0 {
 		return nil
 	}
@@ -147,7 +147,7 @@ func (b *Balancer) makeChains(family int, classes map[class]struct{}) error {
 	if err := b.run(tx, one(family)); err != nil {
 		return err
 	}
-	if err := b.addRemembering(family, order); err != nil {
+	if err := b.addWithAffinity(family, order); err != nil {
 		return err
 	}
 	if !t.exists {
@@ -187,7 +187,7 @@ func (b *Balancer) forgetOnce(family int) (bool, error) {
 		}
 		const soon = 60
 		if r.expires < soon {
-			w.remembered(r) // so that deleting it does not fail if it has expired by now
+			w.affinity(r) // so that deleting it does not fail if it has expired by now
 		}
 		w.forgotten(r)
 	}

@@ -1,34 +1,34 @@
 package v1alpha1
 
-// Absence is why what a speaker wrote last says nothing about now.
+// Absence is why the last status of a speaker is outdated.
 type Absence string
 
 const (
-	// AbsenceStopped: it said that it ends.
+	// AbsenceStopped: it announced its end.
 	AbsenceStopped Absence = "Stopped"
-	// AbsenceSilent: more of the others have stopped hearing it than hear it.
+	// AbsenceSilent: most of the others no longer receive it.
 	AbsenceSilent Absence = "Silent"
 )
 
-// hearing is how one speaker hears another, by what it wrote last.
-type hearing byte
+// reception is how one speaker receives another, by its last status.
+type reception byte
 
 const (
-	unknown hearing = iota // never heard since its process began
+	unknown reception = iota // never received since its process began
 	silent
-	heard
+	received
 )
 
-// Absent returns the speakers that are not there any more, as far as what all of them wrote last tells. It is written on change only, so
-// that its age tells nothing. live tells whose nodes are up (nil: all); what the others wrote does not count.
+// Absent returns the speakers that are gone, according to the last status of each. A status is written on change only, so its
+// age has no meaning. live reports whose nodes are up (nil: all); the statuses of other nodes do not count.
 //
-// A speaker is gone if more of the others do not hear it than do. Who has lost somebody by whom he is lost as well does not count: that one
-// wrote so after they parted, so the network between them is cut. Nor does who is gone himself. Not to be found by this are the last one,
-// and two of three that end in the same moment without a word: it looks as if the third were deaf.
+// A speaker is gone if more of the others lost it than receive it. A loss does not count if both lost each other: then the network
+// between them is cut. Nor does the status of a speaker that is gone itself. Two cases cannot be found: the last speaker, and two
+// of three that end at the same moment without notice, since the third might be the isolated one.
 func Absent(speakers []SpeakerStatus, live func(node string) bool) map[string]Absence {
 	n := len(speakers)
 	absent, at := map[string]Absence{}, make(map[string]int, n)
-	counts, views := make([]bool, n), make([]hearing, n*n) // views[i*n+j]: how i hears j
+	counts, views := make([]bool, n), make([]reception, n*n) // views[i*n+j]: how i receives j
 	for i := range speakers {
 		name := speakers[i].Name
 		at[name] = i
@@ -40,7 +40,7 @@ func Absent(speakers []SpeakerStatus, live func(node string) bool) map[string]Ab
 	for i := range speakers {
 		for _, m := range speakers[i].Status.Members {
 			if j, known := at[m.Node]; known && j != i {
-				views[i*n+j] = heard
+				views[i*n+j] = received
 				if m.State == MemberSilent {
 					views[i*n+j] = silent
 				}
@@ -48,28 +48,28 @@ func Absent(speakers []SpeakerStatus, live func(node string) bool) map[string]Ab
 		}
 	}
 	for {
-		var gone []int
+		var unreachable []int
 		for j := range speakers {
 			missing := 0
 			for i := range speakers {
 				if !counts[i] {
 					continue
 				}
-				switch says, back := views[i*n+j], views[j*n+i]; {
-				case says == heard:
+				switch here, back := views[i*n+j], views[j*n+i]; {
+				case here == received:
 					missing--
-				case says == silent && back != silent, says == unknown && back == heard:
+				case here == silent && back != silent, here == unknown && back == received:
 					missing++
 				}
 			}
 			if missing > 0 && absent[speakers[j].Name] == "" {
-				gone = append(gone, j)
+				unreachable = append(unreachable, j)
 			}
 		}
-		if len(gone) == 0 {
+		if len(unreachable) == 0 {
 			return absent
 		}
-		for _, j := range gone {
+		for _, j := range unreachable {
 			absent[speakers[j].Name], counts[j] = AbsenceSilent, false
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// reported are speakers written as "a: b -c": a hears b, and has lost c. "a!: b" has stopped.
+// reported are speakers written as "a: b -c": a receives b, and has lost c. "a!: b" has stopped.
 func reported(text string) (speakers []SpeakerStatus) {
 	for _, one := range strings.Split(text, ",") {
 		name, members, _ := strings.Cut(strings.TrimSpace(one), ":")
@@ -21,7 +21,7 @@ func reported(text string) (speakers []SpeakerStatus) {
 			s.Name = name
 		}
 		for _, m := range strings.Fields(members) {
-			state := MemberObserver // is heard
+			state := MemberObserver // is received
 			m, lost := strings.CutPrefix(m, "-")
 			if lost {
 				state = MemberSilent
@@ -37,25 +37,25 @@ func TestAbsent(t *testing.T) {
 	for _, tt := range []struct{ name, reports, dead, want string }{
 		{name: "all there", reports: "a: b c, b: a c, c: a b"},
 		{name: "alone", reports: "a:"},
-		{name: "none hears another, ever", reports: "a:, b:, c:"},
-		{name: "of two one is gone", reports: "a: -b, b: a", want: "b Silent"},
+		{name: "no speaker receives another", reports: "a:, b:, c:"},
+		{name: "one of two is absent", reports: "a: -b, b: a", want: "b Silent"},
 		{name: "of three one", reports: "a: b -c, b: a -c, c: a b", want: "c Silent"},
 		{name: "and the others have been started since", reports: "a: b, b: a, c: a b", want: "c Silent"},
-		{name: "it ended before it had heard anybody", reports: "a: b -c, b: a -c, c:", want: "c Silent"},
+		{name: "it ended before it received any", reports: "a: b -c, b: a -c, c:", want: "c Silent"},
 		{name: "it left and is back", reports: "a: b -c, b: a c, c: a b"},
 		{name: "one after the other", reports: "a: -b -c, b: a c, c: a -b", want: "b Silent, c Silent"},
 		{name: "many at once", reports: "a: b c -d -e, b: a c -d -e, c: a b -d -e, d: a b c e, e: a b c d", want: "d Silent, e Silent"},
-		{name: "two of three at once cannot be told from one that is deaf", reports: "a: -b -c, b: a c, c: a b"},
-		{name: "one is deaf", reports: "a: -b -c -d, b: a c d, c: a b d, d: a b c"},
+		{name: "two of three at once cannot be distinguished from one that receives none", reports: "a: -b -c, b: a c, c: a b"},
+		{name: "one receives none", reports: "a: -b -c -d, b: a c d, c: a b d, d: a b c"},
 		{name: "the network is cut between two", reports: "a: -b, b: -a"},
 		{name: "between three", reports: "a: b -c, b: a -c, c: -a -b"},
 		{name: "one has just begun", reports: "a:, b: a c, c: a b"},
-		{name: "a new node has never heard what is gone", reports: "a: -b c, b: a, c: a", want: "b Silent"},
-		{name: "it says so itself", reports: "a!: b, b: a", want: "a Stopped"},
+		{name: "a new node never received the absent one", reports: "a: -b c, b: a, c: a", want: "b Silent"},
+		{name: "reported by itself", reports: "a!: b, b: a", want: "a Stopped"},
 		{name: "all do", reports: "a!: b, b!: a", want: "a Stopped, b Stopped"},
 		{name: "one that stopped does not count", reports: "a!: b, b: a, c: -b -a", want: "a Stopped, b Silent", dead: ""},
 		{name: "a dead node does not count", reports: "a: b -c, b: a c, c: a b -d, d: a c", dead: "a", want: "d Silent"},
-		{name: "what is known of other nodes", reports: "a: gone -lost b, b: a"},
+		{name: "entries of unknown nodes", reports: "a: gone -lost b, b: a"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			speakers := reported(tt.reports)

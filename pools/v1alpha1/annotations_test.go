@@ -47,12 +47,12 @@ func FuzzParseScheduler(f *testing.F) {
 		s, err := ParseScheduler(text)
 		if err != nil {
 			if s != (Scheduler{}) {
-				t.Fatalf("%q: %+v beside %v", text, s, err)
+				t.Fatalf("%q: %+v with error %v", text, s, err)
 			}
 			return
 		}
 		if again, err := ParseScheduler(s.String()); err != nil || again != s {
-			t.Fatalf("%q: %+v, again from %q: %+v, %v", text, s, s, again, err)
+			t.Fatalf("%q: %+v, reparsed from %q: %+v, %v", text, s, s, again, err)
 		}
 		if !strings.Contains(text, s.Name) {
 			t.Fatalf("%q names no %s", text, s.Name)

@@ -3,7 +3,7 @@ package v1alpha1
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // BFDProfile has the timers with which the path to a BGP peer is watched (RFC 5880): a path that is dead ends the session at once. The
-// router is told them, and the slower side's wish counts. A change is taken over without an interruption.
+// router receives them, and the slower interval counts. A change is taken over without an interruption.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,shortName=bfdp
@@ -55,7 +55,7 @@ type BFDProfileSpec struct {
 
 	// minimumTtl that packets of a session over several hops must have left, from 1 to 255. Such are the sessions of peers with ebgpMultiHop
 	// (default 254), and of internal peers whose profile names it. Sessions of all other peers are over one hop, where it is 255
-	// (RFC 5881, 5); that it counts for nothing there is said in the condition Ready of the BGPPeer. Name it, as 255, for an external peer
+	// (RFC 5881, 5); the condition Ready of the BGPPeer reports that it has no effect there. Name it, as 255, for an external peer
 	// with ttlSecurity that runs FRR: for such a neighbour FRR has BFD on the UDP port of several hops, 4784.
 	//
 	// +kubebuilder:validation:Minimum=1

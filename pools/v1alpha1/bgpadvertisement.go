@@ -2,7 +2,7 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// BGPAdvertisement says which addresses are announced by BGP, by which nodes, to which peers, and with which attributes. Every node that
+// BGPAdvertisement selects the addresses to announce by BGP, by which nodes, to which peers, and with which attributes. Every node that
 // can forward announces, and the routers spread the traffic. Several for one prefix and peer: their communities are united, and they must
 // have the same localPref. Other aggregation lengths make other prefixes, each with its own attributes.
 //
@@ -47,7 +47,7 @@ type BGPAdvertisementSpec struct {
 	// +optional
 	AggregationLengthV6 int32 `json:"aggregationLengthV6,omitempty"`
 
-	// localPref is told to internal peers, which prefer the route with the greatest; external ones are never told (RFC 4271, 5.1.5). None
+	// localPref is sent to internal peers, which prefer the route with the greatest, and never to external ones (RFC 4271, 5.1.5). None
 	// given: 100.
 	//
 	// +kubebuilder:validation:Minimum=1
@@ -66,7 +66,7 @@ type BGPAdvertisementSpec struct {
 	// +optional
 	Communities []string `json:"communities,omitempty"`
 
-	// peers that are told, by the names of their BGPPeers. None named: all.
+	// peers that receive the routes, by the names of their BGPPeers. None named: all.
 	//
 	// +kubebuilder:validation:MaxItems=1024
 	// +kubebuilder:validation:items:MinLength=1

@@ -25,25 +25,25 @@ type BGPPeer struct {
 	Status BGPPeerStatus `json:"status,omitempty"`
 }
 
-// The rules refuse what one object can tell by itself. Beyond them are, and the conditions say: a BFDProfile or a Secret that does not
+// The rules refuse errors within one object. The conditions report others: a BFDProfile or a Secret that does not
 // exist, and selectors with operators that there are not.
 
 // BGPPeerSpec is what the operator wants.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.peerASN) || has(self.dynamicASN)",fieldPath=".peerASN",message="is missing, and so is dynamicASN: write the router's AS number as peerASN, or dynamicASN: internal or external"
-// +kubebuilder:validation:XValidation:rule="!has(self.peerASN) || !has(self.dynamicASN)",fieldPath=".peerASN",message="cannot be with dynamicASN, which takes any AS: leave one of the two out"
-// +kubebuilder:validation:XValidation:rule="!has(self.localASN) || self.localASN != self.myASN",fieldPath=".localASN",message="is myASN: leave it out"
-// +kubebuilder:validation:XValidation:rule="!has(self.localASN) || (has(self.dynamicASN) ? self.dynamicASN == 'external' : !has(self.peerASN) || self.peerASN != self.myASN && self.peerASN != self.localASN)",fieldPath=".localASN",message="is for external peers, whose AS differs from myASN and from localASN: leave it out, and write the AS that the router knows as myASN"
-// +kubebuilder:validation:XValidation:rule="!has(self.ebgpMultiHop) || !self.ebgpMultiHop || (has(self.dynamicASN) ? self.dynamicASN == 'external' : !has(self.peerASN) || self.peerASN != self.myASN)",fieldPath=".ebgpMultiHop",message="is for external peers: leave it out, an internal peer may be any number of hops away"
-// +kubebuilder:validation:XValidation:rule="!has(self.ebgpMultiHop) || !self.ebgpMultiHop || !has(self.ttlSecurity) || !self.ttlSecurity",fieldPath=".ebgpMultiHop",message="cannot be with ttlSecurity, which is for a router on the same network: leave one of the two out"
-// +kubebuilder:validation:XValidation:rule="!has(self.ebgpMultiHop) || !self.ebgpMultiHop || !self.peerAddress.contains('%')",fieldPath=".ebgpMultiHop",message="cannot be with a link-local peerAddress, which is on the same network: leave it out, or write another address of the router"
+// +kubebuilder:validation:XValidation:rule="!has(self.peerASN) || !has(self.dynamicASN)",fieldPath=".peerASN",message="cannot be with dynamicASN, which takes any AS: remove one of the two"
+// +kubebuilder:validation:XValidation:rule="!has(self.localASN) || self.localASN != self.myASN",fieldPath=".localASN",message="is myASN: remove it"
+// +kubebuilder:validation:XValidation:rule="!has(self.localASN) || (has(self.dynamicASN) ? self.dynamicASN == 'external' : !has(self.peerASN) || self.peerASN != self.myASN && self.peerASN != self.localASN)",fieldPath=".localASN",message="is for external peers, whose AS differs from myASN and from localASN: remove it, and write the AS that the router has configured as myASN"
+// +kubebuilder:validation:XValidation:rule="!has(self.ebgpMultiHop) || !self.ebgpMultiHop || (has(self.dynamicASN) ? self.dynamicASN == 'external' : !has(self.peerASN) || self.peerASN != self.myASN)",fieldPath=".ebgpMultiHop",message="is for external peers: remove it, an internal peer may be any number of hops away"
+// +kubebuilder:validation:XValidation:rule="!has(self.ebgpMultiHop) || !self.ebgpMultiHop || !has(self.ttlSecurity) || !self.ttlSecurity",fieldPath=".ebgpMultiHop",message="cannot be with ttlSecurity, which is for a router on the same network: remove one of the two"
+// +kubebuilder:validation:XValidation:rule="!has(self.ebgpMultiHop) || !self.ebgpMultiHop || !self.peerAddress.contains('%')",fieldPath=".ebgpMultiHop",message="cannot be with a link-local peerAddress, which is on the same network: remove it, or write another address of the router"
 // +kubebuilder:validation:XValidation:rule="!has(self.passwordSecret) || !self.peerAddress.contains('%')",fieldPath=".passwordSecret",message="cannot be with a link-local peerAddress: write another address of the router"
-// +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !self.peerAddress.contains('%')",fieldPath=".sourceAddress",message="cannot be with a link-local peerAddress, whose interface says from where: leave it out"
+// +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !self.peerAddress.contains('%')",fieldPath=".sourceAddress",message="cannot be with a link-local peerAddress, whose interface determines the source: remove it"
 // +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !isIP(self.sourceAddress) || !isIP(self.peerAddress) || ip(self.sourceAddress).family() == ip(self.peerAddress).family()",fieldPath=".sourceAddress",message="is not of the family of peerAddress: write an address of the node of that family"
 // +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !isIP(self.sourceAddress) || !isIP(self.peerAddress) || !cidr(self.sourceAddress + (self.sourceAddress.contains(':') ? '/128' : '/32')).containsIP(self.peerAddress)",fieldPath=".sourceAddress",message="is peerAddress: write an address of the node"
 // +kubebuilder:validation:XValidation:rule="!has(self.keepaliveTime) || !self.keepaliveTime.matches('^([0-9]{1,6}[smh])+$') || has(self.holdTime) && !self.holdTime.matches('^([0-9]{1,6}[smh])+$') || !has(self.holdTime) || duration(self.keepaliveTime).getSeconds() * 3 <= duration(self.holdTime).getSeconds()",fieldPath=".keepaliveTime",message="is more than a third of holdTime: shorten it, or lengthen holdTime"
 // +kubebuilder:validation:XValidation:rule="!has(self.keepaliveTime) || has(self.holdTime)",fieldPath=".keepaliveTime",message="needs holdTime, and may be a third of it at most: write both, or none"
-// +kubebuilder:validation:XValidation:rule="!has(self.restartTime) || has(self.gracefulRestart) && self.gracefulRestart",fieldPath=".restartTime",message="has no effect without gracefulRestart: leave it out, or write gracefulRestart: true"
+// +kubebuilder:validation:XValidation:rule="!has(self.restartTime) || has(self.gracefulRestart) && self.gracefulRestart",fieldPath=".restartTime",message="has no effect without gracefulRestart: remove it, or write gracefulRestart: true"
 type BGPPeerSpec struct {
 	// myASN is the AS number of the nodes.
 	//
@@ -99,32 +99,32 @@ type BGPPeerSpec struct {
 	// +optional
 	SourceAddress string `json:"sourceAddress,omitempty"`
 
-	// holdTime after which a silent session is dead, in whole seconds from 3s; the shorter of the two sides' counts (RFC 4271, 4.2).
+	// holdTime after which a silent session is dead, in full seconds from 3s; the shorter of the two sides' counts (RFC 4271, 4.2).
 	// Default 90s. For a sooner end see bfdProfile.
 	//
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=16
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}[smh])+$')",message="is not a duration in whole seconds: write it like 90s or 1m30s"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}[smh])+$')",message="is not a duration in full seconds: write it like 90s or 1m30s"
 	// +kubebuilder:validation:XValidation:rule="!self.matches('^([0-9]{1,6}[smh])+$') || duration(self) >= duration('3s') && duration(self) <= duration('65535s')",message="is not between 3s and 65535s; without a hold time, 0, a dead session would never end: write one like 90s"
 	// +optional
 	HoldTime *metav1.Duration `json:"holdTime,omitempty"`
 
-	// keepaliveTime between two signs of life, in whole seconds. Default a third of holdTime. With a router whose hold time is shorter than
+	// keepaliveTime between two signs of life, in full seconds. Default a third of holdTime. With a router whose hold time is shorter than
 	// holdTime it is a third of that one.
 	//
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=16
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}[smh])+$')",message="is not a duration in whole seconds: write it like 30s"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}[smh])+$')",message="is not a duration in full seconds: write it like 30s"
 	// +kubebuilder:validation:XValidation:rule="!self.matches('^([0-9]{1,6}[smh])+$') || duration(self) >= duration('1s')",message="is less than 1s: write it like 30s"
 	// +optional
 	KeepaliveTime *metav1.Duration `json:"keepaliveTime,omitempty"`
 
-	// connectTime between two tries to connect, in whole seconds from 1s to 65535s. Default 5s. After a minute of failures it grows, to twice as
+	// connectTime between two tries to connect, in full seconds from 1s to 65535s. Default 5s. After a minute of failures it grows, to twice as
 	// long each time, up to a minute; it is itself again when the BGPPeer is changed, and after a session.
 	//
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=16
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}[smh])+$')",message="is not a duration in whole seconds: write it like 10s"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}[smh])+$')",message="is not a duration in full seconds: write it like 10s"
 	// +kubebuilder:validation:XValidation:rule="!self.matches('^([0-9]{1,6}[smh])+$') || duration(self) >= duration('1s') && duration(self) <= duration('65535s')",message="is not between 1s and 65535s: write it like 10s"
 	// +optional
 	ConnectTime *metav1.Duration `json:"connectTime,omitempty"`
@@ -185,11 +185,11 @@ type BGPPeerSpec struct {
 	// +optional
 	GracefulRestart bool `json:"gracefulRestart,omitempty"`
 
-	// restartTime is for how long it is asked to, in whole seconds from 1s to 4095s. Default 60s.
+	// restartTime is for how long it is asked to, in full seconds from 1s to 4095s. Default 60s.
 	//
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=16
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}[smh])+$')",message="is not a duration in whole seconds: write it like 60s"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}[smh])+$')",message="is not a duration in full seconds: write it like 60s"
 	// +kubebuilder:validation:XValidation:rule="!self.matches('^([0-9]{1,6}[smh])+$') || duration(self) >= duration('1s') && duration(self) <= duration('4095s')",message="is not between 1s and 4095s: write it like 60s"
 	// +optional
 	RestartTime *metav1.Duration `json:"restartTime,omitempty"`
@@ -201,7 +201,7 @@ type BGPPeerSpec struct {
 	DualStackAddressFamily bool `json:"dualStackAddressFamily,omitempty"`
 }
 
-// DynamicASN says which AS number a router may have.
+// DynamicASN selects the AS numbers that a router may have.
 //
 // +kubebuilder:validation:Enum=internal;external
 type DynamicASN string
@@ -230,7 +230,7 @@ type BGPPeerStatus struct {
 	// +optional
 	Sessions string `json:"sessions,omitempty"`
 
-	// conditions of the peer. Established: True if every node that should have a session has one, Unknown if nobody has said so of one of
+	// conditions of the peer. Established: True if every node that should have a session has one, Unknown if no status is known for one of
 	// them; the message names the nodes and what is wrong. Ready: False while something that the spec names cannot be used.
 	//
 	// +listType=map

@@ -37,5 +37,5 @@ func ParseCommunity(text string) (CommunityValue, error) {
 	return out, nil
 }
 
-// CommunityName tells whether an entry of spec.communities of a BGPAdvertisement is the name of a community.
+// CommunityName reports whether an entry of spec.communities of a BGPAdvertisement is the name of a community.
 func CommunityName(entry string) bool { return !strings.Contains(entry, ":") }

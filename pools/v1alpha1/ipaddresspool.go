@@ -28,15 +28,15 @@ type IPAddressPool struct {
 	Status IPAddressPoolStatus `json:"status,omitempty"`
 }
 
-// The rules below refuse what one pool can tell by itself, within the cost that the API server allows (hence at most 128
-// entries). Three things are beyond them, and the controller says them in the condition Ready instead: IPv6 ranges that overlap
+// The rules below refuse errors within one pool, within the cost that the API server allows (hence at most 128
+// entries). The condition Ready reports three others: IPv6 ranges that overlap
 // one another, a reversed IPv6 range whose ends are written with "::" in different places, and selectors with operators that
 // there are not (Kubernetes' type sets no limit to their number, and so the cost has none). A CEL rule has no variables:
 // self.split('-')[0].trim() is the first address of an entry, self.split('-')[1].trim() the last one of a range.
 
 // IPAddressPoolSpec is what the operator wants.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.preemptDelay) || has(self.rebalance) && self.rebalance == 'gradual'",message="preemptDelay has no effect without rebalance: gradual: leave it out, or write rebalance: gradual"
+// +kubebuilder:validation:XValidation:rule="!has(self.preemptDelay) || has(self.rebalance) && self.rebalance == 'gradual'",message="preemptDelay has no effect without rebalance: gradual: remove it, or write rebalance: gradual"
 type IPAddressPoolSpec struct {
 	// addresses of the pool: a CIDR (192.0.2.0/28), a range (192.0.2.10-192.0.2.20) or a single address, IPv4 and IPv6 mixed
 	// as you like. They are handed out in the order given, lowest first.
@@ -47,16 +47,16 @@ type IPAddressPoolSpec struct {
 	// +kubebuilder:validation:items:MaxLength=96
 	// +kubebuilder:validation:XValidation:rule="self.all(x, self.exists_one(y, x == y))",message="has an entry twice: list it once"
 	// +kubebuilder:validation:XValidation:rule="[self.filter(x, x.matches('^[0-9]+([.][0-9]+){3}') && !x.contains(':') && (x.contains('/') ? isCIDR(x) : isIP(x.split('-')[0].trim()) && isIP(x.split('-')[x.split('-').size() - 1].trim()))).map(x, [[x.split('/')[0].split('-')[0]].map(a, a.trim().split('.')).map(o, ((int(o[0]) * 256 + int(o[1])) * 256 + int(o[2])) * 256 + int(o[3]))[0], x.contains('/') ? [x.split('/')[0].split('-')[0]].map(a, a.trim().split('.')).map(o, ((int(o[0]) * 256 + int(o[1])) * 256 + int(o[2])) * 256 + int(o[3]))[0] + [4294967296,2147483648,1073741824,536870912,268435456,134217728,67108864,33554432,16777216,8388608,4194304,2097152,1048576,524288,262144,131072,65536,32768,16384,8192,4096,2048,1024,512,256,128,64,32,16,8,4,2,1][cidr(x).prefixLength()] - 1 : [x.split('-')[x.split('-').size() - 1]].map(a, a.trim().split('.')).map(o, ((int(o[0]) * 256 + int(o[1])) * 256 + int(o[2])) * 256 + int(o[3]))[0]])].all(r, r.all(a, a[0] > a[1] || r.exists_one(b, a[0] <= b[1] && b[0] <= a[1])))",message="has IPv4 entries that overlap: list every address once"
-	// +kubebuilder:validation:XValidation:rule="self.all(x, !x.contains(':') || !isCIDR(x) || self.all(y, y == x || !y.contains(':') || (y.contains('/') ? !isCIDR(y) || !cidr(x).containsCIDR(y) : !isIP(y.split('-')[0].trim()) || !cidr(x).containsIP(y.split('-')[0].trim()))))",message="has an IPv6 entry inside another one: list every address once"
+	// +kubebuilder:validation:XValidation:rule="self.all(x, !x.contains(':') || !isCIDR(x) || self.all(y, y == x || !y.contains(':') || (y.contains('/') ? !isCIDR(y) || !cidr(x).containsCIDR(y) : !isIP(y.split('-')[0].trim()) || !cidr(x).containsIP(y.split('-')[0].trim()))))",message="has an IPv6 entry contained in another one: list every address once"
 	// +kubebuilder:validation:items:XValidation:rule="self.matches('^[0-9a-fA-F:.]+(/[0-9]+| *- *[0-9a-fA-F:.]+)?$') && (self.contains('/') ? isCIDR(self) : isIP(self.split('-')[0].trim()) && isIP(self.split('-')[self.split('-').size() - 1].trim()))",message="is not a CIDR, range or address: write it like 192.0.2.0/28, 192.0.2.10-192.0.2.20, 192.0.2.10 or 2001:db8::/64 (IPv4-mapped IPv6 as plain IPv4; no zone, no leading zeros)"
 	// +kubebuilder:validation:items:XValidation:rule="!isCIDR(self) || cidr(self) == cidr(self).masked()",message="has host bits set: write the network's own address, or a bare address or range"
 	// +kubebuilder:validation:items:XValidation:rule="!isCIDR(self) || cidr(self).prefixLength() > 0",message="is every address there is: list only those that are yours"
-	// +kubebuilder:validation:items:XValidation:rule="self.contains('/') || !isIP(self.split('-')[0].trim()) || !isIP(self.split('-')[self.split('-').size() - 1].trim()) || ip(self.split('-')[0].trim()).family() == ip(self.split('-')[self.split('-').size() - 1].trim()).family()",message="goes from one family to the other: write both ends in IPv4, or both in IPv6"
+	// +kubebuilder:validation:items:XValidation:rule="self.contains('/') || !isIP(self.split('-')[0].trim()) || !isIP(self.split('-')[self.split('-').size() - 1].trim()) || ip(self.split('-')[0].trim()).family() == ip(self.split('-')[self.split('-').size() - 1].trim()).family()",message="has ends of different families: write both ends in IPv4, or both in IPv6"
 	// +kubebuilder:validation:items:XValidation:rule="!self.matches('^[0-9]+([.][0-9]+){3} *- *[0-9]+([.][0-9]+){3}$') || !isIP(self.split('-')[0].trim()) || !isIP(self.split('-')[self.split('-').size() - 1].trim()) || [[self.split('-')[0], self.split('-')[1]].map(a, a.trim().split('.')).map(o, ((int(o[0]) * 256 + int(o[1])) * 256 + int(o[2])) * 256 + int(o[3]))].all(n, n[0] <= n[1])",message="ends before it begins: write the lower address first"
 	// +kubebuilder:validation:items:XValidation:rule="!self.matches('^[^-/]*:[^-/]*-[^-/]*:[^-/]*$') || !isIP(self.split('-')[0].trim()) || !isIP(self.split('-')[1].trim()) || self.split('-')[0].trim().split(':').size() != self.split('-')[1].trim().split(':').size() || ![0,1,2,3,4,5,6,7].exists(i, i < self.split('-')[0].trim().split(':').size() && ('0000' + self.split('-')[0].trim().lowerAscii().split(':')[i]).substring(self.split('-')[0].trim().lowerAscii().split(':')[i].size()) > ('0000' + self.split('-')[1].trim().lowerAscii().split(':')[i]).substring(self.split('-')[1].trim().lowerAscii().split(':')[i].size()) && [0,1,2,3,4,5,6].all(j, j >= i || self.split('-')[0].trim().lowerAscii().split(':')[j] == self.split('-')[1].trim().lowerAscii().split(':')[j]))",message="ends before it begins: write the lower address first"
 	// +kubebuilder:validation:items:XValidation:rule="!self.matches('^[^-/]*:[^-/]*-[^-/]*:[^-/]*$') || !isIP(self.split('-')[0].trim()) || !isIP(self.split('-')[1].trim()) || self.split('-')[0].trim().split(':').size() <= self.split('-')[1].trim().split(':').size() || self.split('-')[0].trim().split('::').size() != 2 || self.split('-')[1].trim().split('::').size() != 2 || self.split('-')[0].trim().split('::')[0] != self.split('-')[1].trim().split('::')[0] || self.split('-')[0].trim().split('::')[1].startsWith('0')",message="ends before it begins: write the lower address first"
-	// +kubebuilder:validation:items:XValidation:rule="!isCIDR(self) || cidr(self).prefixLength() == 0 || ['0.0.0.0/8','127.0.0.0/8','169.254.0.0/16','224.0.0.0/4','255.255.255.255/32','::/127','fe80::/10','ff00::/8'].all(r, !cidr(r).containsCIDR(self) && !cidr(self).containsCIDR(r))",message="has unspecified, loopback, link-local, multicast or broadcast addresses, which no Service can have: leave them out"
-	// +kubebuilder:validation:items:XValidation:rule="self.contains('/') || !isIP(self.split('-')[0].trim()) || !isIP(self.split('-')[self.split('-').size() - 1].trim()) || ['0.0.0.0/8','127.0.0.0/8','169.254.0.0/16','224.0.0.0/4','255.255.255.255/32','::/127','fe80::/10','ff00::/8'].all(r, !cidr(r).containsIP(self.split('-')[0].trim()) && !cidr(r).containsIP(self.split('-')[self.split('-').size() - 1].trim()))",message="has unspecified, loopback, link-local, multicast or broadcast addresses, which no Service can have: leave them out"
+	// +kubebuilder:validation:items:XValidation:rule="!isCIDR(self) || cidr(self).prefixLength() == 0 || ['0.0.0.0/8','127.0.0.0/8','169.254.0.0/16','224.0.0.0/4','255.255.255.255/32','::/127','fe80::/10','ff00::/8'].all(r, !cidr(r).containsCIDR(self) && !cidr(self).containsCIDR(r))",message="has unspecified, loopback, link-local, multicast or broadcast addresses, which no Service can have: remove them"
+	// +kubebuilder:validation:items:XValidation:rule="self.contains('/') || !isIP(self.split('-')[0].trim()) || !isIP(self.split('-')[self.split('-').size() - 1].trim()) || ['0.0.0.0/8','127.0.0.0/8','169.254.0.0/16','224.0.0.0/4','255.255.255.255/32','::/127','fe80::/10','ff00::/8'].all(r, !cidr(r).containsIP(self.split('-')[0].trim()) && !cidr(r).containsIP(self.split('-')[self.split('-').size() - 1].trim()))",message="has unspecified, loopback, link-local, multicast or broadcast addresses, which no Service can have: remove them"
 	// +kubebuilder:validation:items:XValidation:rule="!self.matches('^[0-9]+([.][0-9]+){3} *- *[0-9]+([.][0-9]+){3}$') || !isIP(self.split('-')[0].trim()) || !isIP(self.split('-')[self.split('-').size() - 1].trim()) || [[self.split('-')[0], self.split('-')[1]].map(a, a.trim().split('.')).map(o, ((int(o[0]) * 256 + int(o[1])) * 256 + int(o[2])) * 256 + int(o[3]))].all(n, (n[1] < 2130706432 || n[0] > 2147483647) && (n[1] < 2851995648 || n[0] > 2852061183))",message="reaches over loopback (127.0.0.0/8) or link-local (169.254.0.0/16) addresses, which no Service can have: write two ranges"
 	// +kubebuilder:validation:items:XValidation:rule="!self.matches('^[^-/]*:[^-/]*-[^-/]*:[^-/]*$') || !isIP(self.split('-')[0].trim()) || !isIP(self.split('-')[self.split('-').size() - 1].trim()) || ip(self.split('-')[0].trim()) == ip(self.split('-')[self.split('-').size() - 1].trim()) || ['2000::/3','fc00::/7','64:ff9b::/16'].exists(c, cidr(c).containsIP(self.split('-')[0].trim()) && cidr(c).containsIP(self.split('-')[self.split('-').size() - 1].trim()))",message="is an IPv6 range outside global (2000::/3) and unique local (fc00::/7) addresses: write CIDRs instead"
 	// +listType=atomic
@@ -96,7 +96,7 @@ type IPAddressPoolSpec struct {
 	// +optional
 	NamespaceQuota *int64 `json:"namespaceQuota,omitempty"`
 
-	// rebalance says whether addresses of this pool move to other nodes without need. never: only on request (kubectl ironlb
+	// rebalance selects whether addresses of this pool move to other nodes without need. never: only on request (kubectl ironlb
 	// rebalance); a node that joins or returns takes nothing. gradual: to preferred and less loaded nodes, one address at a
 	// time, each after the one before has arrived. Addresses that move together do so by the policy that moves least.
 	//
@@ -112,7 +112,7 @@ type IPAddressPoolSpec struct {
 	PreemptDelay *metav1.Duration `json:"preemptDelay,omitempty"`
 }
 
-// RebalancePolicy says when addresses move to other nodes without need.
+// RebalancePolicy selects when addresses move to other nodes without need.
 //
 // +kubebuilder:validation:Enum=never;gradual
 type RebalancePolicy string
@@ -127,7 +127,7 @@ const (
 // DefaultPreemptDelay is the preemptDelay of a pool that names none.
 const DefaultPreemptDelay = 5 * time.Minute
 
-// ServiceAllocation says which Services may use a pool: those in one of the namespaces (listed or selected; none of
+// ServiceAllocation selects the Services that may use a pool: those in one of the namespaces (listed or selected; none of
 // either given: all) that match one of the service selectors (none given: all).
 type ServiceAllocation struct {
 	// priority of the pool among those that match a Service: lower first, 0 or absent last.
@@ -146,7 +146,7 @@ type ServiceAllocation struct {
 	Namespaces []string `json:"namespaces,omitempty"`
 
 	// namespaceSelectors select namespaces by label, beside those listed. A selector that matches no namespace admits
-	// nobody; an empty one ({}) matches every namespace.
+	// no namespace; an empty one ({}) matches every namespace.
 	//
 	// +listType=atomic
 	// +optional
@@ -159,7 +159,7 @@ type ServiceAllocation struct {
 	ServiceSelectors []metav1.LabelSelector `json:"serviceSelectors,omitempty"`
 }
 
-// Sharing says who may share an address besides Services of one namespace with the same ironlb.io/sharing-key.
+// Sharing selects who may share an address besides Services of one namespace with the same ironlb.io/sharing-key.
 type Sharing struct {
 	// namespaces whose Services may share addresses of this pool with one another.
 	//
@@ -212,7 +212,7 @@ type IPAddressPoolStatus struct {
 // MaxCoolingDown is how many addresses a pool's status.coolingDown has at most.
 const MaxCoolingDown = 512
 
-// CoolingAddress is a freed address that auto-assignment gives to nobody else yet.
+// CoolingAddress is a freed address that auto-assignment does not allocate yet.
 type CoolingAddress struct {
 	// address that was freed.
 	//

@@ -2,9 +2,9 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// L2Advertisement says which addresses are answered for by ARP and NDP, on which nodes and interfaces. It is for the pools
+// L2Advertisement selects the addresses to announce by ARP and NDP, on which nodes and interfaces. It is for the pools
 // and Services that it selects; addresses that move together need one advertisement that selects every Service on them. A
-// Service whose address no advertisement matches keeps the address but nobody answers for it.
+// Service whose address no advertisement matches keeps the address, but no node announces it.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,shortName=l2adv
@@ -57,7 +57,7 @@ type L2AdvertisementSpec struct {
 	// +optional
 	NodeSelectors []metav1.LabelSelector `json:"nodeSelectors,omitempty"`
 
-	// preferredNodeSelectors say which of those nodes are given an address before others: the nodes with the greatest sum of
+	// preferredNodeSelectors rank those nodes: the nodes with the greatest sum of
 	// the weights of all that match. An address moves to a preferred node only when it is rebalanced, see IPAddressPool.
 	//
 	// +kubebuilder:validation:MaxItems=64
@@ -70,7 +70,7 @@ type L2AdvertisementSpec struct {
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=15
-	// +kubebuilder:validation:items:XValidation:rule="self != 'lo'",message="has no neighbours that could ask: name the interface towards the clients"
+	// +kubebuilder:validation:items:XValidation:rule="self != 'lo'",message="has no neighbours: name the interface towards the clients"
 	// +kubebuilder:validation:items:XValidation:rule="self.matches('^[^/ \\t\\n]+$') && self != '.' && self != '..'",message="is not an interface name: write it as ip link shows it, without spaces or slashes"
 	// +listType=set
 	// +optional

@@ -19,11 +19,11 @@ const (
 )
 
 // AnnotationRebalance on an IPAddressPool or a VirtualIP asks for its addresses to be moved to the nodes that they would be
-// given if they were new, one after another. Its value is any text, the time by custom: another value asks anew. A pool's status
-// says which value has been carried out; from a VirtualIP the controller takes the annotation away.
+// given if they were new, one after another. Its value is any text, the time by custom: another value requests it again. A pool's status
+// has the last completed value; from a VirtualIP the controller takes the annotation away.
 const AnnotationRebalance = "ironlb.io/rebalance"
 
-// Namespace is where the programs are, and the Secrets of BGPPeers, unless they are told otherwise.
+// Namespace is where the programs are, and the Secrets of BGPPeers, unless configured otherwise.
 const Namespace = "ironlb-system"
 
 // Condition types of a VirtualIP.
@@ -34,10 +34,10 @@ const (
 	ConditionNoEligibleNode = "NoEligibleNode"
 	// ConditionConflict is True while another host answers for one of the addresses: the message names it, and the addresses are
 	// not announced unless they were held before it came (announce.md L2.8). With the reason AnsweredTwice that is another node, which
-	// does not hear the one that status.node names, and which gives the addresses up when it reads this.
+	// does not receive the one in status.node, and which gives the addresses up when it reads this.
 	ConditionConflict = "Conflict"
 	// ConditionKubeProxyConflict is True while kube-proxy and the speaker get into each other's way on the node that writes
-	// the status: the message says what to change. It is absent otherwise.
+	// the status: the message names the fix. It is absent otherwise.
 	ConditionKubeProxyConflict = "KubeProxyConflict"
 )
 

@@ -13,7 +13,7 @@ import (
 // author of a Service, who writes the annotations, cannot write that.
 const ConditionAddresses = "ironlb.io/Addresses"
 
-// Record is what a ConditionAddresses says.
+// Record is the content of a ConditionAddresses.
 //
 // +kubebuilder:object:generate=false
 type Record struct {

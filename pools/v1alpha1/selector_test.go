@@ -40,7 +40,7 @@ func TestSelectorOf(t *testing.T) {
 			nil, {"app": "web"}, {"app": "db"}, {"app": ""}, {"env": "prod"}, {"app": "web", "env": "prod"}, {"app": "web", "env": "test"},
 		} {
 			if got.Matches(l) != want.Matches(labels.Set(l)) {
-				t.Errorf("%v: %v says %v", want, l, got.Matches(l))
+				t.Errorf("%v: labels %v: matches %v", want, l, got.Matches(l))
 			}
 		}
 	}

@@ -10,11 +10,11 @@ import (
 // It is Kubernetes' own (k8s.io/api/core/v1, AnnotationLoadBalancerSourceRangesKey).
 const AnnotationSourceRanges = "service.beta.kubernetes.io/load-balancer-source-ranges"
 
-// SourceRanges says who may connect to a Service's LoadBalancer addresses.
+// SourceRanges selects who may connect to a Service's LoadBalancer addresses.
 //
 // +kubebuilder:object:generate=false
 type SourceRanges struct {
-	// Given is set if there was any range, readable or not. Without, everybody may connect; with, only Prefixes: a family of
+	// Given is set if there was any range, readable or not. Without, every client may connect; with, only Prefixes: a family of
 	// which none is given is closed (ipvs.md 2.3.1).
 	Given bool
 	// Prefixes are masked, sorted, and each is there once.
@@ -56,7 +56,7 @@ func unmap(p netip.Prefix) netip.Prefix {
 	return netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96).Masked()
 }
 
-// Admits tells whether the ranges admit anybody of the address's family.
+// Admits reports whether the ranges accept any client of the address's family.
 func (r SourceRanges) Admits(addr netip.Addr) bool {
 	return !r.Given || slices.ContainsFunc(r.Prefixes, func(p netip.Prefix) bool { return p.Addr().Is4() == addr.Is4() })
 }

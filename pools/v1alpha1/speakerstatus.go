@@ -2,8 +2,8 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// SpeakerStatus is what the speaker of one node says of it: its name is the node's. The speaker writes it on change, at most
-// once a second. Nobody decides by it: it is for people and for kubectl ironlb status.
+// SpeakerStatus is the status of one node, written by its speaker. Its name is that of the node. The speaker writes it on change, at most
+// once a second. It is informational: for people and for kubectl ironlb status.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=speakerstatuses,scope=Cluster,shortName=spkst
@@ -26,7 +26,7 @@ type SpeakerStatus struct {
 
 // SpeakerStatusStatus is what the speaker found.
 type SpeakerStatusStatus struct {
-	// dataPlane says whether the node forwards.
+	// dataPlane reports whether the node forwards.
 	//
 	// +optional
 	DataPlane DataPlaneStatus `json:"dataPlane,omitempty"`
@@ -50,7 +50,7 @@ type SpeakerStatusStatus struct {
 	// +optional
 	Alive string `json:"alive,omitempty"`
 
-	// members are the other speakers as this one hears them.
+	// members are the other speakers as this one receives them.
 	//
 	// +kubebuilder:validation:MaxItems=16384
 	// +listType=map
@@ -95,7 +95,7 @@ type SpeakerStatusStatus struct {
 	// +optional
 	Gateways []string `json:"gateways,omitempty"`
 
-	// bgp says how the node's BGP sessions are.
+	// bgp is the status of BGP on the node.
 	//
 	// +optional
 	BGP *BGPStatus `json:"bgp,omitempty"`
@@ -120,7 +120,7 @@ type SpeakerStatusStatus struct {
 	Stopped *metav1.Time `json:"stopped,omitempty"`
 }
 
-// DataPlaneStatus says whether a node forwards what arrives for the addresses.
+// DataPlaneStatus reports whether a node forwards packets to the addresses.
 type DataPlaneStatus struct {
 	// healthy is true while all is programmed as it should be.
 	Healthy bool `json:"healthy"`
@@ -153,7 +153,7 @@ type LivenessStatus struct {
 	// schedulingClass that the kernel granted. With another than Deadline the thread may be late on a busy node, and the node may
 	// lose VirtualIPs.
 	SchedulingClass SchedulingClass `json:"schedulingClass"`
-	// message says why it is not Deadline.
+	// message explains why it is not Deadline.
 	//
 	// +optional
 	Message string `json:"message,omitempty"`
@@ -179,19 +179,19 @@ type InterfaceStatus struct {
 type MemberState string
 
 const (
-	// MemberAlive is heard.
+	// MemberAlive is received.
 	MemberAlive MemberState = "Alive"
-	// MemberSilent has not been heard for the dead time.
+	// MemberSilent has not been received for the dead time.
 	MemberSilent MemberState = "Silent"
-	// MemberIsolated is heard by another path only, and says that it hears nobody on the segment.
+	// MemberIsolated is received by another path only, and reports that it receives no member on the segment.
 	MemberIsolated MemberState = "Isolated"
-	// MemberObserver is heard, and claims nothing yet: it has just started, or woke up late.
+	// MemberObserver is received and claims nothing yet: it has just started or resumed after a stall.
 	MemberObserver MemberState = "Observer"
-	// MemberLeaving is heard, and about to end.
+	// MemberLeaving is received and is about to end.
 	MemberLeaving MemberState = "Leaving"
 )
 
-// MemberStatus is another speaker as this one hears it.
+// MemberStatus is another speaker as this one receives it.
 type MemberStatus struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
@@ -249,7 +249,7 @@ type UnreachableStatus struct {
 	Damped bool `json:"damped,omitempty"`
 }
 
-// BGPStatus is what a node says of its BGP sessions.
+// BGPStatus is the status of BGP on a node.
 type BGPStatus struct {
 	// established counts the sessions that are established, of all, as 1/2.
 	//
@@ -264,7 +264,7 @@ type BGPStatus struct {
 	// +optional
 	Sessions []SessionStatus `json:"sessions,omitempty"`
 
-	// unserved are the addresses that a BGPAdvertisement covers and by which nobody is served, by reason. What no node announces, and what is
+	// unserved are the addresses covered by a BGPAdvertisement that serve no traffic, by reason. What no node announces, and what is
 	// announced though no Service has an endpoint, is listed by one node: not where another one announces it. What could not be programmed is
 	// listed by each node that could not.
 	//
@@ -278,7 +278,7 @@ type BGPStatus struct {
 // MostUnserved is how many addresses are listed for one reason.
 const MostUnserved = 10
 
-// UnservedStatus are the addresses by which nobody is served for one reason.
+// UnservedStatus are the addresses that serve no traffic for one reason.
 type UnservedStatus struct {
 	// reason in one word.
 	//
@@ -310,7 +310,7 @@ type SessionState string
 const SessionEstablished SessionState = "Established"
 
 // ReasonNotConfigured is the reason of an established session that does not do all that the BGPPeer asks for. Any other reason of an
-// established session says why it was down before.
+// established session keeps the reason of the last failure.
 const ReasonNotConfigured = "NotConfigured"
 
 // SessionStatus is a BGP session of a node.
@@ -338,7 +338,7 @@ type SessionStatus struct {
 	//
 	// +optional
 	Message string `json:"message,omitempty"`
-	// prefixes is how many the router is told; 0 while the session is not established.
+	// prefixes is the number of prefixes sent to the router; 0 while the session is not established.
 	//
 	// +kubebuilder:validation:Minimum=0
 	// +optional
@@ -362,7 +362,7 @@ type SessionStatus struct {
 // +kubebuilder:validation:Enum=AdminDown;Down;Init;Up
 type BFDState string
 
-// BFDUp is the state of a BFD session that hears the router.
+// BFDUp is the state of a BFD session that receives the router.
 const BFDUp BFDState = "Up"
 
 // BFDStatus is a BFD session of a node.

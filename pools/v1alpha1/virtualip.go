@@ -23,7 +23,7 @@ type VirtualIP struct {
 	Status VirtualIPStatus `json:"status,omitempty"`
 }
 
-// VirtualIPSpec is what the placement controller decided. metadata.generation tells a newer decision from an older one.
+// VirtualIPSpec is what the placement controller decided. metadata.generation orders the decisions.
 type VirtualIPSpec struct {
 	// addresses that one node answers for together, IPv4 before IPv6.
 	//

@@ -33,15 +33,15 @@ func (c Config) Check() error {
 	t := c.Timers
 	switch {
 	case !c.Peer.IsValid() || c.Peer.IsUnspecified() || c.Peer.IsMulticast() || c.Peer.Is4In6():
-		return fmt.Errorf("BFD session: the peer's address %v is not that of one host: give one IPv4 or IPv6 address", c.Peer)
+		return fmt.Errorf("BFD session: the peer's address %v is not a unicast address: give one IPv4 or IPv6 address", c.Peer)
 	case c.Peer.Is6() && c.Peer.IsLinkLocalUnicast() && c.Peer.Zone() == "":
 		return fmt.Errorf("BFD session with %v: a link-local address needs its interface: write %v%%INTERFACE", c.Peer, c.Peer)
 	case c.MultiHop && c.Peer.Zone() != "":
-		return fmt.Errorf("BFD session with %v: a link-local address is never over several hops: make the session one over one hop", c.Peer)
+		return fmt.Errorf("BFD session with %v: a link-local address is not routed: configure a single-hop session", c.Peer)
 	case c.Local.IsValid() && c.Local.Is4() != c.Peer.Is4():
 		return fmt.Errorf("BFD session with %v: the local address %v is of the other family: give one of the peer's family", c.Peer, c.Local)
 	case c.Local.IsUnspecified() || c.Local.IsMulticast():
-		return fmt.Errorf("BFD session with %v: the local address %v is not that of one host: give one, or none for the kernel's choice", c.Peer, c.Local)
+		return fmt.Errorf("BFD session with %v: the local address %v is not a unicast address: give one, or none for the kernel's choice", c.Peer, c.Local)
 	case t.Multiplier == 0:
 		return fmt.Errorf("BFD session with %v: the multiplier is 0: give 1 to 255", c.Peer)
 	}

@@ -29,9 +29,9 @@ func TestCheck(t *testing.T) {
 	}
 	for words, c := range map[string]Config{
 		"": good,
-		"not that of one host: give one IPv4 or IPv6 address": with(func(c *Config) { c.Peer = addr("::") }),
+		"not a unicast address: give one IPv4 or IPv6 address": with(func(c *Config) { c.Peer = addr("::") }),
 		"needs its interface":                             with(func(c *Config) { c.Peer = addr("fe80::1") }),
-		"never over several hops":                         with(func(c *Config) { c.Peer, c.MultiHop = addr("fe80::1%eth0"), true }),
+		"a link-local address is not routed":              with(func(c *Config) { c.Peer, c.MultiHop = addr("fe80::1%eth0"), true }),
 		"of the other family":                             with(func(c *Config) { c.Local = addr("192.0.2.1") }),
 		"the local address :: is not":                     with(func(c *Config) { c.Local = addr("::") }),
 		"the multiplier is 0":                             with(func(c *Config) { c.Timers.Multiplier = 0 }),

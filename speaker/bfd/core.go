@@ -14,25 +14,25 @@ type Drop string
 
 // The reasons, as in the metric label (RFC 5880, 6.8.6).
 const (
-	Taken          Drop = ""
-	DropForm       Drop = "malformed"
-	DropVersion    Drop = "version"
-	DropMultiplier Drop = "multiplier"
-	DropMultipoint Drop = "multipoint"
-	DropNoMy       Drop = "no-discriminator"
-	DropAuth       Drop = "authentication"
-	DropState      Drop = "state" // has no discriminator of a session, and is neither Down nor AdminDown
-	DropUnknown    Drop = "unknown-session"
-	DropSource     Drop = "other-source" // has the discriminator of a session with another peer
-	DropTTL        Drop = "ttl"
-	DropInterface  Drop = "interface"           // of a single-hop session, on another interface than its peer's
-	DropNewcomer   Drop = "other-discriminator" // no discriminator, and not from the peer of an up multihop session
-	DropFiltered   Drop = "filtered"            // by the kernel, while too many packets match no session
+	Accepted          Drop = ""
+	DropForm          Drop = "malformed"
+	DropVersion       Drop = "version"
+	DropMultiplier    Drop = "multiplier"
+	DropMultipoint    Drop = "multipoint"
+	DropNoMy          Drop = "no-discriminator"
+	DropAuth          Drop = "authentication"
+	DropState         Drop = "state" // has no discriminator of a session, and is neither Down nor AdminDown
+	DropUnknown       Drop = "unknown-session"
+	DropSource        Drop = "other-source" // has the discriminator of a session with another peer
+	DropTTL           Drop = "ttl"
+	DropInterface     Drop = "interface"           // of a single-hop session, on another interface than its peer's
+	DropDiscriminator Drop = "other-discriminator" // no discriminator, and not from the peer of an up multihop session
+	DropFiltered      Drop = "filtered"            // by the kernel, while too many packets match no session
 )
 
 // Drops are all reasons.
 var Drops = []Drop{DropForm, DropVersion, DropMultiplier, DropMultipoint, DropNoMy, DropAuth, DropState, DropUnknown,
-	DropSource, DropTTL, DropInterface, DropNewcomer, DropFiltered}
+	DropSource, DropTTL, DropInterface, DropDiscriminator, DropFiltered}
 
 // Datagram is a received datagram.
 type Datagram struct {
@@ -83,17 +83,17 @@ func (c *Core) Set(now time.Time, configs map[string]Config) {
 	}
 	for _, s := range slices.Clone(c.sessions) {
 		if names[s.key] == nil {
-			c.leave(now, s, paths[s.key.path()])
+			c.remove(now, s, paths[s.key.path()])
 		}
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(names), compareKeys) {
-		c.want(now, k, names[k], configs[names[k][0]])
+		c.configure(now, k, names[k], configs[names[k][0]])
 	}
 	c.flush(now)
 }
 
-// want creates a session or updates it to its configuration.
-func (c *Core) want(now time.Time, k Key, names []string, conf Config) {
+// configure creates a session or updates it to its configuration.
+func (c *Core) configure(now time.Time, k Key, names []string, conf Config) {
 	at, known := slices.BinarySearchFunc(c.sessions, k, func(s *session, k Key) int { return compareKeys(s.key, k) })
 	if !known {
 		s := newSession(now, k, conf, c.discriminator())
@@ -109,21 +109,21 @@ func (c *Core) want(now time.Time, k Key, names []string, conf Config) {
 		s.ends = time.Time{}
 		s.become(now, Down, NoDiagnostic, NeverUp)
 	}
-	s.wish()
+	s.updateIntervals()
 	if !slices.Equal(s.names, names) {
 		s.names = names
 		c.generation++
-		c.note(s)
+		c.queueReport(s)
 	}
 }
 
-// leave makes a session send AdminDown for the remote detection time (6.8.16). It ends the session at once if the
+// remove makes a session send AdminDown for the remote detection time (6.8.16). It ends the session at once if the
 // remote system is unknown, or if another session takes the path over.
-func (c *Core) leave(now time.Time, s *session, taken bool) {
+func (c *Core) remove(now time.Time, s *session, replaced bool) {
 	s.names = nil
 	c.generation++
 	switch {
-	case taken || s.remote.discr == 0:
+	case replaced || s.remote.discr == 0:
 		c.end(s)
 	case s.state != AdminDown:
 		s.become(now, AdminDown, AdministrativeDown, "")
@@ -149,7 +149,7 @@ type Result struct {
 // Receive processes a datagram.
 func (c *Core) Receive(now time.Time, in Datagram) Result {
 	s, p, drop := c.accept(&in)
-	if drop != Taken {
+	if drop != Accepted {
 		return Result{Drop: drop}
 	}
 	r := Result{Session: s.localDiscr}
@@ -180,45 +180,45 @@ func (c *Core) accept(in *Datagram) (*session, Packet, Drop) {
 	}
 	s, drop := c.find(&p, in)
 	switch {
-	case drop != Taken:
+	case drop != Accepted:
 		return nil, p, drop
 	case s.index != 0 && s.index != in.Index:
-		c.elsewhere(s)
+		c.recordInterface(s)
 		return nil, p, DropInterface
-	case s.only() != 0 && p.Your == 0 && p.My != s.only():
-		return nil, p, DropNewcomer
+	case s.onlyDiscriminator() != 0 && p.Your == 0 && p.My != s.onlyDiscriminator():
+		return nil, p, DropDiscriminator
 	case in.TTL < s.conf.minimumTTL():
-		c.tooFar(s, in.TTL)
+		c.recordTTL(s, in.TTL)
 		return nil, p, DropTTL
 	case p.Authenticated:
 		return nil, p, DropAuth
 	}
-	return s, p, Taken
+	return s, p, Accepted
 }
 
-// tooFar records the TTL as a possible reason why a session does not come up.
-func (c *Core) tooFar(s *session, ttl int) {
-	if s.state == Up || s.remote.discr != 0 || s.ttl == ttl && s.far != "" {
+// recordTTL records the TTL as a possible reason why a session does not come up.
+func (c *Core) recordTTL(s *session, ttl int) {
+	if s.state == Up || s.remote.discr != 0 || s.ttl == ttl && s.discardReason != "" {
 		return
 	}
 	s.ttl = ttl
-	s.far = fmt.Sprintf("packets of the peer arrive with a TTL of %d, and %d is the least", ttl, s.conf.minimumTTL())
+	s.discardReason = fmt.Sprintf("packets of the peer arrive with TTL %d, minimum %d", ttl, s.conf.minimumTTL())
 	if s.conf.minimumTTL() < 255 {
-		s.far += fmt.Sprintf(": let minimumTtl be %d, if it is that far away", ttl)
+		s.discardReason += fmt.Sprintf(": set minimumTtl to %d if the peer is that many hops away", ttl)
 	} else {
-		s.far += ": it is not on link, or another host uses its address"
+		s.discardReason += ": the peer is not on link, or another host uses its address"
 	}
-	c.note(s)
+	c.queueReport(s)
 }
 
-// elsewhere records the interface as a possible reason why a session does not come up.
-func (c *Core) elsewhere(s *session) {
-	if s.state == Up || s.remote.discr != 0 || s.far != "" {
+// recordInterface records the interface as a possible reason why a session does not come up.
+func (c *Core) recordInterface(s *session) {
+	if s.state == Up || s.remote.discr != 0 || s.discardReason != "" {
 		return
 	}
-	s.far = "packets of the peer arrive on another interface than that of the route to it: let both be one " +
+	s.discardReason = "packets of the peer arrive on another interface than the route to it: use one interface for both " +
 		"(RFC 5881, 3), or another host uses its address"
-	c.note(s)
+	c.queueReport(s)
 }
 
 // find returns the session of a packet: by its discriminator, or else by its addresses (RFC 5880, 6.3; RFC 5881, 3; RFC
@@ -232,7 +232,7 @@ func (c *Core) find(p *Packet, in *Datagram) (*session, Drop) {
 		case s.key.Peer != in.Source:
 			return nil, DropSource
 		}
-		return s, Taken
+		return s, Accepted
 	}
 	var found *session
 	for _, s := range c.sessions {
@@ -247,7 +247,7 @@ func (c *Core) find(p *Packet, in *Datagram) (*session, Drop) {
 	if found == nil {
 		return nil, DropUnknown
 	}
-	return found, Taken
+	return found, Accepted
 }
 
 // Tick processes what is due. Packets received before now must have been passed to Receive, or sessions may expire
@@ -287,12 +287,12 @@ func (c *Core) settle(now time.Time, s *session) {
 	}
 	s.due, s.final = false, false
 	if s.status() != s.reported {
-		c.note(s)
+		c.queueReport(s)
 	}
 }
 
-// note queues a status report of a session.
-func (c *Core) note(s *session) {
+// queueReport queues a status report of a session.
+func (c *Core) queueReport(s *session) {
 	s.reported = s.status()
 	for _, name := range s.names {
 		c.changed[name] = s.reported
@@ -328,7 +328,7 @@ func (c *Core) Changed() map[string]Status {
 func (c *Core) Problem(discr uint32, what string) {
 	if s := c.byDiscr[discr]; s != nil && s.problem != what {
 		s.problem = what
-		c.note(s)
+		c.queueReport(s)
 	}
 }
 
@@ -362,23 +362,23 @@ func (c *Core) discriminator() uint32 {
 // Up reports whether a session is up.
 func (c *Core) Up(discr uint32) bool { return c.byDiscr[discr] != nil && c.byDiscr[discr].state == Up }
 
-// Newcomers returns the discriminator that the sender of packets without a session's discriminator must have, 0 for any
+// Initial returns the discriminator that the sender of packets without a session's discriminator must have, 0 for any
 // (only), and whether the session waits for such a packet (passive).
-func (c *Core) Newcomers(discr uint32) (only uint32, awaited bool) {
+func (c *Core) Initial(discr uint32) (only uint32, awaited bool) {
 	if s := c.byDiscr[discr]; s != nil {
-		return s.only(), s.conf.Timers.Passive
+		return s.onlyDiscriminator(), s.conf.Timers.Passive
 	}
 	return 0, false
 }
 
-// Crowded resets the remote state of an active session that is not up, because too many hosts claim to be the peer: the
-// real peer answers a packet without a discriminator.
-func (c *Core) Crowded(now time.Time, discr uint32) {
+// ResetRemote resets the remote state of an active session that is not up, because too many hosts claim to be the peer:
+// the real peer answers a packet without a discriminator.
+func (c *Core) ResetRemote(now time.Time, discr uint32) {
 	s := c.byDiscr[discr]
 	if s == nil || s.state == Up || s.state == AdminDown || s.conf.Timers.Passive {
 		return
 	}
-	s.forget()
+	s.resetRemote()
 	if s.state == Init {
 		s.become(now, Down, s.diag, s.reason)
 	}

@@ -66,34 +66,34 @@ func (d *Driver) Set(configs map[string]Config) {
 	defer d.mu.Unlock()
 	d.logChanges(wanted, wrong)
 	d.wanted, d.wrong, d.fresh = wanted, wrong, true
-	d.kick()
+	d.wakeLoop()
 }
 
 // logChanges logs the changes.
 func (d *Driver) logChanges(wanted map[string]Config, wrong map[string]error) {
 	for _, name := range slices.Sorted(maps.Keys(d.wanted)) {
 		if _, stays := wanted[name]; !stays {
-			d.options.Log.Info("watch no more by BFD", "name", name, "peer", d.wanted[name].Peer)
+			d.options.Log.Info("BFD session removed", "name", name, "peer", d.wanted[name].Peer)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(wanted)) {
 		c := wanted[name]
 		attrs := []any{"name", name, "peer", c.Peer, "multihop", c.MultiHop, "receive", c.Timers.Receive, "transmit", c.Timers.Transmit, "multiplier", c.Timers.Multiplier}
 		if was, known := d.wanted[name]; !known {
-			d.options.Log.Info("watch by BFD", attrs...)
+			d.options.Log.Info("BFD session added", attrs...)
 		} else if was != c {
-			d.options.Log.Info("watch otherwise by BFD", attrs...)
+			d.options.Log.Info("BFD session reconfigured", attrs...)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(wrong)) {
 		if was := d.wrong[name]; was == nil || was.Error() != wrong[name].Error() {
-			d.options.Log.Error("cannot watch by BFD", "name", name, "err", wrong[name])
+			d.options.Log.Error("invalid BFD session", "name", name, "error", wrong[name])
 		}
 	}
 }
 
-// kick ends the loop's wait. d.mu must be held.
-func (d *Driver) kick() {
+// wakeLoop ends the loop's wait. d.mu must be held.
+func (d *Driver) wakeLoop() {
 	if d.wake >= 0 {
 		_, _ = unix.Write(d.wake, binary.NativeEndian.AppendUint64(nil, 1))
 	}
@@ -119,13 +119,13 @@ func (d *Driver) Run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		d.kick()
+		d.wakeLoop()
 	})
 	defer stop()
 
 	defer raisePriority(d.options.Log)()
 	for ctx.Err() == nil {
-		if err := l.turn(); err != nil {
+		if err := l.iterate(); err != nil {
 			return err
 		}
 	}

@@ -131,7 +131,7 @@ func TestLive(t *testing.T) {
 	// Invalid ones do not affect the others.
 	a.Set(map[string]Config{"four": four("192.0.2.2"), "wrong": {Peer: addr("fe80::2")}})
 	a.wait(t, "wrong", "its problem", func(s Status) bool { return strings.Contains(s.Problem, "needs its interface") })
-	is := b.wait(t, "six", "told", down)
+	is := b.wait(t, "six", "notified", down)
 	if is.Reason != PeerAdminDown || is.RemoteDiagnostic != AdministrativeDown {
 		t.Errorf("the other side takes it for %+v", is)
 	}
@@ -139,11 +139,11 @@ func TestLive(t *testing.T) {
 		t.Errorf("the session that stays: %+v", now)
 	}
 	a.Set(nil)
-	b.wait(t, "four", "told", func(s Status) bool { return down(s) && s.Reason == PeerAdminDown })
+	b.wait(t, "four", "notified", func(s Status) bool { return down(s) && s.Reason == PeerAdminDown })
 	deadline := time.Now().Add(patience)
 	for sockets(t, x) != "" {
 		if time.Now().After(deadline) {
-			t.Fatalf("after the goodbye there are sockets:\n%s", sockets(t, x))
+			t.Fatalf("after AdminDown there are sockets:\n%s", sockets(t, x))
 		}
 		<-time.After(50 * time.Millisecond)
 	}
@@ -211,15 +211,15 @@ func TestHop(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"b", "six", "multi"} {
-		if is := a.is(name); is.State != plan.BFDDown || is.Heard {
-			t.Errorf("%s heard it: %+v", name, is)
+		if is := a.is(name); is.State != plan.BFDDown || is.Received {
+			t.Errorf("%s received it: %+v", name, is)
 		}
 	}
 	inject(t, y, "192.0.2.2", "192.0.2.1", portSingleHop, 255, hello)
 	inject(t, y, "2001:db8::2", "2001:db8::1", portSingleHop, 255, hello)
 	inject(t, y, "192.0.2.2", "192.0.2.1", portMultiHop, 254, hello)
 	for _, name := range []string{"b", "six", "multi"} {
-		a.wait(t, name, "heard", func(s Status) bool { return s.Heard && s.State == plan.BFDInit })
+		a.wait(t, name, "received", func(s Status) bool { return s.Received && s.State == plan.BFDInit })
 	}
 }
 
@@ -229,12 +229,12 @@ func TestProblems(t *testing.T) {
 	t.Parallel()
 	x, y := link(t)
 	// Another program uses the port.
-	var taken int
+	var occupied int
 	x.Must(t, func() (err error) {
-		if taken, err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
+		if occupied, err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
 			return err
 		}
-		return unix.Bind(taken, &unix.SockaddrInet4{Port: portSingleHop})
+		return unix.Bind(occupied, &unix.SockaddrInet4{Port: portSingleHop})
 	})
 	a, b := start(t, x), start(t, y)
 	b.Set(map[string]Config{"a": {Peer: addr("192.0.2.1"), Timers: fast}, "six": {Peer: addr("2001:db8::1"), Timers: fast}})
@@ -245,11 +245,11 @@ func TestProblems(t *testing.T) {
 		"absent":  {Peer: addr("fe80::9%eth9"), Timers: fast},
 	})
 	a.wait(t, "six", "up", up)
-	for name, words := range map[string]string{"b": "another program on this node speaks BFD", "nowhere": "network is unreachable",
+	for name, words := range map[string]string{"b": "another BFD program uses the port", "nowhere": "network is unreachable",
 		"strange": "cannot assign requested address", "absent": "eth9"} {
 		a.wait(t, name, words, func(s Status) bool { return strings.Contains(s.Problem, words) })
 	}
-	unix.Close(taken)
+	unix.Close(occupied)
 	a.wait(t, "b", "up", func(s Status) bool { return up(s) && s.Problem == "" })
 	x.Route(t, "198.51.100.0/24", "192.0.2.2")
 	a.wait(t, "nowhere", "no problem", func(s Status) bool { return s.Problem == "" })
@@ -260,7 +260,7 @@ func TestMarks(t *testing.T) {
 	t.Parallel()
 	x, y := link(t)
 	// The router's side counts correct and incorrect packets.
-	nft(t, y, `table inet look {
+	nft(t, y, `table inet count {
 		chain in { type filter hook prerouting priority 0;
 			udp dport 3784 ip ttl 255 ip dscp cs6 udp sport 49152-65535 counter accept comment "right of IPv4"
 			udp dport 3784 ip6 hoplimit 255 ip6 dscp cs6 udp sport 49152-65535 counter accept comment "right of IPv6"
@@ -270,13 +270,13 @@ func TestMarks(t *testing.T) {
 	a := start(t, x)
 	a.Set(map[string]Config{"b": {Peer: addr("192.0.2.2"), Timers: fast}, "six": {Peer: addr("2001:db8::2"), Timers: fast}})
 	deadline := time.Now().Add(patience)
-	for n := looked(t, y); n["right of IPv4"] == 0 || n["right of IPv6"] == 0; n = looked(t, y) {
+	for n := counters(t, y); n["right of IPv4"] == 0 || n["right of IPv6"] == 0; n = counters(t, y) {
 		if time.Now().After(deadline) {
 			t.Fatalf("packets: %v", n)
 		}
 		<-time.After(50 * time.Millisecond)
 	}
-	if n := looked(t, y); n["wrong"] > 0 {
+	if n := counters(t, y); n["wrong"] > 0 {
 		t.Errorf("packets: %v", n)
 	}
 }
@@ -346,8 +346,8 @@ func TestRouted(t *testing.T) {
 	}
 }
 
-// TestTurnAllocatesNothing: a tick that receives and sends periodic packets allocates nothing.
-func TestTurnAllocatesNothing(t *testing.T) {
+// TestTickAllocatesNothing: a tick that receives and sends periodic packets allocates nothing.
+func TestTickAllocatesNothing(t *testing.T) {
 	core := newWorld(t, 1)
 	core.pair(func(string) Config { return Config{Timers: fast} })
 	core.run(3*time.Second, nil)
@@ -360,7 +360,7 @@ func TestTurnAllocatesNothing(t *testing.T) {
 	now := core.now
 	if n := testing.AllocsPerRun(1000, func() {
 		now = now.Add(100 * time.Millisecond)
-		if r := s.core.Receive(now, in); r.Drop != Taken {
+		if r := s.core.Receive(now, in); r.Drop != Accepted {
 			t.Fatal(r.Drop)
 		}
 		s.core.Tick(now)
@@ -372,7 +372,7 @@ func TestTurnAllocatesNothing(t *testing.T) {
 		}
 		s.core.Next()
 	}); n != 0 {
-		t.Errorf("a turn of the core allocates %v times", n)
+		t.Errorf("a tick of the core allocates %v times", n)
 	}
 }
 

@@ -20,8 +20,8 @@ const (
 	// sample is the rate at which off-link packets pass the filter, one in sample, so that the status and the metrics
 	// can report them.
 	sample = 16
-	// sampleNewcomers is the same rate for packets without a discriminator, of a peer that sends too many of them.
-	sampleNewcomers = 64
+	// sampleInitial is the same rate for packets without a discriminator, of a peer that sends too many of them.
+	sampleInitial = 64
 	// accept passes a packet.
 	accept = 0xffff
 )
@@ -31,7 +31,7 @@ const (
 // for the time of filtered, the kernel drops packets that cannot match a session, and packets without a discriminator
 // of a peer that sends too many of them. So a flood costs the loop no time, and the socket no room. The real peer is
 // still received, because its answers to this node's packets have the session's discriminator; for a passive session,
-// one in sampleNewcomers passes.
+// one in sampleInitial passes.
 const (
 	tolerated = 100
 	filtered  = 5 * time.Second
@@ -41,26 +41,26 @@ const (
 
 // gate describes the packets of a session: its peer's address, the interface unless that is 0, and its discriminator,
 // or none in a packet that is Down or AdminDown (RFC 5880, 6.8.6). A packet without a discriminator must have remote as
-// its sender's discriminator unless remote is 0. If crowded is set, no such packet passes, or few if this side is
+// its sender's discriminator unless remote is 0. If overLimit is set, no such packet passes, or few if this side is
 // passive.
 type gate struct {
-	peer             netip.Addr
-	index            int
-	discr            uint32
-	remote           uint32
-	crowded, passive bool
+	peer               netip.Addr
+	index              int
+	discr              uint32
+	remote             uint32
+	overLimit, passive bool
 }
 
 // flood is the handling of packets that match no session, per socket.
 type flood struct {
 	gates []gate
-	// since is the start of the current second. In that second, junk packets matched no session, and newcomers had no
-	// discriminator but matched these sessions.
+	// since is the start of the current second. In that second, unmatched packets matched no session, and initial ones
+	// had no discriminator but matched these sessions.
 	since     time.Time
-	junk      int
-	newcomers map[uint32]int
-	// crowded are the sessions with too many newcomers.
-	crowded map[uint32]bool
+	unmatched int
+	initial   map[uint32]int
+	// overLimit are the sessions with too many initial packets.
+	overLimit map[uint32]bool
 	// until is when the filter is removed, zero without a filter; attached is set if the socket has it.
 	until    time.Time
 	attached bool
@@ -71,18 +71,18 @@ type flood struct {
 // limit is exceeded: then the filter must be updated.
 func (r *receiver) count(now time.Time, session uint32) bool {
 	if now.Sub(r.since) >= time.Second {
-		r.since, r.junk = now, 0
-		clear(r.newcomers)
+		r.since, r.unmatched = now, 0
+		clear(r.initial)
 	}
 	if session == 0 {
-		if r.junk++; r.junk <= tolerated || !r.until.IsZero() {
+		if r.unmatched++; r.unmatched <= tolerated || !r.until.IsZero() {
 			return false
 		}
 	} else {
-		if r.newcomers[session]++; r.newcomers[session] <= tolerated || r.crowded[session] {
+		if r.initial[session]++; r.initial[session] <= tolerated || r.overLimit[session] {
 			return false
 		}
-		r.crowded[session] = true
+		r.overLimit[session] = true
 	}
 	if r.until.IsZero() {
 		r.until, r.drops = now.Add(filtered), r.dropped()
@@ -92,16 +92,16 @@ func (r *receiver) count(now time.Time, session uint32) bool {
 
 // filter updates each socket's filter to the sessions, removes it in time, and counts what it dropped.
 func (l *loop) filter(now time.Time) {
-	l.gated = true
+	l.filtersCurrent = true
 	gates := map[kind][]gate{}
 	l.core.Sessions(func(discr uint32, k Key, _ []string) {
 		g := gate{peer: k.Peer, discr: discr}
-		g.remote, g.passive = l.core.Newcomers(discr)
+		g.remote, g.passive = l.core.Initial(discr)
 		if p := l.ports[discr]; p != nil && !k.MultiHop {
 			g.index = p.on
 		}
 		if r := l.receivers[kindOf(k)]; r != nil {
-			g.crowded = r.crowded[discr]
+			g.overLimit = r.overLimit[discr]
 		}
 		gates[kindOf(k)] = append(gates[kindOf(k)], g)
 	})
@@ -117,8 +117,8 @@ func (l *loop) filter(now time.Time) {
 		switch {
 		case !now.Before(r.until):
 			if r.attach(r.fd, r.passAll()) == nil {
-				r.until, r.junk, r.attached = time.Time{}, 0, false
-				clear(r.crowded)
+				r.until, r.unmatched, r.attached = time.Time{}, 0, false
+				clear(r.overLimit)
 			}
 		case others || !r.attached:
 			if r.attached = r.attach(r.fd, r.passKnown()) == nil; !r.attached {
@@ -126,7 +126,7 @@ func (l *loop) filter(now time.Time) {
 			}
 		}
 		if !r.until.IsZero() {
-			l.again(now, max(r.until.Sub(now), time.Millisecond))
+			l.resyncAfter(now, max(r.until.Sub(now), time.Millisecond))
 		}
 	}
 }
@@ -175,12 +175,12 @@ func (g gate) program(source uint32) (out []bpf.Instruction) {
 		unequal(bpf.LoadExtension{Num: bpf.ExtInterfaceIndex}, uint32(g.index))
 	}
 	named := bpf.LoadAbsolute{Off: bfdOff + 8, Size: 4}
-	if g.crowded && !g.passive {
+	if g.overLimit && !g.passive {
 		unequal(named, g.discr)
 	} else {
-		rest := g.newcomers()
-		out = append(out, named, bpf.JumpIf{Cond: bpf.JumpEqual, Val: g.discr, SkipTrue: uint8(len(rest))})
-		out = append(out, rest...)
+		initial := g.initial()
+		out = append(out, named, bpf.JumpIf{Cond: bpf.JumpEqual, Val: g.discr, SkipTrue: uint8(len(initial))})
+		out = append(out, initial...)
 	}
 	out = append(out, bpf.RetConstant{Val: accept})
 	for i := range out {
@@ -192,9 +192,9 @@ func (g gate) program(source uint32) (out []bpf.Instruction) {
 	return out
 }
 
-// newcomers filters packets without a session's discriminator, whose field is loaded. It continues after itself with
+// initial filters packets without a session's discriminator, whose field is loaded. It continues after itself with
 // packets that may be the peer's, and leaves the gate with all others: its jumps have no distance yet.
-func (g gate) newcomers() []bpf.Instruction {
+func (g gate) initial() []bpf.Instruction {
 	out := []bpf.Instruction{
 		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: 0},
 		bpf.LoadAbsolute{Off: bfdOff + 1, Size: 1}, bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: 0x80}, // Init or Up
@@ -202,8 +202,8 @@ func (g gate) newcomers() []bpf.Instruction {
 	if g.remote != 0 {
 		out = append(out, bpf.LoadAbsolute{Off: bfdOff + 4, Size: 4}, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: g.remote})
 	}
-	if g.crowded {
-		out = append(out, bpf.LoadExtension{Num: bpf.ExtRand}, bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: sampleNewcomers - 1})
+	if g.overLimit {
+		out = append(out, bpf.LoadExtension{Num: bpf.ExtRand}, bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: sampleInitial - 1})
 	}
 	return out
 }

@@ -17,9 +17,9 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// besides returns a node, its router on eth0, and a Pod of the node that also has the router's address and sends with
-// it.
-func besides(t testing.TB) (node, router, pod *netspace.Space) {
+// routerAndPod returns a node, its router on eth0, and a Pod of the node that also has the router's address and sends
+// with it.
+func routerAndPod(t testing.TB) (node, router, pod *netspace.Space) {
 	t.Helper()
 	node, router = link(t)
 	pod = netspace.New(t)
@@ -38,14 +38,14 @@ func TestSpoofed(t *testing.T) {
 	for name, multi := range map[string]bool{"single hop": false, "multihop": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			x, y, pod := besides(t)
+			x, y, pod := routerAndPod(t)
 			a, b := start(t, x), start(t, y)
 			a.Set(map[string]Config{"b": {Peer: addr("192.0.2.2"), MultiHop: multi, Timers: steady}})
 			b.Set(map[string]Config{"a": {Peer: addr("192.0.2.1"), MultiHop: multi, Timers: steady}})
 			since := a.wait(t, "b", "up", agreed(steady.Transmit, 10*steady.Receive)).Since
 			port, drop := portSingleHop, DropInterface
 			if multi {
-				port, drop = portMultiHop, DropNewcomer
+				port, drop = portMultiHop, DropDiscriminator
 			}
 			const n = 20
 			for _, state := range []State{Down, AdminDown} {
@@ -74,16 +74,16 @@ func TestSpoofed(t *testing.T) {
 	}
 }
 
-// TestElsewhere: a peer on another interface than that of the route to it gets no session, the status reports the
+// TestOtherInterface: a peer on another interface than that of the route to it gets no session, the status reports the
 // reason, and the session comes up at once when the route is fixed.
-func TestElsewhere(t *testing.T) {
+func TestOtherInterface(t *testing.T) {
 	t.Parallel()
-	x, _, pod := besides(t)
+	x, _, pod := routerAndPod(t)
 	a, b := start(t, x), start(t, pod)
 	a.Set(map[string]Config{"b": {Peer: addr("192.0.2.2"), Timers: fast}})
 	b.Set(map[string]Config{"a": {Peer: addr("192.0.2.1"), Local: addr("192.0.2.2"), Timers: fast}})
 	a.wait(t, "b", "its problem", func(s Status) bool {
-		return strings.Contains(s.Problem, "another interface") && !s.Heard
+		return strings.Contains(s.Problem, "another interface") && !s.Received
 	})
 	x.Route(t, "192.0.2.2/32", "203.0.113.2")
 	a.wait(t, "b", "up", func(s Status) bool { return up(s) && s.Problem == "" })
@@ -137,8 +137,8 @@ func junkOf(t testing.TB, space *netspace.Space, source, to string, rate int, da
 }
 
 // TestRestartFiltered: a router several hops away, with an address that a Pod spoofs, restarts. The session is up again
-// once the router is: for an active session while the Pod goes on, because the router answers this node's packets; for
-// a passive session while the kernel still drops.
+// once the router is: for an active session while the Pod continues, because the router answers this node's packets;
+// for a passive session while the kernel still drops.
 func TestRestartFiltered(t *testing.T) {
 	t.Parallel()
 	for name, passive := range map[string]bool{"active, while it lasts": false, "passive, afterwards": true} {
@@ -150,7 +150,7 @@ func TestRestartFiltered(t *testing.T) {
 }
 
 func restartFiltered(t *testing.T, passive bool) {
-	x, y, pod := besides(t)
+	x, y, pod := routerAndPod(t)
 	a, b := start(t, x), start(t, y)
 	timers := plan.BFD{Transmit: 50 * time.Millisecond, Receive: 100 * time.Millisecond, Multiplier: 10}
 	router := map[string]Config{"a": {Peer: addr("192.0.2.1"), MultiHop: true, Timers: timers}}
@@ -158,11 +158,11 @@ func restartFiltered(t *testing.T, passive bool) {
 	a.Set(map[string]Config{"b": {Peer: addr("192.0.2.2"), MultiHop: true, Timers: timers}})
 	b.Set(router)
 	a.wait(t, "b", "up", agreed(100*time.Millisecond, time.Second))
-	dealt := func() float64 { return testutil.ToFloat64(a.metrics.dropped[DropNewcomer]) }
+	processed := func() float64 { return testutil.ToFloat64(a.metrics.dropped[DropDiscriminator]) }
 	spoofed := foreign(Down, 0)
 	spoofed.Multiplier, spoofed.DesiredTx = 255, time.Hour // its effect lasts
 	stop := junkOf(t, pod, "192.0.2.2", fmt.Sprintf("192.0.2.1:%d", portMultiHop), 20_000, spoofed.Append(nil))
-	for deadline := time.Now().Add(patience); dealt() <= tolerated; <-time.After(100 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); processed() <= tolerated; <-time.After(100 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("no spoofed packet came: %+v", a.is("b"))
 		}
@@ -171,13 +171,13 @@ func restartFiltered(t *testing.T, passive bool) {
 		t.Errorf("spoofed, the session is %+v", is)
 	}
 	if passive {
-		before := dealt()
-		for deadline := time.Now().Add(patience); ; before = dealt() { // until the socket drops them
-			if <-time.After(200 * time.Millisecond); dealt() == before {
+		before := processed()
+		for deadline := time.Now().Add(patience); ; before = processed() { // until the socket drops them
+			if <-time.After(200 * time.Millisecond); processed() == before {
 				break
 			}
 			if time.Now().After(deadline) {
-				t.Fatalf("the loop goes on dealing with spoofed packets: %v", dealt())
+				t.Fatalf("the loop still processes spoofed packets: %v", processed())
 			}
 		}
 		stop()
@@ -185,11 +185,11 @@ func restartFiltered(t *testing.T, passive bool) {
 		defer stop()
 	}
 	b.stop()
-	taken := func() float64 { return testutil.ToFloat64(a.metrics.received.WithLabelValues("b")) }
-	was := taken()
+	accepted := func() float64 { return testutil.ToFloat64(a.metrics.received.WithLabelValues("b")) }
+	was := accepted()
 	a.wait(t, "b", "not up", func(s Status) bool { return !up(s) })
 	// The router takes longer to start than the detection time, and meanwhile the Pod's packets count as the peer's.
-	for deadline := time.Now().Add(patience); !passive && taken() <= was+tolerated; <-time.After(10 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); !passive && accepted() <= was+tolerated; <-time.After(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("the Pod's packets are not those of the peer: %+v", a.is("b"))
 		}
@@ -263,9 +263,9 @@ func BenchmarkFlood(b *testing.B) {
 func TestFlood(t *testing.T) {
 	for name, f := range floods {
 		t.Run(name, func(t *testing.T) {
-			sent, dealt := flooded(t, f, steady, 100_000, time.Second)
-			if sent < 10_000 || dealt > sent/5 {
-				t.Errorf("of %d packets the loop dealt with %d", sent, dealt)
+			sent, processed := flooded(t, f, steady, 100_000, time.Second)
+			if sent < 10_000 || processed > sent/5 {
+				t.Errorf("of %d packets the loop processed %d", sent, processed)
 			}
 		})
 	}
@@ -273,8 +273,8 @@ func TestFlood(t *testing.T) {
 
 // flooded runs sessions over one hop and over several during a flood, and returns how many packets were sent and how
 // many of them the loop processed.
-func flooded(t testing.TB, f junk, timers plan.BFD, rate int, lasts time.Duration) (sent, dealt int) {
-	x, y, pod := besides(t)
+func flooded(t testing.TB, f junk, timers plan.BFD, rate int, lasts time.Duration) (sent, processed int) {
+	x, y, pod := routerAndPod(t)
 	a, cpu := startCounted(t, x)
 	b := start(t, y)
 	pod.Address(t, "lo", absent+"/32")
@@ -301,20 +301,20 @@ func flooded(t testing.TB, f junk, timers plan.BFD, rate int, lasts time.Duratio
 	spent, took := cpu()-before, time.Since(began)
 	for reason, counter := range a.metrics.dropped {
 		if reason != DropFiltered {
-			dealt += int(testutil.ToFloat64(counter))
+			processed += int(testutil.ToFloat64(counter))
 		}
 	}
-	dealt += int(testutil.ToFloat64(a.metrics.received.WithLabelValues("absent")))
+	processed += int(testutil.ToFloat64(a.metrics.received.WithLabelValues("absent")))
 	for _, name := range []string{"one", "several"} {
 		if is := a.is(name); !up(is) || is.Downs > 0 {
 			t.Errorf("session %s: %+v", name, is)
 		}
 	}
 	t.Logf("%d packets in %v: the loop saw %d, and had %.1f %% of a core", sent,
-		took.Round(time.Millisecond), dealt, 100*spent.Seconds()/took.Seconds())
+		took.Round(time.Millisecond), processed, 100*spent.Seconds()/took.Seconds())
 	if b, is := t.(*testing.B); is {
 		b.ReportMetric(float64(sent)/took.Seconds(), "packets/s")
 		b.ReportMetric(100*spent.Seconds()/took.Seconds(), "%core")
 	}
-	return sent, dealt
+	return sent, processed
 }

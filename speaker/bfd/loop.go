@@ -17,20 +17,20 @@ const retry = time.Second
 
 // loop is the state of the thread of Run. A tick without changes allocates nothing.
 type loop struct {
-	d         *Driver
-	core      *Core
-	random    *rand.Rand
-	wake      int
-	next      time.Time // when the core's next tick is due
-	retryAt   time.Time // when sockets are checked again, zero for never
-	synced    uint64    // the core's generation to which the sockets correspond
-	gated     bool      // the sockets' filters correspond to the sessions
-	receivers map[kind]*receiver
-	ports     map[uint32]*port
-	polled    []unix.PollFd
-	buffer    []byte
-	names     map[string]string // reported names, with the errors of their configurations
-	wait      unix.Timespec
+	d              *Driver
+	core           *Core
+	random         *rand.Rand
+	wake           int
+	next           time.Time // when the core's next tick is due
+	retryAt        time.Time // when sockets are checked again, zero for never
+	synced         uint64    // the core's generation to which the sockets correspond
+	filtersCurrent bool      // the sockets' filters correspond to the sessions
+	receivers      map[kind]*receiver
+	ports          map[uint32]*port
+	polled         []unix.PollFd
+	buffer         []byte
+	names          map[string]string // reported names, with the errors of their configurations
+	wait           unix.Timespec
 }
 
 // port is a session's state outside the core.
@@ -45,7 +45,7 @@ type port struct {
 
 // count changes the name in the metrics.
 func (p *port) count(m *metrics, name string) {
-	m.forget(p.name)
+	m.remove(p.name)
 	p.name = name
 	p.sent, p.received = m.counters(name)
 }
@@ -65,7 +65,7 @@ func (d *Driver) open() (*loop, error) {
 	l := &loop{d: d, core: NewCore(d.options.Independent, random), random: random, wake: wake, receivers: map[kind]*receiver{}, ports: map[uint32]*port{},
 		buffer: make([]byte, 0, PacketLen), names: map[string]string{}}
 	l.watch()
-	d.kick()
+	d.wakeLoop()
 	return l, nil
 }
 
@@ -79,12 +79,12 @@ func (l *loop) close() {
 	}
 	for _, p := range l.ports {
 		p.close()
-		l.d.metrics.forget(p.name)
+		l.d.metrics.remove(p.name)
 	}
 }
 
-// turn waits for work, and does it.
-func (l *loop) turn() error {
+// iterate waits for work, and does it.
+func (l *loop) iterate() error {
 	due := earliest(l.next, l.retryAt)
 	var wait *unix.Timespec
 	if !due.IsZero() {
@@ -111,7 +111,7 @@ func (l *loop) turn() error {
 	if l.core.Generation() != l.synced || !l.retryAt.IsZero() && !now.Before(l.retryAt) {
 		l.sync(now)
 	}
-	if !l.gated {
+	if !l.filtersCurrent {
 		l.filter(now)
 	}
 	l.send()
@@ -156,30 +156,30 @@ func (l *loop) drain(now time.Time, r *receiver) {
 	if r.fd < 0 {
 		return
 	}
-	var crowded []uint32
-	for range 4 * roomy / 256 {
+	var overLimit []uint32
+	for range 4 * receiveBuffer / 256 {
 		in, index, ok := r.read()
 		if !ok {
 			break
 		}
 		in.Index = index
-		newcomer := len(in.Data) >= 12 && in.Data[8]|in.Data[9]|in.Data[10]|in.Data[11] == 0
-		if newcomer {
+		initial := len(in.Data) >= 12 && in.Data[8]|in.Data[9]|in.Data[10]|in.Data[11] == 0
+		if initial {
 			in.Interface = r.interfaceName(index)
 		}
 		result := l.core.Receive(now, in)
-		if result.Drop != Taken {
+		if result.Drop != Accepted {
 			l.d.metrics.dropped[result.Drop].Inc()
 			if result.Drop == DropInterface {
-				l.again(now, rebind) // the peer's interface may have changed
+				l.resyncAfter(now, rebind) // the peer's interface may have changed
 			}
 			if r.count(now, 0) {
 				l.filter(now)
 			}
 			continue
 		}
-		if newcomer && r.count(now, result.Session) {
-			crowded = append(crowded, result.Session)
+		if initial && r.count(now, result.Session) {
+			overLimit = append(overLimit, result.Session)
 			l.filter(now)
 		}
 		if p := l.ports[result.Session]; p != nil {
@@ -190,8 +190,8 @@ func (l *loop) drain(now time.Time, r *receiver) {
 		}
 		l.changed()
 	}
-	for _, discr := range crowded { // packets from before the filter are read
-		l.core.Crowded(now, discr)
+	for _, discr := range overLimit { // packets from before the filter are read
+		l.core.ResetRemote(now, discr)
 		l.changed()
 	}
 }
@@ -199,9 +199,9 @@ func (l *loop) drain(now time.Time, r *receiver) {
 // changed queues the status changes for the report.
 func (l *loop) changed() {
 	if changed := l.core.Changed(); changed != nil {
-		l.gated = false // a session that is up has other packets than one that is not
+		l.filtersCurrent = false // a session that is up has other packets than one that is not
 		l.d.reports.add(changed)
-		l.again(time.Now(), recheck) // a session that is down may need another source address
+		l.resyncAfter(time.Now(), recheck) // a session that is down may need another source address
 	}
 }
 
@@ -267,7 +267,7 @@ func (l *loop) sync(now time.Time) {
 		}
 		return !alive
 	})
-	l.core.Sessions(func(discr uint32, k Key, _ []string) { l.look(now, discr, k, first[discr]) })
+	l.core.Sessions(func(discr uint32, k Key, _ []string) { l.openPort(now, discr, k, first[discr]) })
 	maps.DeleteFunc(l.receivers, func(k kind, r *receiver) bool {
 		if kinds[k] {
 			return false
@@ -285,7 +285,7 @@ func (l *loop) sync(now time.Time) {
 			r.problem = ""
 			if err := r.open(); err != nil {
 				r.problem = err.Error()
-				l.again(now, retry)
+				l.resyncAfter(now, retry)
 			}
 		}
 	}
@@ -295,8 +295,8 @@ func (l *loop) sync(now time.Time) {
 	l.watch()
 }
 
-// look opens the socket of a session, or reopens it if the kernel would now send from another address.
-func (l *loop) look(now time.Time, discr uint32, k Key, name string) {
+// openPort opens the socket of a session, or reopens it if the kernel would now send from another address.
+func (l *loop) openPort(now time.Time, discr uint32, k Key, name string) {
 	p := l.ports[discr]
 	if p == nil {
 		p = &port{sender: sender{key: k, fd: -1}}
@@ -310,7 +310,7 @@ func (l *loop) look(now time.Time, discr uint32, k Key, name string) {
 			p.routed, p.on = now, k.routed()
 			l.core.Bind(discr, p.on)
 		}
-		l.again(now, recheck)
+		l.resyncAfter(now, recheck)
 	}
 	if !l.core.Up(discr) {
 		if now.Sub(p.checked) >= recheck {
@@ -318,19 +318,19 @@ func (l *loop) look(now time.Time, discr uint32, k Key, name string) {
 				p.close()
 			}
 		}
-		l.again(now, recheck)
+		l.resyncAfter(now, recheck)
 	}
 	if p.fd >= 0 {
 		return
 	}
 	p.problem = ""
-	if err := p.open(l.random, l.taken); err != nil {
+	if err := p.open(l.random, l.portUsed); err != nil {
 		p.problem = err.Error()
-		l.again(now, retry)
+		l.resyncAfter(now, retry)
 	}
 }
 
-func (l *loop) taken(number uint16) bool {
+func (l *loop) portUsed(number uint16) bool {
 	for _, p := range l.ports {
 		if p.fd >= 0 && p.port == number {
 			return true
@@ -339,8 +339,8 @@ func (l *loop) taken(number uint16) bool {
 	return false
 }
 
-// again schedules a call of sync.
-func (l *loop) again(now time.Time, after time.Duration) {
+// resyncAfter schedules a call of sync.
+func (l *loop) resyncAfter(now time.Time, after time.Duration) {
 	l.retryAt = earliest(l.retryAt, now.Add(after))
 }
 

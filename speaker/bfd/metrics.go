@@ -31,20 +31,20 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	}
 	m := &metrics{
 		state:     gauges("state", "State of the session: 0 AdminDown, 1 Down, 2 Init, 3 Up."),
-		transmit:  gauges("transmit_interval_seconds", "Interval at which packets are sent, without jitter; 0 if none are."),
-		detection: gauges("detection_time_seconds", "Silence after which the session goes down; 0 while the peer is not heard."),
-		sent:      counters("sent_total", "Packets that were sent.", "peer"),
-		received:  counters("received_total", "Packets that were taken in.", "peer"),
+		transmit:  gauges("transmit_interval_seconds", "Interval of sent packets, without jitter; 0 if none are sent."),
+		detection: gauges("detection_time_seconds", "Silence after which the session goes down; 0 while no packets are received."),
+		sent:      counters("sent_total", "Packets sent.", "peer"),
+		received:  counters("received_total", "Packets accepted.", "peer"),
 		downs:     counters("downs_total", "How often a session that was up went down, by reason.", "peer", "reason"),
 		dropped:   map[Drop]prometheus.Counter{},
 		unsent:    prometheus.NewCounter(prometheus.CounterOpts{Namespace: ns, Subsystem: sub, Name: "unsent_total", Help: "Packets that could not be sent."}),
-		late:      histogram("turn_late_seconds", "How late the loop turned for a packet or a timeout that was due.", prometheus.ExponentialBuckets(.0001, 2.5, 10)),
+		late:      histogram("tick_late_seconds", "Delay of the BFD loop's ticks after they were due.", prometheus.ExponentialBuckets(.0001, 2.5, 10)),
 		silence: histogram("silence_ratio", "Silence of a peer before each of its packets, as a share of the detection time.",
 			[]float64{.25, .3, .35, .4, .5, .6, .7, .8, .9, 1, 2}),
-		detected: histogram("detection_seconds", "Silence of a peer when its session went down for it.",
+		detected: histogram("detection_seconds", "Silence of a peer when its session expired.",
 			[]float64{.05, .1, .15, .2, .25, .3, .35, .4, .5, .6, .75, .9, 1, 1.5, 3, 10}),
 	}
-	drops := counters("dropped_total", "Packets that were not taken in, by reason.", "reason")
+	drops := counters("dropped_total", "Packets dropped, by reason.", "reason")
 	for _, reason := range Drops {
 		m.dropped[reason] = drops.WithLabelValues(string(reason))
 	}
@@ -64,8 +64,8 @@ func (m *metrics) counters(name string) (sent, received prometheus.Counter) {
 	return m.sent.WithLabelValues(name), m.received.WithLabelValues(name)
 }
 
-// forget removes a session's counters.
-func (m *metrics) forget(name string) {
+// remove removes a session's counters.
+func (m *metrics) remove(name string) {
 	m.sent.DeleteLabelValues(name)
 	m.received.DeleteLabelValues(name)
 }

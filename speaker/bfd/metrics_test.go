@@ -19,7 +19,7 @@ func TestMetrics(t *testing.T) {
 	b.stop()
 	a.wait(t, "b", "down", down)
 	a.shows(t, `state{peer="b"} 1`, `downs_total{peer="b",reason="DetectionTimeExpired"} 1`, `detection_time_seconds{peer="b"} 0`, "detection_seconds 1", "unsent_total 0")
-	for _, name := range []string{`sent_total{peer="b"}`, `received_total{peer="b"}`, "turn_late_seconds", "silence_ratio"} {
+	for _, name := range []string{`sent_total{peer="b"}`, `received_total{peer="b"}`, "tick_late_seconds", "silence_ratio"} {
 		if text := "\n" + a.metricsText(t); !strings.Contains(text, "\n"+name+" ") || strings.Contains(text, "\n"+name+" 0\n") {
 			t.Errorf("%s: nothing is counted:%s", name, text)
 		}

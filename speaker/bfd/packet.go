@@ -60,7 +60,7 @@ type Packet struct {
 	Authenticated, Demand, Multipoint bool
 	Multiplier                        uint8
 	My, Your                          uint32
-	// DesiredTx, RequiredRx and RequiredEchoRx are whole microseconds.
+	// DesiredTx, RequiredRx and RequiredEchoRx are full microseconds.
 	DesiredTx, RequiredRx, RequiredEchoRx time.Duration
 }
 

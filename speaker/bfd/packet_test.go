@@ -25,7 +25,7 @@ func TestPacket(t *testing.T) {
 			t.Errorf("%+v\nis  %x\nnot %x", g.packet, got, g.octets)
 		}
 		if got, err := Parse(g.octets); err != nil || got != g.packet {
-			t.Errorf("%x\nsays %+v, %v\nnot  %+v", g.octets, got, err, g.packet)
+			t.Errorf("%x\nis   %+v, %v\nnot  %+v", g.octets, got, err, g.packet)
 		}
 	}
 }

@@ -20,9 +20,9 @@ func raisePriority(log *slog.Logger) (lower func()) {
 	class, lower, err := priority.Raise(share, shareOf)
 	switch class {
 	case priority.Nice:
-		log.Warn("BFD runs with a nice value of -20 in place of a share of its own: let the container run on every core, or detection below 300 ms may fail on a busy node", "err", err)
+		log.Warn("BFD runs with a nice value of -20 in place of a share of its own: let the container run on every core, or detection below 300 ms may fail on a busy node", "error", err)
 	case priority.Normal:
-		log.Warn("BFD runs with the priority of all others: give the container CAP_SYS_NICE, or detection may fail on a busy node", "err", err)
+		log.Warn("BFD runs with the priority of all others: give the container CAP_SYS_NICE, or detection may fail on a busy node", "error", err)
 	}
 	return lower
 }

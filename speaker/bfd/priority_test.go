@@ -19,11 +19,11 @@ func TestPriority(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	quiet := log.Len() == 0
-	if shared := attr.Policy == unix.SCHED_DEADLINE && attr.Runtime == uint64(share) && attr.Period == uint64(shareOf); shared != quiet {
-		t.Errorf("the thread has %+v, and the log says %q", attr, log.String())
+	silent := log.Len() == 0
+	if shared := attr.Policy == unix.SCHED_DEADLINE && attr.Runtime == uint64(share) && attr.Period == uint64(shareOf); shared != silent {
+		t.Errorf("the thread has %+v, and the log is %q", attr, log.String())
 	}
-	if !quiet && (!strings.Contains(log.String(), "level=WARN") || !strings.Contains(log.String(), "container")) {
-		t.Errorf("the log says %q", log.String())
+	if !silent && (!strings.Contains(log.String(), "level=WARN") || !strings.Contains(log.String(), "container")) {
+		t.Errorf("the log is %q", log.String())
 	}
 }

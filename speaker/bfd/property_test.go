@@ -15,21 +15,21 @@ func timers(r *rand.Rand) plan.BFD {
 	return plan.BFD{Receive: one(), Transmit: one(), Multiplier: uint8(1 + r.IntN(6))}
 }
 
-// watched checks the rules of each packet and state during a run.
-type watched struct {
+// checkedWorld checks the rules of each packet and state during a run.
+type checkedWorld struct {
 	*world
 	last map[*side]Packet
 	when map[*side]time.Time
 }
 
-func watch(t *testing.T, seed uint64) *watched {
-	w := &watched{newWorld(t, seed), map[*side]Packet{}, map[*side]time.Time{}}
+func checked(t *testing.T, seed uint64) *checkedWorld {
+	w := &checkedWorld{newWorld(t, seed), map[*side]Packet{}, map[*side]time.Time{}}
 	w.sent = w.packet
 	return w
 }
 
 // packet checks a sent packet: RFC 5880, 6.8.3 and 6.8.7.
-func (w *watched) packet(s *side, p Packet) {
+func (w *checkedWorld) packet(s *side, p Packet) {
 	last, when := w.last[s], w.when[s]
 	switch {
 	case p.Poll && p.Final:
@@ -52,7 +52,7 @@ func (w *watched) packet(s *side, p Packet) {
 }
 
 // steady reports whether a side's desired interval is in force: no poll, and no new configuration.
-func (w *watched) steady(s *side) bool {
+func (w *checkedWorld) steady(s *side) bool {
 	session := s.core.sessions[0]
 	return !session.poll.active && !session.poll.wait && session.usedTx == session.desiredTx
 }
@@ -63,7 +63,7 @@ func (w *watched) steady(s *side) bool {
 func TestNeverUpWithADeadPeer(t *testing.T) {
 	for seed := range uint64(300) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			w := watch(t, seed)
+			w := checked(t, seed)
 			r := w.random
 			w.delay, w.spread = time.Duration(r.IntN(20))*time.Millisecond, time.Duration(r.IntN(10))*time.Millisecond
 			w.loss = []float64{0, 0, .05, .3}[r.IntN(4)]
@@ -71,12 +71,12 @@ func TestNeverUpWithADeadPeer(t *testing.T) {
 			check := func() {
 				for _, s := range w.sides {
 					is := s.status["x"]
-					silence := w.now.Sub(s.heard)
+					silence := w.now.Sub(s.received)
 					if is.State == plan.BFDUp && silence >= is.Detection {
 						t.Fatalf("%v: %s is up after %v of silence: %+v", w.now.Sub(w.start), s.name, silence, is)
 					}
 					if is.Since.Equal(w.now) && is.State == plan.BFDDown && is.Reason == Expired && is.Detected != silence {
-						t.Fatalf("%s went down after %v, it says %v", s.name, silence, is.Detected)
+						t.Fatalf("%s went down after %v, it reports %v", s.name, silence, is.Detected)
 					}
 				}
 			}
@@ -118,7 +118,7 @@ func TestNeverUpWithADeadPeer(t *testing.T) {
 func TestNoFalseAlarm(t *testing.T) {
 	for seed := range uint64(300) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			w := watch(t, seed)
+			w := checked(t, seed)
 			r := w.random
 			w.delay = time.Duration(r.IntN(40)) * time.Millisecond
 			w.pair(func(string) Config { return Config{Timers: timers(r)} })
@@ -138,7 +138,7 @@ func TestNoFalseAlarm(t *testing.T) {
 			a, b := w.sides["a"].core.sessions[0], w.sides["b"].core.sessions[0]
 			for _, s := range []*session{a, b} {
 				if s.poll != (poll{}) || s.usedTx != s.conf.Timers.Transmit || s.usedRx != s.conf.Timers.Receive {
-					t.Errorf("a poll goes on: %+v", s)
+					t.Errorf("a poll continues: %+v", s)
 				}
 			}
 			if got, want := a.interval(), max(a.conf.Timers.Transmit, b.conf.Timers.Receive); got != want {
@@ -156,7 +156,7 @@ func TestNoFalseAlarm(t *testing.T) {
 func TestDetectionBound(t *testing.T) {
 	const interval, multiplier, trip = 100 * time.Millisecond, 3, 5 * time.Millisecond
 	for seed := range uint64(200) {
-		w := watch(t, seed)
+		w := checked(t, seed)
 		w.delay = trip
 		w.pair(func(string) Config {
 			return Config{Timers: plan.BFD{Receive: interval, Transmit: interval, Multiplier: multiplier}}

@@ -36,8 +36,9 @@ type receiver struct {
 	data    [256]byte
 }
 
-// roomy is the size of the receive buffer, enough for the packets that arrive while the thread stalls for a while.
-const roomy = 1 << 20
+// receiveBuffer is the size of the receive buffer, enough for the packets that arrive while the thread stalls for a
+// while.
+const receiveBuffer = 1 << 20
 
 func (r *receiver) open() error {
 	family, any := unix.AF_INET, netip.IPv4Unspecified()
@@ -53,7 +54,7 @@ func (r *receiver) open() error {
 	if r.six {
 		options = []option{{unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1}, {unix.IPPROTO_IPV6, unix.IPV6_RECVHOPLIMIT, 1}, {unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1}}
 	}
-	for _, o := range append(options, option{unix.SOL_SOCKET, unix.SO_RCVBUF, roomy}) {
+	for _, o := range append(options, option{unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer}) {
 		if err := unix.SetsockoptInt(fd, o.level, o.name, o.value); err != nil {
 			unix.Close(fd)
 			return fmt.Errorf("set option %d of level %d of the socket on %v: %w", o.name, o.level, r, err)
@@ -66,11 +67,11 @@ func (r *receiver) open() error {
 	if err := unix.Bind(fd, sockaddr(any, portOf(r.multiHop), 0)); err != nil {
 		unix.Close(fd)
 		if errors.Is(err, unix.EADDRINUSE) {
-			return fmt.Errorf("receive on %v: %w: another program on this node speaks BFD; end it, or have it leave the port", r, err)
+			return fmt.Errorf("receive on %v: %w: another BFD program uses the port on this node: stop it, or change its port", r, err)
 		}
 		return fmt.Errorf("receive on %v: %w", r, err)
 	}
-	r.fd, r.flood = fd, flood{gates: r.gates, newcomers: map[uint32]int{}, crowded: map[uint32]bool{}}
+	r.fd, r.flood = fd, flood{gates: r.gates, initial: map[uint32]int{}, overLimit: map[uint32]bool{}}
 	return nil
 }
 

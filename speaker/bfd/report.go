@@ -13,7 +13,7 @@ import (
 type reports struct {
 	mu    sync.Mutex
 	queue []report
-	kick  chan struct{}
+	wake  chan struct{}
 }
 
 // report is a session's new status, or its removal.
@@ -23,11 +23,11 @@ type report struct {
 	gone   bool
 }
 
-// most is the maximum number of pending reports; beyond it, only the last one of a session is kept. Only a caller that
-// blocks causes so many.
-const most = 4096
+// maxReports is the maximum number of pending reports; beyond it, only the last one of a session is kept. Only a caller
+// that blocks causes so many.
+const maxReports = 4096
 
-func newReports() reports { return reports{kick: make(chan struct{}, 1)} }
+func newReports() reports { return reports{wake: make(chan struct{}, 1)} }
 
 func (r *reports) add(changed map[string]Status) {
 	for _, name := range slices.Sorted(maps.Keys(changed)) {
@@ -39,13 +39,13 @@ func (r *reports) gone(name string) { r.put(report{name: name, gone: true}) }
 
 func (r *reports) put(one report) {
 	r.mu.Lock()
-	if len(r.queue) >= most {
+	if len(r.queue) >= maxReports {
 		r.queue = slices.DeleteFunc(r.queue, func(other report) bool { return other.name == one.name })
 	}
 	r.queue = append(r.queue, one)
 	r.mu.Unlock()
 	select {
-	case r.kick <- struct{}{}:
+	case r.wake <- struct{}{}:
 	default:
 	}
 }
@@ -65,15 +65,15 @@ func (d *Driver) report(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-d.reports.kick:
+		case <-d.reports.wake:
 		}
-		said := map[string]bool{}
+		published := map[string]bool{}
 		for _, one := range d.reports.take() {
-			if said[one.name] { // both are published, one after the other
-				d.tell(all)
-				clear(said)
+			if published[one.name] { // both are published, one after the other
+				d.publish(all)
+				clear(published)
 			}
-			said[one.name] = true
+			published[one.name] = true
 			was, known := all[one.name]
 			d.metrics.status(one, was)
 			if one.gone {
@@ -83,13 +83,13 @@ func (d *Driver) report(ctx context.Context) {
 			all[one.name] = one.status
 			d.log(one.name, was, one.status, known)
 		}
-		if len(said) > 0 {
-			d.tell(all)
+		if len(published) > 0 {
+			d.publish(all)
 		}
 	}
 }
 
-func (d *Driver) tell(all map[string]Status) {
+func (d *Driver) publish(all map[string]Status) {
 	if d.options.Changed != nil {
 		d.options.Changed(maps.Clone(all))
 	}
@@ -100,18 +100,18 @@ func (d *Driver) log(name string, was, is Status, known bool) {
 	l := d.options.Log.With("name", name)
 	switch {
 	case is.State == plan.BFDUp && was.State != plan.BFDUp:
-		l.Info("the BFD session is up", "transmit", is.Transmit, "detection", is.Detection, "independent", is.RemoteIndependent)
+		l.Info("BFD session up", "transmit", is.Transmit, "detection", is.Detection, "independent", is.RemoteIndependent)
 	case was.State == plan.BFDUp && is.State != plan.BFDUp:
 		switch is.Reason {
 		case Expired:
-			l.Warn("the BFD session is down", "reason", is.Reason, "silence", is.Detected)
+			l.Warn("BFD session down", "reason", is.Reason, "silence", is.Detected)
 		case PeerAdminDown:
-			l.Info("the BFD session is down", "reason", is.Reason, "peer says", is.RemoteDiagnostic)
+			l.Info("BFD session down", "reason", is.Reason, "remoteDiagnostic", is.RemoteDiagnostic)
 		default:
-			l.Warn("the BFD session is down", "reason", is.Reason, "peer says", is.RemoteDiagnostic)
+			l.Warn("BFD session down", "reason", is.Reason, "remoteDiagnostic", is.RemoteDiagnostic)
 		}
 	case is.State == plan.BFDUp && (is.Transmit != was.Transmit || is.Detection != was.Detection):
-		l.Info("the BFD session has other timers", "transmit", is.Transmit, "detection", is.Detection)
+		l.Info("BFD session timers changed", "transmit", is.Transmit, "detection", is.Detection)
 	}
 	if is.Problem != was.Problem {
 		if is.Problem != "" {

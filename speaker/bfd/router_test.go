@@ -164,8 +164,8 @@ func TestRouter(t *testing.T) {
 	})
 }
 
-// TestRouterFar: sessions over several hops.
-func TestRouterFar(t *testing.T) {
+// TestRouterMultiHop: sessions over several hops.
+func TestRouterMultiHop(t *testing.T) {
 	routers(t, func(t *testing.T, p *peer) {
 		node, space := far(t)
 		p.space = space
@@ -177,7 +177,7 @@ func TestRouterFar(t *testing.T) {
 		if p.kind == "bird" { // it sends multihop packets with the kernel's TTL
 			a.Set(map[string]Config{"four": {Peer: addr("198.51.100.2"), MultiHop: true, Timers: fast}})
 			a.wait(t, "four", "why not", func(s Status) bool {
-				return s.Problem == "packets of the peer arrive with a TTL of 63, and 254 is the least: let minimumTtl be 63, if it is that far away"
+				return s.Problem == "packets of the peer arrive with TTL 63, minimum 254: set minimumTtl to 63 if the peer is that many hops away"
 			})
 			multi.MinimumTTL = 63
 		}
@@ -238,7 +238,7 @@ func TestRouterAdminDown(t *testing.T) {
 	a.wait(t, "b", "up again", up)
 	p.wait(t, "192.0.2.1", "up", func(s router.BFDSession) bool { return s.State == "Up" })
 	a.Set(nil)
-	s := p.wait(t, "192.0.2.1", "told", func(s router.BFDSession) bool { return s.State != "Up" })
+	s := p.wait(t, "192.0.2.1", "notified", func(s router.BFDSession) bool { return s.State != "Up" })
 	t.Log(s.Text)
 	a.Set(conf)
 	a.wait(t, "b", "up once more", up)
@@ -250,7 +250,7 @@ func TestRouterPassive(t *testing.T) {
 	routers(t, func(t *testing.T, p *peer) {
 		node, space := link(t)
 		p.space = space
-		nft(t, space, `table inet look {
+		nft(t, space, `table inet count {
 			chain in { type filter hook prerouting priority 0;
 				udp dport 3784 ip saddr 192.0.2.1 counter comment "passive"
 				udp dport 3784 ip6 saddr 2001:db8::1 counter comment "active"
@@ -260,10 +260,10 @@ func TestRouterPassive(t *testing.T) {
 		passive := fast
 		passive.Passive = true
 		a.Set(map[string]Config{"passive": {Peer: addr("192.0.2.2"), Timers: passive}, "active": {Peer: addr("2001:db8::2"), Timers: fast}})
-		quiet := func(when string) { // for as long as the active one needs for three packets: more than two seconds
+		silent := func(when string) { // for as long as the active one needs for three packets: more than two seconds
 			t.Helper()
-			before, deadline := looked(t, space), time.Now().Add(patience)
-			for n := before; n["active"] < before["active"]+3; n = looked(t, space) {
+			before, deadline := counters(t, space), time.Now().Add(patience)
+			for n := before; n["active"] < before["active"]+3; n = counters(t, space) {
 				if n["passive"] > before["passive"] {
 					t.Fatalf("%s it sends: %v, and before %v", when, n, before)
 				}
@@ -273,11 +273,11 @@ func TestRouterPassive(t *testing.T) {
 				<-time.After(50 * time.Millisecond)
 			}
 		}
-		quiet("before the router's first packet")
+		silent("before the router's first packet")
 		passive.Multiplier = 4 // a change that would be sent at once
 		a.Set(map[string]Config{"passive": {Peer: addr("192.0.2.2"), Timers: passive}, "active": {Peer: addr("2001:db8::2"), Timers: fast}})
-		quiet("with other timers")
-		if n := looked(t, space); n["passive"] > 0 {
+		silent("with other timers")
+		if n := counters(t, space); n["passive"] > 0 {
 			t.Fatalf("it sends first: %v", n)
 		}
 		p.start(t, []watchedBy{{node: "192.0.2.1", self: "192.0.2.2", interval: 100 * time.Millisecond}})
@@ -286,7 +286,7 @@ func TestRouterPassive(t *testing.T) {
 		if err := p.Stop(); err != nil {
 			t.Fatal(err)
 		}
-		a.wait(t, "passive", "down", func(s Status) bool { return down(s) && s.Reason == Expired && !s.Heard })
-		quiet("after the router's end")
+		a.wait(t, "passive", "down", func(s Status) bool { return down(s) && s.Reason == Expired && !s.Received })
+		silent("after the router's end")
 	})
 }

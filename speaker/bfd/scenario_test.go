@@ -110,8 +110,8 @@ func (p *play) do(t *testing.T, f []string) (err error) {
 		s.ttl, err = strconv.Atoi(f[2])
 	case f[1] == "restarts":
 		p.boot(s)
-	case f[1] == "hears":
-		return p.hears(s, f[2:])
+	case f[1] == "receives":
+		return p.receives(s, f[2:])
 	default:
 		return fmt.Errorf("no such command")
 	}
@@ -161,9 +161,9 @@ func (p *play) wants(s *side, f []string) error {
 	return nil
 }
 
-// hears delivers a packet to a side: octets in hexadecimal, or "STATE P F D M A my=1 your=2 multiplier=3 tx=100ms
+// receives delivers a packet to a side: octets in hexadecimal, or "STATE P F D M A my=1 your=2 multiplier=3 tx=100ms
 // rx=100ms"; your=right is the session's own discriminator. from=ADDRESS, ttl= and multihop are its metadata.
-func (p *play) hears(s *side, f []string) error {
+func (p *play) receives(s *side, f []string) error {
 	packet := Packet{Multiplier: 3, My: 77, DesiredTx: 100 * time.Millisecond, RequiredRx: 100 * time.Millisecond}
 	in := Datagram{Source: s.peer.addr, Local: s.addr, TTL: 255, Interface: "eth0"}
 	for _, one := range f {

@@ -44,8 +44,8 @@ type sender struct {
 	checked time.Time
 }
 
-// open opens the socket. taken reports whether another session uses a source port.
-func (s *sender) open(random *rand.Rand, taken func(uint16) bool) (err error) {
+// open opens the socket. used reports whether another session uses a source port.
+func (s *sender) open(random *rand.Rand, used func(uint16) bool) (err error) {
 	family := unix.AF_INET6
 	if s.key.Peer.Is4() {
 		family = unix.AF_INET
@@ -72,11 +72,11 @@ func (s *sender) open(random *rand.Rand, taken func(uint16) bool) (err error) {
 			local = netip.IPv4Unspecified()
 		}
 	}
-	if err := s.bind(fd, local, random, taken); err != nil {
+	if err := s.bind(fd, local, random, used); err != nil {
 		return err
 	}
 	if err := unix.Connect(fd, sockaddr(s.key.Peer, portOf(s.key.MultiHop), s.scope)); err != nil {
-		return fmt.Errorf("find the way to %v: %w", s.key.Peer, err)
+		return fmt.Errorf("connect to %v: %w", s.key.Peer, err)
 	}
 	s.fd = fd
 	return nil
@@ -100,14 +100,14 @@ func mark(fd, family int) error {
 }
 
 // bind binds the socket to its address and a source port that no other session uses.
-func (s *sender) bind(fd int, local netip.Addr, random *rand.Rand, taken func(uint16) bool) error {
+func (s *sender) bind(fd int, local netip.Addr, random *rand.Rand, used func(uint16) bool) error {
 	var err error
 	for range 100 {
 		port := s.port
 		if port == 0 {
 			port = firstSource + uint16(random.IntN(1<<16-firstSource))
 		}
-		if !taken(port) {
+		if !used(port) {
 			if err = unix.Bind(fd, sockaddr(local, port, s.scope)); err == nil {
 				s.port = port
 				return nil

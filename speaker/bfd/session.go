@@ -28,10 +28,10 @@ type session struct {
 	problem     string
 	// index is the index of a single-hop session's interface, 0 if unknown.
 	index int
-	// far is set if packets were discarded for their TTL or interface, ttl is that TTL.
-	far      string
-	ttl      int
-	reported Status
+	// discardReason is set if packets were discarded for their TTL or interface, ttl is that TTL.
+	discardReason string
+	ttl           int
+	reported      Status
 
 	// desiredTx and requiredRx are the values in packets; usedTx and usedRx are in force until the remote system has
 	// confirmed them (6.8.3).
@@ -64,19 +64,19 @@ type remote struct {
 // poll is a Poll Sequence (6.5). A packet without F separates two sequences (6.8.3).
 type poll struct {
 	active bool
-	// again is set if a value changed during the sequence, wait if the next sequence waits for a packet without F.
-	again, wait bool
+	// changed is set if a value changed during the sequence, wait if the next sequence waits for a packet without F.
+	changed, wait bool
 }
 
 func newSession(now time.Time, key Key, conf Config, discr uint32) *session {
 	s := &session{key: key, conf: conf, state: Down, localDiscr: discr, reason: NeverUp, since: now}
-	s.forget()
-	s.wish()
+	s.resetRemote()
+	s.updateIntervals()
 	return s
 }
 
-// forget resets the state to that after a silence of a detection time (6.8.1).
-func (s *session) forget() {
+// resetRemote resets the state to that after a silence of a detection time (6.8.1).
+func (s *session) resetRemote() {
 	s.remote = remote{minRx: time.Microsecond}
 	s.remoteState = Down
 	s.poll = poll{}
@@ -84,9 +84,9 @@ func (s *session) forget() {
 	s.expiry = time.Time{}
 }
 
-// wish updates the advertised intervals to the configuration and the state, and starts a Poll Sequence. An interval
-// that needs confirmation by the remote system is used only after that (6.8.3).
-func (s *session) wish() {
+// updateIntervals updates the advertised intervals to the configuration and the state, and starts a Poll Sequence. An
+// interval that needs confirmation by the remote system is used only after that (6.8.3).
+func (s *session) updateIntervals() {
 	desired, required := s.conf.Timers.Transmit, s.conf.Timers.Receive
 	if s.state != Up {
 		desired = max(desired, slow)
@@ -102,11 +102,11 @@ func (s *session) wish() {
 		s.usedRx = required
 	}
 	switch {
-	case s.remote.discr == 0: // no remote system to ask
+	case s.remote.discr == 0: // no remote system to confirm
 		s.usedTx, s.usedRx = desired, required
 	case s.poll.active:
-		s.poll.again = true
-	case s.poll.wait: // the next sequence asks for it anyway
+		s.poll.changed = true
+	case s.poll.wait: // the next sequence includes it anyway
 	default:
 		s.poll.active = true
 	}
@@ -116,7 +116,7 @@ func (s *session) wish() {
 func (s *session) polled(final bool) {
 	switch {
 	case s.poll.active && final:
-		if s.poll.again {
+		if s.poll.changed {
 			s.poll = poll{wait: true}
 			return
 		}
@@ -127,10 +127,10 @@ func (s *session) polled(final bool) {
 	}
 }
 
-// only returns the discriminator of the only accepted sender while a multihop session is up, else 0: any host can send
-// with the peer's address and without a session's discriminator. A peer that restarts is accepted after the detection
-// time.
-func (s *session) only() uint32 {
+// onlyDiscriminator returns the discriminator of the only accepted sender while a multihop session is up, else 0: any
+// host can send with the peer's address and without a session's discriminator. A peer that restarts is accepted after
+// the detection time.
+func (s *session) onlyDiscriminator() uint32 {
 	if !s.key.MultiHop || s.state != Up {
 		return 0
 	}
@@ -143,7 +143,7 @@ func (s *session) receive(now time.Time, p *Packet) {
 		demand: p.Demand, independent: p.Independent}
 	s.remoteState = p.State
 	s.lastRx = now
-	s.far = ""
+	s.discardReason = ""
 	s.polled(p.Final)
 	if s.state != AdminDown {
 		s.step(now, p.State)
@@ -172,7 +172,7 @@ func (s *session) become(now time.Time, to State, diag Diagnostic, why Reason) {
 	}
 	s.state, s.diag, s.reason, s.since = to, diag, why, now
 	s.due = true
-	s.wish()
+	s.updateIntervals()
 }
 
 // detection is the silence after which the session goes down (6.8.4).
@@ -195,7 +195,7 @@ func (s *session) interval() time.Duration {
 func (s *session) tick(now time.Time) {
 	if !s.expiry.IsZero() && !now.Before(s.expiry) {
 		silence := now.Sub(s.lastRx)
-		s.forget()
+		s.resetRemote()
 		if s.state == Up || s.state == Init {
 			s.detected = silence
 			s.become(now, Down, TimeExpired, Expired)
@@ -283,11 +283,11 @@ type Status struct {
 	Detected time.Duration
 	// Downs is how often it went down after it was up.
 	Downs uint64
-	// RemoteState and RemoteDiagnostic are from the remote system's last packet; Heard is set if packets are received
-	// from it.
+	// RemoteState and RemoteDiagnostic are from the remote system's last packet; Received is set if packets are
+	// received from it.
 	RemoteState      plan.BFDState
 	RemoteDiagnostic Diagnostic
-	Heard            bool
+	Received         bool
 	// RemoteIndependent is the remote system's C bit.
 	RemoteIndependent bool
 	// Transmit is the interval of packets to the remote system, without jitter, 0 if none are sent. Detection is the
@@ -299,13 +299,13 @@ type Status struct {
 
 func (s *session) status() Status {
 	st := Status{State: s.state.Plan(), Since: s.since, Reason: s.reason, Detected: s.detected, Downs: s.downs,
-		RemoteState: s.remoteState.Plan(), RemoteDiagnostic: s.remote.diag, Heard: s.remote.discr != 0,
+		RemoteState: s.remoteState.Plan(), RemoteDiagnostic: s.remote.diag, Received: s.remote.discr != 0,
 		RemoteIndependent: s.remote.independent, Transmit: s.interval(), Problem: s.problem}
-	if st.Heard {
+	if st.Received {
 		st.Detection = s.detection()
 	}
 	if st.Problem == "" {
-		st.Problem = s.far
+		st.Problem = s.discardReason
 	}
 	return st
 }

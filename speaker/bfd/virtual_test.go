@@ -24,8 +24,8 @@ type world struct {
 	cut    map[string]bool // by the sender
 	// log is called for every change and packet.
 	log func(format string, args ...any)
-	// sent and taken are called for each packet.
-	sent, taken func(by *side, p Packet)
+	// sent and accepted are called for each packet.
+	sent, accepted func(by *side, p Packet)
 }
 
 // side is one end.
@@ -38,8 +38,8 @@ type side struct {
 	ttl    int
 	wants  map[string]Config
 	status map[string]Status
-	// heard is when a packet was last accepted.
-	heard time.Time
+	// received is when a packet was last accepted.
+	received time.Time
 }
 
 type flight struct {
@@ -50,7 +50,7 @@ type flight struct {
 
 func newWorld(t *testing.T, seed uint64) *world {
 	w := &world{t: t, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), random: rand.New(rand.NewPCG(seed, 1)), delay: time.Millisecond,
-		cut: map[string]bool{}, log: func(string, ...any) {}, sent: func(*side, Packet) {}, taken: func(*side, Packet) {}}
+		cut: map[string]bool{}, log: func(string, ...any) {}, sent: func(*side, Packet) {}, accepted: func(*side, Packet) {}}
 	w.start = w.now
 	a := &side{name: "a", addr: netip.MustParseAddr("192.0.2.1"), ttl: 255}
 	b := &side{name: "b", addr: netip.MustParseAddr("192.0.2.2"), ttl: 255, peer: a}
@@ -126,7 +126,7 @@ func describe(p Packet) string {
 		text += " (" + p.Diagnostic.String() + ")"
 	}
 	if p.Your == 0 {
-		text += " to nobody"
+		text += " your=0"
 	}
 	return text
 }
@@ -134,10 +134,10 @@ func describe(p Packet) string {
 // deliver delivers a datagram to a side.
 func (w *world) deliver(f flight) Result {
 	r := f.to.core.Receive(w.now, f.in)
-	if r.Drop == Taken {
-		f.to.heard = w.now
+	if r.Drop == Accepted {
+		f.to.received = w.now
 		p, _ := Parse(f.in.Data)
-		w.taken(f.to, p)
+		w.accepted(f.to, p)
 	} else {
 		w.log("%s drops it: %s", f.to.name, r.Drop)
 	}

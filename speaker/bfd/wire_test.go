@@ -33,7 +33,7 @@ type end struct {
 	mu      sync.Mutex
 	status  map[string]Status
 	history []string // of states, "name State"
-	kick    chan struct{}
+	wake    chan struct{}
 }
 
 // start runs a Driver in a namespace until the test's end or stop.
@@ -41,7 +41,7 @@ func start(t testing.TB, space *netspace.Space) *end { return startWith(t, space
 
 // startWith is start that first calls begin on the Driver's thread.
 func startWith(t testing.TB, space *netspace.Space, begin func()) *end {
-	e := &end{space: space, registry: prometheus.NewRegistry(), status: map[string]Status{}, kick: make(chan struct{}, 1)}
+	e := &end{space: space, registry: prometheus.NewRegistry(), status: map[string]Status{}, wake: make(chan struct{}, 1)}
 	e.Driver = New(Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Changed: e.changed, Independent: true, Metrics: e.registry})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -66,7 +66,7 @@ func (e *end) changed(all map[string]Status) {
 	e.status = all
 	e.mu.Unlock()
 	select {
-	case e.kick <- struct{}{}:
+	case e.wake <- struct{}{}:
 	default:
 	}
 }
@@ -95,7 +95,7 @@ func (e *end) wait(t testing.TB, name, what string, ok func(Status) bool) Status
 			return is
 		}
 		select {
-		case <-e.kick:
+		case <-e.wake:
 		case <-deadline:
 			t.Fatalf("%s: %s: not within %v: %+v", name, what, patience, is)
 		}
@@ -141,12 +141,12 @@ func nft(t testing.TB, space *netspace.Space, rules string) {
 
 var counter = regexp.MustCompile(`counter packets (\d+) .*comment "(.*)"`)
 
-// looked returns the counters of table inet look by their comments.
-func looked(t testing.TB, space *netspace.Space) map[string]int {
+// counters returns the counters of table inet count by their comments.
+func counters(t testing.TB, space *netspace.Space) map[string]int {
 	t.Helper()
 	counters := map[string]int{}
 	space.Must(t, func() error {
-		out, err := exec.Command("nft", "list", "table", "inet", "look").Output()
+		out, err := exec.Command("nft", "list", "table", "inet", "count").Output()
 		for _, m := range counter.FindAllStringSubmatch(string(out), -1) {
 			counters[m[2]], _ = strconv.Atoi(m[1])
 		}

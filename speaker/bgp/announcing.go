@@ -8,9 +8,9 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// waitingMost is the maximum number of pending changes; an ironlb-bgpd of version 1 never reports that it has applied
+// maxPending is the maximum number of pending changes; an ironlb-bgpd of version 1 never reports that it has applied
 // one.
-const waitingMost = 1024
+const maxPending = 1024
 
 // announcing measures the time until a prefix to announce is in GoBGP.
 type announcing struct {
@@ -18,11 +18,11 @@ type announcing struct {
 	// serial is that of the last change. It starts from the time, so that it differs from the serials of an earlier
 	// process.
 	serial  uint64
-	waiting []telling // with ascending serials
+	pending []pendingChange // with ascending serials
 }
 
-// telling is a change and the number of prefixes that it announces.
-type telling struct {
+// pendingChange is a change and the number of prefixes that it announces.
+type pendingChange struct {
 	serial   uint64
 	prefixes int
 	at       time.Time
@@ -31,7 +31,7 @@ type telling struct {
 func newAnnouncing(reg prometheus.Registerer) announcing {
 	a := announcing{serial: uint64(time.Now().UnixNano()), took: prometheus.NewHistogram(prometheus.HistogramOpts{
 		Namespace: "ironlb", Subsystem: "bgp", Name: "announce_duration_seconds",
-		Help:    "From the moment that a prefix was programmed and this node's to announce, anew or differently, until GoBGP had it. What a speaker finds when it starts does not count.",
+		Help:    "Time from programming and ownership of a prefix, or a change of its attributes, to its path in GoBGP. Routes found at the start of a speaker do not count.",
 		Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
 	})}
 	if reg != nil {
@@ -50,10 +50,10 @@ func (a *announcing) set(c plan.BGPChange, counts bool, now time.Time) uint64 {
 		}
 	}
 	if counts && prefixes > 0 {
-		if len(a.waiting) == waitingMost {
-			a.waiting = a.waiting[1:]
+		if len(a.pending) == maxPending {
+			a.pending = a.pending[1:]
 		}
-		a.waiting = append(a.waiting, telling{serial: a.serial, prefixes: prefixes, at: now})
+		a.pending = append(a.pending, pendingChange{serial: a.serial, prefixes: prefixes, at: now})
 	}
 	return a.serial
 }
@@ -63,11 +63,11 @@ func (a *announcing) applied(serial uint64, now time.Time) {
 	if serial > a.serial {
 		return // of an earlier process with a clock ahead of this one
 	}
-	for len(a.waiting) > 0 && a.waiting[0].serial <= serial {
-		took := now.Sub(a.waiting[0].at).Seconds()
-		for range a.waiting[0].prefixes {
+	for len(a.pending) > 0 && a.pending[0].serial <= serial {
+		took := now.Sub(a.pending[0].at).Seconds()
+		for range a.pending[0].prefixes {
 			a.took.Observe(took)
 		}
-		a.waiting = a.waiting[1:]
+		a.pending = a.pending[1:]
 	}
 }

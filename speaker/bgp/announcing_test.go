@@ -48,7 +48,7 @@ func TestAnnouncing(t *testing.T) {
 			t.Errorf("%d prefixes in %v s, want %d in %v", n, sum, prefixes, took)
 		}
 	}
-	first := a.set(plan.BGPChange{Whole: true, Routes: routes(9)}, false, now(0))
+	first := a.set(plan.BGPChange{Full: true, Routes: routes(9)}, false, now(0))
 	two := a.set(change(routes(2)), true, now(1))
 	a.set(change(routes(0)), true, now(2))
 	three := a.set(change(routes(3)), true, now(3))
@@ -65,11 +65,11 @@ func TestAnnouncing(t *testing.T) {
 	is(5, 50)
 	a.applied(last, now(14))
 	is(6, 60)
-	for range 2 * waitingMost { // an ironlb-bgpd that never reports
+	for range 2 * maxPending { // an ironlb-bgpd that never reports
 		last = a.set(change(routes(1)), true, now(14))
 	}
 	a.applied(last, now(14))
-	is(6+waitingMost, 60)
+	is(6+maxPending, 60)
 }
 
 // TestAnnounceIsMeasured: up to the process with GoBGP and back, even if ironlb-bgpd is absent for a while.

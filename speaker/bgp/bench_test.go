@@ -11,15 +11,15 @@ import (
 // many returns a full set of a number of routes to two peers.
 func many(routes int) plan.BGPChange {
 	c := two()
-	told := plan.Attributes{Communities: plan.NewCommunitySet(65001<<16|1, 65001<<16|2), LocalPref: 100}
+	attributes := plan.Attributes{Communities: plan.NewCommunitySet(65001<<16|1, 65001<<16|2), LocalPref: 100}
 	for i := range routes {
-		c.Routes[netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 51 + byte(i>>16), byte(i >> 8), byte(i)}), 32)] = plan.Route{"a": told, "b": told}
+		c.Routes[netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 51 + byte(i>>16), byte(i >> 8), byte(i)}), 32)] = plan.Route{"a": attributes, "b": attributes}
 	}
 	return c
 }
 
-// BenchmarkWhole: a full set is written and read once, as on each of its two connections.
-func BenchmarkWhole(b *testing.B) {
+// BenchmarkFullChange: a full set is written and read once, as on each of its two connections.
+func BenchmarkFullChange(b *testing.B) {
 	for _, routes := range []int{100, 10000} {
 		b.Run(fmt.Sprint(routes), func(b *testing.B) {
 			m := Message{Change: new(plan.BGPChange)}

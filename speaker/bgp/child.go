@@ -24,9 +24,9 @@ import (
 // Pauses between the end of a child and the start of the next one: routers with graceful restart wait for it. The pause
 // grows while no child lives for a minute.
 const (
-	firstPause = time.Second
-	lastPause  = 10 * time.Second
-	goodLife   = time.Minute
+	firstPause  = time.Second
+	lastPause   = 10 * time.Second
+	stableAfter = time.Minute
 )
 
 // ChildFile is the file descriptor of a child's connection.
@@ -45,14 +45,14 @@ type child struct {
 
 	// The following fields are guarded by Daemon.mu.
 
-	address  netip.Addr         // of the peer
-	link     *link              // nil while no process runs
-	routerID netip.Addr         // the router ID with which it was started
-	kill     context.CancelFunc // ends the process
-	heard    bool               // it has reported, so GoBGP has its configuration
-	again    string             // why the next one must start at once when this one has ended; empty if it need not
-	since    time.Time          // since when it runs or does not run
-	ended    string             // why it does not run; empty before the first one
+	address       netip.Addr         // of the peer
+	link          *link              // nil while no process runs
+	routerID      netip.Addr         // the router ID with which it was started
+	kill          context.CancelFunc // ends the process
+	reported      bool               // it has reported, so GoBGP has its configuration
+	restartReason string             // why the next one must start at once when this one has ended; empty if it need not
+	since         time.Time          // since when it runs or does not run
+	ended         string             // why it does not run; empty before the first one
 
 	// limited counts the consecutive processes that a limit has ended. held is why this one ends or the next one waits,
 	// the zero value otherwise; retry ends that wait.
@@ -63,18 +63,18 @@ type child struct {
 	session *plan.Session // as reported by the process
 	changes uint64        // Changes of earlier processes
 
-	// lacks is the serial of the first change that it has not applied, and asked that of the last one sent to it; 0 is
-	// none.
-	lacks, asked uint64
+	// firstUnapplied is the serial of the first change that it has not applied, and lastSent that of the last one sent
+	// to it; 0 is none.
+	firstUnapplied, lastSent uint64
 }
 
 // begin starts the life of a peer's child. d.mu must be held.
 func (d *Daemon) begin(peer string) {
 	ctx, end := context.WithCancel(d.life)
-	c := &child{d: d, peer: peer, began: now(), end: end, over: make(chan struct{}), address: d.wanted.Peers[peer].Address, since: now(), lacks: d.wanted.Serial}
+	c := &child{d: d, peer: peer, began: now(), end: end, over: make(chan struct{}), address: d.wanted.Peers[peer].Address, since: now(), firstUnapplied: d.wanted.Serial}
 	d.children[peer] = c
 	var before []*child // of the same router
-	for other := range d.leaving {
+	for other := range d.retiring {
 		if other.peer == peer || other.address == c.address {
 			before = append(before, other)
 		}
@@ -86,7 +86,7 @@ func (d *Daemon) begin(peer string) {
 		}
 		c.keep(ctx)
 		d.mu.Lock()
-		delete(d.leaving, c)
+		delete(d.retiring, c)
 		d.mu.Unlock()
 		close(c.over)
 	})
@@ -95,27 +95,27 @@ func (d *Daemon) begin(peer string) {
 // retire ends the life of a child whose peer was removed, after its Leave. d.mu must be held.
 func (c *child) retire() {
 	delete(c.d.children, c.peer)
-	c.d.leaving[c] = struct{}{}
+	c.d.retiring[c] = struct{}{}
 	if c.link == nil || c.session == nil {
 		c.end()
 		return
 	}
-	c.link.sendChange(plan.BGPChange{Whole: true, RouterID: c.routerID})
+	c.link.sendChange(plan.BGPChange{Full: true, RouterID: c.routerID})
 	time.AfterFunc(leaveLimit, c.end)
 }
 
 // restart starts another process at once. d.mu must be held.
 func (c *child) restart(why string, more ...any) {
-	c.d.o.Log.Info("start GoBGP anew", append([]any{"peer", c.peer, "reason", why}, more...)...)
-	c.again = why
+	c.d.o.Log.Info("restarting GoBGP", append([]any{"peer", c.peer, "reason", why}, more...)...)
+	c.restartReason = why
 	c.kill()
 }
 
-// tell sends a change to the process. d.mu must be held.
-func (c *child) tell(change plan.BGPChange) {
+// send sends a change to the process. d.mu must be held.
+func (c *child) send(change plan.BGPChange) {
 	if change.Serial != 0 {
-		c.asked = change.Serial
-		c.lacks = cmp.Or(c.lacks, c.asked)
+		c.lastSent = change.Serial
+		c.firstUnapplied = cmp.Or(c.firstUnapplied, c.lastSent)
 	}
 	c.link.sendChange(change)
 }
@@ -149,12 +149,12 @@ func (c *child) problem() string {
 		return "GoBGP starts"
 	case c.link == nil:
 		return "GoBGP does not run: " + c.ended
-	case c.heard:
+	case c.reported:
 		return ""
 	case c.ended != "":
-		return "GoBGP runs, and has not yet taken what is wanted; the one before ended: " + c.ended
+		return "GoBGP runs; its configuration is not applied yet; the previous process ended: " + c.ended
 	}
-	return "GoBGP runs, and has not yet taken what is wanted"
+	return "GoBGP runs; its configuration is not applied yet"
 }
 
 // keep runs one process after the other until ctx ends.
@@ -163,11 +163,11 @@ func (c *child) keep(ctx context.Context) {
 	for ctx.Err() == nil {
 		began := time.Now()
 		err := c.run(ctx)
-		if time.Since(began) > goodLife {
+		if time.Since(began) > stableAfter {
 			pause = firstPause
 		}
-		switch again, wait := c.hasEnded(ctx, err, pause); {
-		case again:
+		switch restart, wait := c.hasEnded(ctx, err, pause); {
+		case restart:
 		case wait > 0:
 			c.holdOff(ctx, wait)
 		default:
@@ -190,7 +190,7 @@ func (c *child) run(ctx context.Context) error {
 		return err
 	}
 	defer ours.Close()
-	crash := &crashNote{out: os.Stderr}
+	crash := &crashLog{out: os.Stderr}
 	cmd := c.d.o.Child(c.peer)
 	cmd.ExtraFiles = []*os.File{theirs} // ChildFile
 	cmd.Stderr = crash
@@ -201,22 +201,22 @@ func (c *child) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	talked := c.talk(ctx, ours, cmd.Process.Pid, kill)
+	ended := c.exchange(ctx, ours, cmd.Process.Pid, kill)
 	_ = cmd.Process.Kill() // if it does not end by itself; Wait returns how it ended
 	waited := cmd.Wait()
-	switch note := crash.text(); {
-	case note != "":
-		return errors.New(note)
-	case waited != nil && (talked == nil || errors.Is(talked, io.EOF) || errors.Is(talked, unix.ECONNRESET) || errors.Is(talked, unix.EPIPE)):
+	switch reason := crash.text(); {
+	case reason != "":
+		return errors.New(reason)
+	case waited != nil && (ended == nil || errors.Is(ended, io.EOF) || errors.Is(ended, unix.ECONNRESET) || errors.Is(ended, unix.EPIPE)):
 		return waited
-	case talked == nil || errors.Is(talked, io.EOF):
-		return errors.New("it ended by itself")
+	case ended == nil || errors.Is(ended, io.EOF):
+		return errors.New("it exited")
 	}
-	return talked
+	return ended
 }
 
-// talk sends the configuration and its changes to the child while the connection lasts.
-func (c *child) talk(ctx context.Context, pair net.Conn, pid int, kill context.CancelFunc) error {
+// exchange sends the configuration and its changes to the child while the connection lasts.
+func (c *child) exchange(ctx context.Context, pair net.Conn, pid int, kill context.CancelFunc) error {
 	conn := NewConn(pair)
 	stop := context.AfterFunc(ctx, func() { pair.Close() })
 	defer stop()
@@ -225,11 +225,11 @@ func (c *child) talk(ctx context.Context, pair net.Conn, pid int, kill context.C
 	}
 	l := newLink(conn)
 	if !c.started(l, pid, kill) {
-		return errBye
+		return errTerminating
 	}
 	return l.run(ctx, func(m Message) error {
 		if m.Report == nil {
-			return errors.New("the child sent something that is no report")
+			return errors.New("the child sent a message other than a report")
 		}
 		c.reports(*m.Report)
 		return nil
@@ -241,13 +241,13 @@ func (c *child) started(l *link, pid int, kill context.CancelFunc) bool {
 	d := c.d
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.bye {
+	if d.terminating {
 		return false
 	}
 	wanted := partOf(d.wanted, c.peer)
-	c.link, c.kill, c.since, c.heard, c.routerID = l, kill, now(), false, wanted.RouterID
-	c.lacks, c.asked = wanted.Serial, wanted.Serial
-	l.sendChange(wholeChange(wanted))
+	c.link, c.kill, c.since, c.reported, c.routerID = l, kill, now(), false, wanted.RouterID
+	c.firstUnapplied, c.lastSent = wanted.Serial, wanted.Serial
+	l.sendChange(fullChange(wanted))
 	d.o.Metrics.child(1)
 	d.o.Log.Info("GoBGP runs", "peer", c.peer, "pid", pid, "routes", len(wanted.Routes))
 	d.report()
@@ -259,29 +259,29 @@ func (c *child) reports(r plan.BGPReport) {
 	d := c.d
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if s, told := r.Sessions[c.peer]; told || r.Whole {
+	if s, reported := r.Sessions[c.peer]; reported || r.Full {
 		c.session = s
 	}
-	c.heard = true
+	c.reported = true
 	c.checkLimit()
 	switch r.Applied {
 	case 0:
-	case c.asked:
-		c.lacks = 0
+	case c.lastSent:
+		c.firstUnapplied = 0
 	default:
-		c.lacks = r.Applied + 1
+		c.firstUnapplied = r.Applied + 1
 	}
-	if _, leaves := d.leaving[c]; leaves && c.session == nil {
+	if _, retired := d.retiring[c]; retired && c.session == nil {
 		time.AfterFunc(removeTime, c.end)
 	}
 	d.report()
 }
 
-var errBye = errors.New("ironlb-bgpd ends")
+var errTerminating = errors.New("ironlb-bgpd ends")
 
 // hasEnded records how a process has ended, and reports whether the next one must start at once, or returns the
 // hold-off if a limit ended this one. There is no next one if ironlb-bgpd is terminating or the peer was removed.
-func (c *child) hasEnded(ctx context.Context, err error, pause time.Duration) (again bool, wait time.Duration) {
+func (c *child) hasEnded(ctx context.Context, err error, pause time.Duration) (restart bool, wait time.Duration) {
 	d := c.d
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -291,24 +291,24 @@ func (c *child) hasEnded(ctx context.Context, err error, pause time.Duration) (a
 	if c.session != nil {
 		c.changes += c.session.Changes
 	}
-	why := c.again
+	why := c.restartReason
 	if why == "" {
 		wait = c.findLimit(err)
 	} else {
 		c.held = hold{}
 	}
-	c.link, c.session, c.again, c.ended, c.since = nil, nil, "", err.Error(), now()
-	switch _, leaves := d.leaving[c]; {
-	case leaves || d.bye:
+	c.link, c.session, c.restartReason, c.ended, c.since = nil, nil, "", err.Error(), now()
+	switch _, retired := d.retiring[c]; {
+	case retired || d.terminating:
 		c.end()
-		c.ended, why, c.held = errBye.Error(), "", hold{}
+		c.ended, why, c.held = errTerminating.Error(), "", hold{}
 	case why != "":
-		c.ended = "it is started anew, for " + why
+		c.ended = "restarted: " + why
 	case wait > 0:
-		d.o.Log.Warn("GoBGP ended; the session is down", "peer", c.peer,
-			"reason", c.held.reason, "message", c.held.message, "again in", wait)
+		d.o.Log.Warn("GoBGP ended, session down", "peer", c.peer,
+			"reason", c.held.reason, "message", c.held.message, "retryIn", wait)
 	case ctx.Err() == nil:
-		d.o.Log.Error("GoBGP ended; the session is down until it runs again", "peer", c.peer, "reason", err, "again in", pause)
+		d.o.Log.Error("GoBGP ended, session down", "peer", c.peer, "reason", err, "retryIn", pause)
 	}
 	d.report()
 	return why != "", wait
@@ -318,7 +318,7 @@ func (c *child) hasEnded(ctx context.Context, err error, pause time.Duration) (a
 func socketPair() (ours net.Conn, theirs *os.File, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return nil, nil, fmt.Errorf("make a pair of sockets: %w", err)
+		return nil, nil, fmt.Errorf("create a pair of sockets: %w", err)
 	}
 	f := os.NewFile(uintptr(fds[0]), "pair")
 	defer f.Close()
@@ -329,35 +329,35 @@ func socketPair() (ours net.Conn, theirs *os.File, err error) {
 	return ours, theirs, nil
 }
 
-// crashNote forwards a child's standard error, and keeps the line with which the Go runtime ends a program, or with
+// crashLog forwards a child's standard error, and keeps the line with which the Go runtime ends a program, or with
 // which main gives the reason.
-type crashNote struct {
+type crashLog struct {
 	out io.Writer
 
-	mu   sync.Mutex
-	line []byte // the current line, as far as it is needed
-	note string
+	mu     sync.Mutex
+	line   []byte // the current line, as far as it is needed
+	reason string
 }
 
-func (c *crashNote) Write(p []byte) (int, error) {
+func (c *crashLog) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for rest := p; len(rest) > 0 && c.note == ""; {
-		part, after, ended := bytes.Cut(rest, []byte("\n"))
+	for remaining := p; len(remaining) > 0 && c.reason == ""; {
+		part, after, ended := bytes.Cut(remaining, []byte("\n"))
 		c.line = append(c.line, part[:min(len(part), 300-min(300, len(c.line)))]...)
 		if ended {
 			if text := string(c.line); strings.HasPrefix(text, "panic: ") || strings.HasPrefix(text, "fatal error: ") || strings.HasPrefix(text, "ironlb-bgpd: ") {
-				c.note = text
+				c.reason = text
 			}
 			c.line = c.line[:0]
 		}
-		rest = after
+		remaining = after
 	}
 	return c.out.Write(p)
 }
 
-func (c *crashNote) text() string {
+func (c *crashLog) text() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.note
+	return c.reason
 }

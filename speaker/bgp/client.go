@@ -31,8 +31,8 @@ type ClientOptions struct {
 	// Socket is the path of the unix socket of ironlb-bgpd.
 	Socket string
 	Log    *slog.Logger
-	// Kick is called when the result of Sessions has changed. It does not block.
-	Kick func()
+	// Wake is called when the result of Sessions has changed. It does not block.
+	Wake func()
 	// Metrics may be nil.
 	Metrics prometheus.Registerer
 }
@@ -42,11 +42,11 @@ type ClientOptions struct {
 type Client struct {
 	o ClientOptions
 
-	mu     sync.Mutex
-	isSet  bool // wanted is set
-	wanted plan.BGP
-	told   announcing
-	link   *link // nil while not connected
+	mu         sync.Mutex
+	isSet      bool // wanted is set
+	wanted     plan.BGP
+	announcing announcing
+	link       *link // nil while not connected
 	// sessions are the reported states; nil until the first report on this connection.
 	sessions map[string]plan.Session
 	// away is since when ironlb-bgpd is unreachable, and why is the reason; zero while it is reachable or not contacted
@@ -56,17 +56,17 @@ type Client struct {
 }
 
 // NewClient returns a client that connects once it runs.
-func NewClient(o ClientOptions) *Client { return &Client{o: o, told: newAnnouncing(o.Metrics)} }
+func NewClient(o ClientOptions) *Client { return &Client{o: o, announcing: newAnnouncing(o.Metrics)} }
 
 // Set applies a change. The first change must be complete. Set never blocks, and keeps its argument.
 func (c *Client) Set(change plan.BGPChange) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	change.Serial = c.told.set(change, c.isSet, time.Now())
+	change.Serial = c.announcing.set(change, c.isSet, time.Now())
 	c.wanted.Apply(change)
 	if !c.isSet {
 		c.isSet = true
-		change = wholeChange(c.wanted)
+		change = fullChange(c.wanted)
 	}
 	if c.link != nil {
 		c.link.sendChange(change)
@@ -128,7 +128,7 @@ func (c *Client) connect(ctx context.Context) error {
 	c.mu.Lock()
 	c.link = l
 	if c.isSet {
-		l.sendChange(wholeChange(c.wanted))
+		l.sendChange(fullChange(c.wanted))
 	}
 	c.mu.Unlock()
 	return l.run(ctx, c.receive)
@@ -146,30 +146,30 @@ func dial(ctx context.Context, socket string, role Role) (*Conn, error) {
 	}
 	if err != nil {
 		c.Close()
-		return nil, fmt.Errorf("talk to ironlb-bgpd on %s: %w", socket, err)
+		return nil, fmt.Errorf("connect to ironlb-bgpd on %s: %w", socket, err)
 	}
 	return c, nil
 }
 
 func (c *Client) receive(m Message) error {
 	if m.Report == nil {
-		return errors.New("ironlb-bgpd sent something that is no report")
+		return errors.New("ironlb-bgpd sent a message other than a report")
 	}
 	c.mu.Lock()
 	if c.sessions == nil {
-		if !m.Report.Whole {
+		if !m.Report.Full {
 			c.mu.Unlock()
-			return errors.New("the first report is not whole")
+			return errors.New("the first report is not complete")
 		}
 		c.sessions = map[string]plan.Session{}
 		c.o.Log.Info("connected to ironlb-bgpd", "socket", c.o.Socket)
 	}
 	applyReport(c.sessions, *m.Report)
-	c.told.applied(m.Report.Applied, time.Now())
+	c.announcing.applied(m.Report.Applied, time.Now())
 	c.away, c.why = time.Time{}, ""
 	c.mu.Unlock()
-	if m.Report.Whole || len(m.Report.Sessions) > 0 {
-		c.o.Kick()
+	if m.Report.Full || len(m.Report.Sessions) > 0 {
+		c.o.Wake()
 	}
 	return nil
 }
@@ -179,7 +179,7 @@ func (c *Client) receive(m Message) error {
 func (c *Client) lost(err error) (reported bool) {
 	why := "ironlb-bgpd does not answer: " + text(err)
 	c.mu.Lock()
-	news := c.why != why
+	changed := c.why != why
 	needed := len(c.wanted.Peers) > 0
 	reported = c.sessions != nil
 	if c.away.IsZero() {
@@ -189,12 +189,12 @@ func (c *Client) lost(err error) (reported bool) {
 	c.mu.Unlock()
 	switch {
 	case reported:
-		c.o.Log.Warn("lost the connection to ironlb-bgpd; it is tried again", "socket", c.o.Socket, "reason", text(err))
-	case news && needed:
-		c.o.Log.Warn("no connection to ironlb-bgpd; it is tried again", "socket", c.o.Socket, "reason", text(err))
+		c.o.Log.Warn("lost the connection to ironlb-bgpd, reconnecting", "socket", c.o.Socket, "reason", text(err))
+	case changed && needed:
+		c.o.Log.Warn("cannot connect to ironlb-bgpd, retrying", "socket", c.o.Socket, "reason", text(err))
 	}
-	if news {
-		c.o.Kick()
+	if changed {
+		c.o.Wake()
 	}
 	return reported
 }
@@ -206,8 +206,8 @@ func text(err error) string {
 	return err.Error()
 }
 
-// AskHealth queries the health of the ironlb-bgpd at a socket.
-func AskHealth(ctx context.Context, socket string) (Health, error) {
+// QueryHealth queries the health of the ironlb-bgpd at a socket.
+func QueryHealth(ctx context.Context, socket string) (Health, error) {
 	conn, err := dial(ctx, socket, Probe)
 	if err != nil {
 		return Health{}, err
@@ -217,10 +217,10 @@ func AskHealth(ctx context.Context, socket string) (Health, error) {
 	defer conn.Close()
 	m, err := conn.Receive()
 	if err != nil {
-		return Health{}, fmt.Errorf("ask ironlb-bgpd how it is: %w", errors.Join(err, context.Cause(ctx)))
+		return Health{}, fmt.Errorf("query the health of ironlb-bgpd: %w", errors.Join(err, context.Cause(ctx)))
 	}
 	if m.Health == nil {
-		return Health{}, errors.New("ask ironlb-bgpd how it is: it answered something else")
+		return Health{}, errors.New("query the health of ironlb-bgpd: unexpected answer")
 	}
 	return *m.Health, nil
 }

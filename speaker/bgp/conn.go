@@ -86,37 +86,37 @@ func (r Refused) Error() string { return "refused: " + string(r) }
 // Call sends the first Hello, and returns the answer.
 func (c *Conn) Call(role Role) (Hello, error) {
 	if err := c.Send(hello(role)); err != nil {
-		return Hello{}, fmt.Errorf("say hello: %w", err)
+		return Hello{}, fmt.Errorf("send Hello: %w", err)
 	}
-	return c.hear()
+	return c.receiveHello()
 }
 
 // Answer waits for a hello, and answers it.
 func (c *Conn) Answer(role Role) (Hello, error) {
-	h, err := c.hear()
+	h, err := c.receiveHello()
 	if err != nil {
 		return h, err
 	}
 	if err := c.Send(hello(role)); err != nil {
-		return h, fmt.Errorf("say hello: %w", err)
+		return h, fmt.Errorf("send Hello: %w", err)
 	}
 	return h, nil
 }
 
-func (c *Conn) hear() (Hello, error) {
+func (c *Conn) receiveHello() (Hello, error) {
 	if err := c.conn.SetReadDeadline(time.Now().Add(helloLimit)); err != nil {
 		return Hello{}, err
 	}
 	c.lenient = true // a newer version may have more fields here
 	m, err := c.Receive()
 	if err != nil {
-		return Hello{}, fmt.Errorf("wait for hello: %w", err)
+		return Hello{}, fmt.Errorf("wait for Hello: %w", err)
 	}
 	if m.Hello == nil {
-		return Hello{}, errors.New("the other side did not say hello")
+		return Hello{}, errors.New("the other side sent no Hello")
 	}
 	if m.Hello.Oldest > version {
-		why := fmt.Sprintf("the %s needs a reader of version %d or later of what is said here, this one is of version %d: upgrade it", m.Hello.Role, m.Hello.Oldest, version)
+		why := fmt.Sprintf("the %s needs protocol version %d or later, this process has version %d: upgrade it", m.Hello.Role, m.Hello.Oldest, version)
 		return *m.Hello, errors.Join(errors.New(why), c.Send(Message{Refused: why}))
 	}
 	c.lenient = m.Hello.Version > version

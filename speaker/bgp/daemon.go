@@ -61,22 +61,22 @@ type Daemon struct {
 	server *Server
 	group  sync.WaitGroup // of the children's lives
 
-	mu       sync.Mutex
-	life     context.Context // the context of the children; nil before Run
-	wanted   plan.BGP
-	speaker  bool
-	hold     *time.Timer // runs while no speaker is connected
-	children map[string]*child
-	leaving  map[*child]struct{} // children of removed peers
-	bye      bool                // ctx has ended
-	bfd      map[string]BFDStatus
-	reported map[string]plan.Session
-	applied  uint64 // the serial last reported to the speaker
+	mu          sync.Mutex
+	life        context.Context // the context of the children; nil before Run
+	wanted      plan.BGP
+	speaker     bool
+	hold        *time.Timer // runs while no speaker is connected
+	children    map[string]*child
+	retiring    map[*child]struct{} // children of removed peers
+	terminating bool                // ctx has ended
+	bfd         map[string]BFDStatus
+	reported    map[string]plan.Session
+	applied     uint64 // the serial last reported to the speaker
 }
 
 // NewDaemon returns a daemon; Run starts it.
 func NewDaemon(o DaemonOptions) *Daemon {
-	d := &Daemon{o: o, children: map[string]*child{}, leaving: map[*child]struct{}{}, reported: map[string]plan.Session{}}
+	d := &Daemon{o: o, children: map[string]*child{}, retiring: map[*child]struct{}{}, reported: map[string]plan.Session{}}
 	d.server = NewServer(ServerOptions{
 		Socket: o.Socket, Log: o.Log, Change: d.change, Connected: d.connected, Health: d.health,
 	})
@@ -118,20 +118,20 @@ func (d *Daemon) Run(ctx context.Context) error {
 // all if the node is being decommissioned. No child starts after that.
 func (d *Daemon) leave(ctx context.Context) {
 	d.mu.Lock()
-	d.bye = true
-	waiting, told, goes := slices.Collect(maps.Keys(d.leaving)), 0, d.wanted.NodeGoes
+	d.terminating = true
+	waiting, notified, decommissioning := slices.Collect(maps.Keys(d.retiring)), 0, d.wanted.NodeDecommissioning
 	for name, c := range d.children {
 		switch {
-		case c.link == nil || c.again != "":
+		case c.link == nil || c.restartReason != "":
 			c.end()
-		case goes || !d.wanted.Peers[name].GracefulRestart:
-			told++
+		case decommissioning || !d.wanted.Peers[name].GracefulRestart:
+			notified++
 			waiting = append(waiting, c)
-			c.link.sendUrgent(Message{Leave: &Leave{All: goes}})
+			c.link.sendUrgent(Message{Leave: &Leave{All: decommissioning}})
 			time.AfterFunc(leaveLimit, c.end)
 		}
 	}
-	d.o.Log.Info("leave", "peers", len(d.children), "peers that are told", told, "node goes", goes)
+	d.o.Log.Info("terminating", "peers", len(d.children), "notifiedPeers", notified, "decommissioning", decommissioning)
 	d.mu.Unlock()
 	for _, c := range waiting {
 		select {
@@ -144,13 +144,13 @@ func (d *Daemon) leave(ctx context.Context) {
 // change applies a change from the speaker; the server passes one at a time.
 func (d *Daemon) change(c plan.BGPChange) {
 	d.mu.Lock()
-	if d.bye {
+	if d.terminating {
 		d.mu.Unlock()
 		return
 	}
 	d.apply(c)
 	var watched map[string]plan.Peer
-	if c.Whole || len(c.Peers) > 0 {
+	if c.Full || len(c.Peers) > 0 {
 		watched = map[string]plan.Peer{}
 		for name, p := range d.wanted.Peers {
 			if p.BFD.On() {
@@ -168,7 +168,7 @@ func (d *Daemon) change(c plan.BGPChange) {
 // apply sends to each child the part of the change that concerns its peer. d.mu must be held.
 func (d *Daemon) apply(c plan.BGPChange) {
 	parts := make(map[string]plan.BGPChange, len(d.children))
-	if !c.Whole {
+	if !c.Full {
 		for name := range d.children {
 			if part := partOfChange(d.wanted, c, name); len(part.Peers) > 0 || len(part.Routes) > 0 {
 				parts[name] = part
@@ -198,13 +198,13 @@ func (d *Daemon) apply(c plan.BGPChange) {
 			child.retryNow()
 		}
 		switch part, has := parts[name]; {
-		case child.link == nil || child.again != "": // the next process gets the full configuration
+		case child.link == nil || child.restartReason != "": // the next process gets the full configuration
 		case child.routerID != d.wanted.RouterIDOf(name): // a GoBGP process never changes its router ID
 			child.restart("the router id changed", "before", child.routerID, "now", d.wanted.RouterIDOf(name))
-		case c.Whole:
-			child.tell(wholeChange(partOf(d.wanted, name)))
+		case c.Full:
+			child.send(fullChange(partOf(d.wanted, name)))
 		case has:
-			child.tell(part)
+			child.send(part)
 		}
 	}
 	d.o.Metrics.wanted(len(d.wanted.Peers), len(d.wanted.Routes))
@@ -230,11 +230,11 @@ func (d *Daemon) connected(yes bool) {
 func (d *Daemon) withdraw() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.bye || d.speaker || len(d.wanted.Routes) == 0 {
+	if d.terminating || d.speaker || len(d.wanted.Routes) == 0 {
 		return
 	}
-	d.o.Log.Warn("withdraw all routes", "reason", "no speaker has connected", "hold", d.o.Hold, "routes", len(d.wanted.Routes))
-	d.apply(wholeChange(plan.BGP{RouterID: d.wanted.RouterID, NodeGoes: d.wanted.NodeGoes, Peers: d.wanted.Peers}))
+	d.o.Log.Warn("withdrawing all routes", "reason", "no speaker has connected", "hold", d.o.Hold, "routes", len(d.wanted.Routes))
+	d.apply(fullChange(plan.BGP{RouterID: d.wanted.RouterID, NodeDecommissioning: d.wanted.NodeDecommissioning, Peers: d.wanted.Peers}))
 }
 
 // BFDChanged records the states of all BFD sessions. A BFD session that goes down takes the BGP session down at once.
@@ -250,7 +250,7 @@ func (d *Daemon) BFDChanged(all map[string]BFDStatus) {
 			continue
 		}
 		if !is.Dead {
-			d.o.Log.Info("BFD is down, and the BGP session stays", "peer", name, "reason", is.Why)
+			d.o.Log.Info("BFD session down, BGP session kept", "peer", name, "reason", is.Why)
 			continue
 		}
 		if c == nil || c.link == nil {
@@ -258,7 +258,7 @@ func (d *Daemon) BFDChanged(all map[string]BFDStatus) {
 		}
 		if c.session != nil && c.session.State == plan.SessionEstablished { // else there is nothing to report
 			d.o.Metrics.bfdDown()
-			d.o.Log.Warn("take the BGP session down", "peer", name, "reason", plan.BFDWentDown, "why", is.Why)
+			d.o.Log.Warn("BFD session down, ending the BGP session", "peer", name, "reason", plan.BFDWentDown, "why", is.Why)
 		}
 		c.link.sendUrgent(Message{Down: &Down{Peer: name, Why: is.Why}})
 	}
@@ -269,7 +269,7 @@ func (d *Daemon) BFDChanged(all map[string]BFDStatus) {
 // report sends the changed session states to the speaker. d.mu must be held.
 func (d *Daemon) report() {
 	r := plan.BGPReport{Sessions: map[string]*plan.Session{}}
-	if applied := d.taken(); applied != d.applied {
+	if applied := d.lastApplied(); applied != d.applied {
 		d.applied, r.Applied = applied, applied
 	}
 	states := map[plan.SessionState]int{}
@@ -292,13 +292,13 @@ func (d *Daemon) report() {
 	}
 }
 
-// taken returns the serial of the last change that all children have applied, with those before it; a crashed child is
-// not waited for. d.mu must be held.
-func (d *Daemon) taken() uint64 {
+// lastApplied returns the serial of the last change that all children have applied, with those before it; a crashed
+// child is not waited for. d.mu must be held.
+func (d *Daemon) lastApplied() uint64 {
 	serial := d.wanted.Serial
 	for _, c := range d.children {
-		if !c.crashed() && c.lacks != 0 {
-			serial = min(serial, c.lacks-1)
+		if !c.crashed() && c.firstUnapplied != 0 {
+			serial = min(serial, c.firstUnapplied-1)
 		}
 	}
 	return serial

@@ -25,21 +25,21 @@ import (
 
 // The role of the test's program when it is started with one of these in its environment.
 const (
-	leftFile  = "TEST_LEFT_FILE"  // a child; its value is a file that Leave creates
-	askSocket = "TEST_ASK_SOCKET" // a probe
-	rawSocket = "TEST_RAW_SOCKET" // a client that sends a Hello and prints the answer
+	leftFile  = "TEST_LEFT_FILE"    // a child; its value is a file that Leave creates
+	socketEnv = "TEST_PROBE_SOCKET" // a probe
+	rawSocket = "TEST_RAW_SOCKET"   // a client that sends a Hello and prints the answer
 )
 
 func TestMain(m *testing.M) {
-	if socket := os.Getenv(askSocket); socket != "" {
-		if _, err := AskHealth(context.Background(), socket); err != nil {
+	if socket := os.Getenv(socketEnv); socket != "" {
+		if _, err := QueryHealth(context.Background(), socket); err != nil {
 			fmt.Println(err)
 			os.Exit(1)
 		}
 		os.Exit(0)
 	}
 	if socket := os.Getenv(rawSocket); socket != "" {
-		os.Exit(sayHello(socket))
+		os.Exit(sendHello(socket))
 	}
 	if file := os.Getenv(leftFile); file != "" {
 		err := ServeFile(context.Background(), ChildFile, slog.New(slog.DiscardHandler), func(report func(plan.BGPReport)) Driver {
@@ -53,7 +53,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func sayHello(socket string) int {
+func sendHello(socket string) int {
 	conn, err := net.Dial("unix", socket)
 	if err != nil {
 		fmt.Println(err)
@@ -70,7 +70,7 @@ func sayHello(socket string) int {
 // limit of prefixes, unless that is 20.
 type echo struct {
 	report func(plan.BGPReport)
-	file   string // created by Leave; another file, with the suffix toldFile, has every change
+	file   string // created by Leave; another file, with the suffix receivedFile, has every change
 
 	mu   sync.Mutex
 	have plan.BGP
@@ -81,7 +81,7 @@ func (e *echo) Apply(c plan.BGPChange) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.have.Apply(c)
-	if err := e.note(c); err != nil {
+	if err := e.record(c); err != nil {
 		return err
 	}
 	if _, ok := e.have.Peers["crash"]; ok {
@@ -95,18 +95,18 @@ func (e *echo) Apply(c plan.BGPChange) error {
 	if _, ok := e.have.Peers["hang"]; ok {
 		select {}
 	}
-	e.tell()
+	e.reportAll()
 	return nil
 }
 
-const toldFile = ".told"
+const receivedFile = ".received"
 
-func (e *echo) note(c plan.BGPChange) error {
+func (e *echo) record(c plan.BGPChange) error {
 	line, err := encode(Message{Change: &c})
 	if err != nil {
 		return err
 	}
-	f, err := os.OpenFile(e.file+toldFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	f, err := os.OpenFile(e.file+receivedFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
@@ -118,14 +118,14 @@ func (e *echo) Down(peer, why string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.down[peer] = why
-	e.tell()
+	e.reportAll()
 }
 
 func (e *echo) Up(peer string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.down, peer)
-	e.tell()
+	e.reportAll()
 }
 
 // Leave is delayed by a peer named slow.
@@ -136,9 +136,9 @@ func (e *echo) Leave(context.Context, bool) error {
 	return os.WriteFile(e.file, nil, 0o600)
 }
 
-// tell reports each session as established, with the process ID as the peer's AS.
-func (e *echo) tell() {
-	r := plan.BGPReport{Whole: true, Sessions: map[string]*plan.Session{}}
+// reportAll reports each session as established, with the process ID as the peer's AS.
+func (e *echo) reportAll() {
+	r := plan.BGPReport{Full: true, Sessions: map[string]*plan.Session{}}
 	for name := range e.have.Peers {
 		s := &plan.Session{State: plan.SessionEstablished, PeerASN: uint32(os.Getpid()), PeerID: e.have.RouterID, Changes: 1}
 		for _, route := range e.have.Routes {
@@ -232,17 +232,17 @@ func socketPath(t testing.TB) string { return filepath.Join(t.TempDir(), "bgpd",
 type speaker struct {
 	*Client
 	t    testing.TB
-	kick chan struct{}
+	wake chan struct{}
 	reg  *prometheus.Registry
 	stop func()
 }
 
 func startSpeaker(t testing.TB, socket string) *speaker {
 	t.Helper()
-	s := &speaker{t: t, kick: make(chan struct{}, 1), reg: prometheus.NewRegistry()}
-	s.Client = NewClient(ClientOptions{Socket: socket, Metrics: s.reg, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Kick: func() {
+	s := &speaker{t: t, wake: make(chan struct{}, 1), reg: prometheus.NewRegistry()}
+	s.Client = NewClient(ClientOptions{Socket: socket, Metrics: s.reg, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Wake: func() {
 		select {
-		case s.kick <- struct{}{}:
+		case s.wake <- struct{}{}:
 		default:
 		}
 	}})
@@ -262,7 +262,7 @@ func startSpeaker(t testing.TB, socket string) *speaker {
 	return s
 }
 
-// wait waits until the sessions are as wanted, and returns them. It checks only after a kick.
+// wait waits until the sessions are as wanted, and returns them. It checks only after a wake.
 func (s *speaker) wait(what string, are func(map[string]plan.Session) bool) map[string]plan.Session {
 	s.t.Helper()
 	limit := time.After(20 * time.Second)
@@ -272,7 +272,7 @@ func (s *speaker) wait(what string, are func(map[string]plan.Session) bool) map[
 			return now
 		}
 		select {
-		case <-s.kick:
+		case <-s.wake:
 		case <-limit:
 			s.t.Fatalf("%s: it is not so, but %+v", what, now)
 		}
@@ -297,8 +297,8 @@ func TestHealthOfHanging(t *testing.T) {
 	s.Set(change)
 	deadline := time.Now().Add(20 * time.Second)
 	for {
-		h, err := AskHealth(t.Context(), n.socket)
-		if err == nil && h.Problem == "BGPPeer hang: GoBGP runs, and has not yet taken what is wanted" {
+		h, err := QueryHealth(t.Context(), n.socket)
+		if err == nil && h.Problem == "BGPPeer hang: GoBGP runs; its configuration is not applied yet" {
 			return
 		}
 		if time.Now().After(deadline) {
@@ -308,12 +308,12 @@ func TestHealthOfHanging(t *testing.T) {
 	}
 }
 
-// TestLastWords: the final error of main is the reason why the child ended.
-func TestLastWords(t *testing.T) {
-	c := &crashNote{out: io.Discard}
+// TestLastMessages: the final error of main is the reason why the child ended.
+func TestLastMessages(t *testing.T) {
+	c := &crashLog{out: io.Discard}
 	fmt.Fprintf(c, "level=INFO msg=x\nironlb-bgpd: GoBGP %s\nmore\n", "hangs")
 	if c.text() != "ironlb-bgpd: GoBGP hangs" {
-		t.Errorf("noted is %q", c.text())
+		t.Errorf("recorded is %q", c.text())
 	}
 }
 
@@ -332,7 +332,7 @@ func to(peers ...string) plan.Route {
 // two returns two peers and a route to both.
 func two() plan.BGPChange {
 	return plan.BGPChange{
-		Whole: true, RouterID: addr("192.0.2.1"), Peers: map[string]*plan.Peer{"a": peer(253), "b": peer(254)},
+		Full: true, RouterID: addr("192.0.2.1"), Peers: map[string]*plan.Peer{"a": peer(253), "b": peer(254)},
 		Routes: map[netip.Prefix]plan.Route{prefix("203.0.113.1/32"): to("a", "b")},
 	}
 }
@@ -371,14 +371,14 @@ func TestSpeakerRestarts(t *testing.T) {
 func TestNoPeers(t *testing.T) {
 	n := startNode(t, socketPath(t), 0)
 	s := startSpeaker(t, n.socket)
-	s.Set(plan.BGPChange{Whole: true, RouterID: addr("192.0.2.1")})
-	n.until("it knows what is wanted", func() bool { return n.daemon.wanted.RouterID.IsValid() })
-	if h, err := AskHealth(t.Context(), n.socket); err != nil || h.Problem != "" {
+	s.Set(plan.BGPChange{Full: true, RouterID: addr("192.0.2.1")})
+	n.until("the configuration is stored", func() bool { return n.daemon.wanted.RouterID.IsValid() })
+	if h, err := QueryHealth(t.Context(), n.socket); err != nil || h.Problem != "" {
 		t.Errorf("its health is %+v (%v)", h, err)
 	}
 	n.until("no child is started", func() bool { return len(n.daemon.children) == 0 })
 	c := two()
-	c.Whole = false
+	c.Full = false
 	s.Set(c)
 	s.established("a", 1)
 }
@@ -388,7 +388,7 @@ func TestBlank(t *testing.T) {
 	socket := socketPath(t)
 	s := startSpeaker(t, socket)
 	if s.Blank() {
-		t.Error("blank although nobody answers")
+		t.Error("blank without an answer")
 	}
 	n := startNode(t, socket, 0)
 	s.wait("it is blank", func(map[string]plan.Session) bool { return s.Blank() })
@@ -399,7 +399,7 @@ func TestBlank(t *testing.T) {
 	next := startSpeaker(t, socket)
 	next.wait("its sessions are known", func(now map[string]plan.Session) bool {
 		if next.Blank() {
-			t.Error("blank although an earlier speaker told it")
+			t.Error("blank although an earlier speaker configured it")
 		}
 		return len(now) == 2
 	})
@@ -450,7 +450,7 @@ func TestGoBGPEnds(t *testing.T) {
 	if !strings.Contains(down.Message, "killed") || down.State != plan.SessionIdle {
 		t.Errorf("the session is %+v", down)
 	}
-	if h, err := AskHealth(t.Context(), n.socket); err != nil || !strings.Contains(h.Problem, "killed") {
+	if h, err := QueryHealth(t.Context(), n.socket); err != nil || !strings.Contains(h.Problem, "killed") {
 		t.Errorf("meanwhile its health is %+v (%v)", h, err)
 	}
 	again := s.established("a", 1)
@@ -460,7 +460,7 @@ func TestGoBGPEnds(t *testing.T) {
 	if pid(again) == pid(first) || again.Changes != 2 {
 		t.Errorf("it was %+v and is %+v", first, again)
 	}
-	if h, err := AskHealth(t.Context(), n.socket); err != nil || h.Problem != "" {
+	if h, err := QueryHealth(t.Context(), n.socket); err != nil || h.Problem != "" {
 		t.Errorf("then its health is %+v (%v)", h, err)
 	}
 }
@@ -476,14 +476,14 @@ func TestGoBGPPanics(t *testing.T) {
 	first := [...]plan.Session{s.established("a", 1), s.established("b", 1)}
 	since := time.Time{}
 	for range 2 {
-		since = s.wait("it says why", func(now map[string]plan.Session) bool {
+		since = s.wait("it reports why", func(now map[string]plan.Session) bool {
 			return strings.HasSuffix(now["crash"].Message, "panic: an UPDATE as none should be") && now["crash"].Since.After(since)
 		})["crash"].Since
 	}
 	if !n.bfd.has("a") {
-		t.Error("BFD is not asked for")
+		t.Error("BFD is not configured")
 	}
-	if h, err := AskHealth(t.Context(), n.socket); err != nil || h.Problem != "" {
+	if h, err := QueryHealth(t.Context(), n.socket); err != nil || h.Problem != "" {
 		t.Errorf("its health is %+v (%v)", h, err)
 	}
 	s.Set(change(map[netip.Prefix]plan.Route{prefix("203.0.113.2/32"): to("a", "b")}))
@@ -492,7 +492,7 @@ func TestGoBGPPanics(t *testing.T) {
 	}
 	s.Set(plan.BGPChange{RouterID: addr("192.0.2.1"), Peers: map[string]*plan.Peer{"crash": nil}})
 	s.wait("it is gone", func(now map[string]plan.Session) bool { return len(now) == 2 })
-	n.until("it has no process", func() bool { return len(n.daemon.children)+len(n.daemon.leaving) == 2 })
+	n.until("it has no process", func() bool { return len(n.daemon.children)+len(n.daemon.retiring) == 2 })
 }
 
 // TestRouterID: a changed router ID restarts the process at once. One peer's own router ID does not apply to others.
@@ -535,8 +535,8 @@ func TestRename(t *testing.T) {
 	if pid(is) == pid(first) {
 		t.Errorf("it is the same process: %+v", is)
 	}
-	if told := n.told("a"); len(told) < 2 || !told[len(told)-1].Whole || len(told[len(told)-1].Peers) > 0 {
-		t.Errorf("the first process was told %+v", told)
+	if attributes := n.received("a"); len(attributes) < 2 || !attributes[len(attributes)-1].Full || len(attributes[len(attributes)-1].Peers) > 0 {
+		t.Errorf("the first process received %+v", attributes)
 	}
 }
 
@@ -622,7 +622,7 @@ func TestNewestSpeakerWins(t *testing.T) {
 	first := old.established("a", 1)
 	next := startSpeaker(t, n.socket)
 	next.established("a", 1)
-	old.wait("it is told", func(now map[string]plan.Session) bool { return strings.Contains(now["a"].Message, errReplaced.Error()) })
+	old.wait("it is notified", func(now map[string]plan.Session) bool { return strings.Contains(now["a"].Message, errReplaced.Error()) })
 	old.stop()
 	if is := next.established("a", 1); pid(is) != pid(first) {
 		t.Errorf("process %d has become %d", pid(first), pid(is))
@@ -644,7 +644,7 @@ func TestLeave(t *testing.T) {
 				t.Error(err)
 			}
 			if _, err := os.Stat(n.leftOf("a")); err == nil {
-				t.Error("a is told")
+				t.Error("a is notified")
 			}
 			if _, err := os.Stat(n.leftOf("b")); (err == nil) == restart {
 				t.Errorf("the polite end gives %v", err)
@@ -656,8 +656,8 @@ func TestLeave(t *testing.T) {
 	}
 }
 
-// TestFirstChangeIsWhole: a speaker whose first change is incomplete is rejected.
-func TestFirstChangeIsWhole(t *testing.T) {
+// TestFirstChangeIsFull: a speaker whose first change is incomplete is rejected.
+func TestFirstChangeIsFull(t *testing.T) {
 	n := startNode(t, socketPath(t), 0)
 	s := startSpeaker(t, n.socket)
 	s.Set(two())

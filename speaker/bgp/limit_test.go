@@ -34,7 +34,7 @@ func TestLimits(t *testing.T) {
 			if was.State == plan.SessionEstablished {
 				t.Errorf("the session is %+v", was)
 			}
-			if h, err := AskHealth(t.Context(), n.socket); err != nil || h.Problem != "" {
+			if h, err := QueryHealth(t.Context(), n.socket); err != nil || h.Problem != "" {
 				t.Errorf("its health is %+v (%v)", h, err)
 			}
 			starts := n.starts()
@@ -78,12 +78,12 @@ func TestNextHoldOff(t *testing.T) {
 // TestOutOfMemory covers the messages of the Go runtime.
 func TestOutOfMemory(t *testing.T) {
 	for text, want := range map[string]bool{
-		"fatal error: out of memory":                   true,
-		"fatal error: runtime: out of memory":          true,
-		"fatal error: runtime: cannot allocate memory": true,
-		"fatal error: concurrent map writes":           false,
-		"panic: this peer says it is out of memory":    false,
-		"signal: killed":                               false,
+		"fatal error: out of memory":                        true,
+		"fatal error: runtime: out of memory":               true,
+		"fatal error: runtime: cannot allocate memory":      true,
+		"fatal error: concurrent map writes":                false,
+		"panic: this peer reports that it is out of memory": false,
+		"signal: killed":                                    false,
 	} {
 		if got := outOfMemory(fmt.Errorf("%s", text)); got != want {
 			t.Errorf("%s: %v", text, got)

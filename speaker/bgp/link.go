@@ -46,9 +46,9 @@ func (l *link) sendUrgent(m Message) {
 	l.put(func() { l.urgent = append(l.urgent, m) })
 }
 
-func (l *link) put(note func()) {
+func (l *link) put(add func()) {
 	l.mu.Lock()
-	note()
+	add()
 	l.mu.Unlock()
 	select {
 	case l.wake <- struct{}{}:

@@ -10,14 +10,14 @@ import (
 // addChange merges b into a: a, then b. The maps of a are its own; routes and peers are shared, and never modified.
 func addChange(a *plan.BGPChange, b plan.BGPChange) {
 	serial := max(a.Serial, b.Serial)
-	if b.Whole || a.Peers == nil {
+	if b.Full || a.Peers == nil {
 		*a = plan.BGPChange{
-			Whole: b.Whole, Peers: make(map[string]*plan.Peer, len(b.Peers)), Routes: make(map[netip.Prefix]plan.Route, len(b.Routes)),
+			Full: b.Full, Peers: make(map[string]*plan.Peer, len(b.Peers)), Routes: make(map[netip.Prefix]plan.Route, len(b.Routes)),
 		}
 	}
-	a.RouterID, a.NodeGoes, a.Serial = b.RouterID, b.NodeGoes, serial
+	a.RouterID, a.NodeDecommissioning, a.Serial = b.RouterID, b.NodeDecommissioning, serial
 	for name, p := range b.Peers {
-		if p == nil && a.Whole {
+		if p == nil && a.Full {
 			delete(a.Peers, name)
 		} else {
 			a.Peers[name] = p
@@ -27,7 +27,7 @@ func addChange(a *plan.BGPChange, b plan.BGPChange) {
 		switch {
 		case len(r) > 0:
 			a.Routes[prefix] = r
-		case a.Whole:
+		case a.Full:
 			delete(a.Routes, prefix)
 		default:
 			a.Routes[prefix] = nil
@@ -35,10 +35,10 @@ func addChange(a *plan.BGPChange, b plan.BGPChange) {
 	}
 }
 
-// wholeChange returns the change that leads to b from any state.
-func wholeChange(b plan.BGP) plan.BGPChange {
+// fullChange returns the change that leads to b from any state.
+func fullChange(b plan.BGP) plan.BGPChange {
 	out := plan.BGPChange{
-		Whole: true, RouterID: b.RouterID, NodeGoes: b.NodeGoes, Peers: make(map[string]*plan.Peer, len(b.Peers)), Routes: maps.Clone(b.Routes), Serial: b.Serial,
+		Full: true, RouterID: b.RouterID, NodeDecommissioning: b.NodeDecommissioning, Peers: make(map[string]*plan.Peer, len(b.Peers)), Routes: maps.Clone(b.Routes), Serial: b.Serial,
 	}
 	for name, p := range b.Peers {
 		out.Peers[name] = &p
@@ -48,9 +48,9 @@ func wholeChange(b plan.BGP) plan.BGPChange {
 
 // partOf returns the part of b that concerns a peer.
 func partOf(b plan.BGP, peer string) plan.BGP {
-	out := plan.BGP{RouterID: b.RouterIDOf(peer), NodeGoes: b.NodeGoes, Peers: map[string]plan.Peer{peer: b.Peers[peer]}, Routes: map[netip.Prefix]plan.Route{}, Serial: b.Serial}
+	out := plan.BGP{RouterID: b.RouterIDOf(peer), NodeDecommissioning: b.NodeDecommissioning, Peers: map[string]plan.Peer{peer: b.Peers[peer]}, Routes: map[netip.Prefix]plan.Route{}, Serial: b.Serial}
 	for prefix, r := range b.Routes {
-		if attributes, told := r[peer]; told {
+		if attributes, has := r[peer]; has {
 			out.Routes[prefix] = plan.Route{peer: attributes}
 		}
 	}
@@ -59,12 +59,12 @@ func partOf(b plan.BGP, peer string) plan.BGP {
 
 // partOfChange returns the part of a change to b that concerns a peer of b.
 func partOfChange(b plan.BGP, c plan.BGPChange, peer string) plan.BGPChange {
-	out := plan.BGPChange{RouterID: b.RouterIDOf(peer), NodeGoes: c.NodeGoes, Peers: map[string]*plan.Peer{}, Routes: map[netip.Prefix]plan.Route{}, Serial: c.Serial}
+	out := plan.BGPChange{RouterID: b.RouterIDOf(peer), NodeDecommissioning: c.NodeDecommissioning, Peers: map[string]*plan.Peer{}, Routes: map[netip.Prefix]plan.Route{}, Serial: c.Serial}
 	if p, named := c.Peers[peer]; named {
 		out.Peers[peer] = p
 	}
 	for prefix, r := range c.Routes {
-		if attributes, told := r[peer]; told {
+		if attributes, has := r[peer]; has {
 			out.Routes[prefix] = plan.Route{peer: attributes}
 		} else if _, was := b.Routes[prefix][peer]; was {
 			out.Routes[prefix] = nil
@@ -76,12 +76,12 @@ func partOfChange(b plan.BGP, c plan.BGPChange, peer string) plan.BGPChange {
 // addReport merges b into a: a, then b. The map of a is its own.
 func addReport(a *plan.BGPReport, b plan.BGPReport) {
 	applied := max(a.Applied, b.Applied)
-	if b.Whole || a.Sessions == nil {
-		*a = plan.BGPReport{Whole: b.Whole, Sessions: make(map[string]*plan.Session, len(b.Sessions))}
+	if b.Full || a.Sessions == nil {
+		*a = plan.BGPReport{Full: b.Full, Sessions: make(map[string]*plan.Session, len(b.Sessions))}
 	}
 	a.Applied = applied
 	for name, s := range b.Sessions {
-		if s == nil && a.Whole {
+		if s == nil && a.Full {
 			delete(a.Sessions, name)
 		} else {
 			a.Sessions[name] = s
@@ -91,7 +91,7 @@ func addReport(a *plan.BGPReport, b plan.BGPReport) {
 
 // applyReport applies a report to sessions.
 func applyReport(sessions map[string]plan.Session, r plan.BGPReport) {
-	if r.Whole {
+	if r.Full {
 		clear(sessions)
 	}
 	for name, s := range r.Sessions {
@@ -103,9 +103,9 @@ func applyReport(sessions map[string]plan.Session, r plan.BGPReport) {
 	}
 }
 
-// wholeReport returns the report of all sessions.
-func wholeReport(sessions map[string]plan.Session) plan.BGPReport {
-	out := plan.BGPReport{Whole: true, Sessions: make(map[string]*plan.Session, len(sessions))}
+// fullReport returns the report of all sessions.
+func fullReport(sessions map[string]plan.Session) plan.BGPReport {
+	out := plan.BGPReport{Full: true, Sessions: make(map[string]*plan.Session, len(sessions))}
 	for name, s := range sessions {
 		out.Sessions[name] = &s
 	}

@@ -51,9 +51,9 @@ func TestMerged(t *testing.T) {
 			t.Fatalf("seed %d: it got the change %d and the report of %d, want 24", seed, got.Serial, applied)
 		}
 		var again plan.BGP
-		again.Apply(wholeChange(want))
+		again.Apply(fullChange(want))
 		if !reflect.DeepEqual(again, want) {
-			t.Fatalf("seed %d: the whole set is\n%v, want\n%v", seed, again, want)
+			t.Fatalf("seed %d: the full set is\n%v, want\n%v", seed, again, want)
 		}
 	}
 }
@@ -61,7 +61,7 @@ func TestMerged(t *testing.T) {
 // TestUrgentFirst: Down is sent before all other pending messages.
 func TestUrgentFirst(t *testing.T) {
 	l := newLink(NewConn(&net.UnixConn{}))
-	l.sendChange(plan.BGPChange{Whole: true})
+	l.sendChange(plan.BGPChange{Full: true})
 	l.sendUrgent(Message{Down: &Down{Peer: "a"}})
 	if m, ok := l.next(); !ok || m.Down == nil {
 		t.Errorf("first comes %+v", m)
@@ -74,15 +74,15 @@ func TestUrgentFirst(t *testing.T) {
 	}
 }
 
-func randomChange(r *rand.Rand, whole bool) plan.BGPChange {
+func randomChange(r *rand.Rand, full bool) plan.BGPChange {
 	c := plan.BGPChange{
-		Whole: whole || r.IntN(8) == 0, RouterID: netip.AddrFrom4([4]byte{192, 0, 2, byte(r.IntN(3) + 1)}), NodeGoes: r.IntN(2) == 0,
+		Full: full || r.IntN(8) == 0, RouterID: netip.AddrFrom4([4]byte{192, 0, 2, byte(r.IntN(3) + 1)}), NodeDecommissioning: r.IntN(2) == 0,
 		Peers: map[string]*plan.Peer{}, Routes: map[netip.Prefix]plan.Route{},
 	}
 	for _, name := range []string{"a", "b", "c"} {
 		switch r.IntN(4) {
 		case 0:
-			if !c.Whole {
+			if !c.Full {
 				c.Peers[name] = nil
 			}
 		case 1:
@@ -93,7 +93,7 @@ func randomChange(r *rand.Rand, whole bool) plan.BGPChange {
 		p := netip.PrefixFrom(netip.AddrFrom4([4]byte{203, 0, 113, byte(i)}), 32)
 		switch r.IntN(4) {
 		case 0:
-			if !c.Whole {
+			if !c.Full {
 				c.Routes[p] = nil
 			}
 		case 1:
@@ -103,12 +103,12 @@ func randomChange(r *rand.Rand, whole bool) plan.BGPChange {
 	return c
 }
 
-func randomReport(r *rand.Rand, whole bool) plan.BGPReport {
-	rep := plan.BGPReport{Whole: whole || r.IntN(8) == 0, Sessions: map[string]*plan.Session{}}
+func randomReport(r *rand.Rand, full bool) plan.BGPReport {
+	rep := plan.BGPReport{Full: full || r.IntN(8) == 0, Sessions: map[string]*plan.Session{}}
 	for _, name := range []string{"a", "b", "c"} {
 		switch r.IntN(3) {
 		case 0:
-			if !rep.Whole {
+			if !rep.Full {
 				rep.Sessions[name] = nil
 			}
 		case 1:

@@ -23,7 +23,7 @@ import (
 // A reader accepts the messages of older writers: missing fields have their zero values.
 const (
 	// version is the version that this code writes. Since 2 a change may have a Serial, which a report returns, and
-	// NodeGoes, a peer a RouterID, and a session a BFDMessage; since 3 a peer may have MaxReceivedPrefixes.
+	// NodeDecommissioning, a peer a RouterID, and a session a BFDMessage; since 3 a peer may have MaxReceivedPrefixes.
 	version = 3
 	oldest  = 1 // the oldest reader that can process it
 )
@@ -162,8 +162,8 @@ func checkChange(c plan.BGPChange) error {
 		if name == "" {
 			return errors.New("a peer has no name")
 		}
-		if p == nil && c.Whole {
-			return fmt.Errorf("peer %s is taken away in a whole set", name)
+		if p == nil && c.Full {
+			return fmt.Errorf("peer %s is removed in a full set", name)
 		}
 		if p != nil && (!p.Address.IsValid() || p.Address.IsUnspecified()) {
 			return fmt.Errorf("peer %s has the address %v", name, p.Address)

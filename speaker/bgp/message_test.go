@@ -14,7 +14,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-var update = flag.Bool("update", false, "write testdata anew")
+var update = flag.Bool("update", false, "rewrite testdata")
 
 func addr(s string) netip.Addr     { return netip.MustParseAddr(s) }
 func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
@@ -25,7 +25,7 @@ func everything() []Message {
 	return []Message{
 		hello(Speaker),
 		{Change: &plan.BGPChange{
-			Whole: true, RouterID: addr("192.0.2.1"), NodeGoes: true, Serial: 7,
+			Full: true, RouterID: addr("192.0.2.1"), NodeDecommissioning: true, Serial: 7,
 			Peers: map[string]*plan.Peer{"tor-a": {
 				Address: addr("192.0.2.254"), Port: 179, MyASN: 65001, LocalASN: 65003, PeerASN: 4200000000, Dynamic: plan.AnyExternal,
 				Source: addr("192.0.2.1"), RouterID: addr("192.0.2.7"), NextHop4: addr("192.0.2.1"), NextHop6: addr("2001:db8::1"),
@@ -46,7 +46,7 @@ func everything() []Message {
 			RouterID: addr("192.0.2.1"), Peers: map[string]*plan.Peer{"tor-b": nil},
 			Routes: map[netip.Prefix]plan.Route{prefix("203.0.113.5/32"): nil},
 		}},
-		{Report: &plan.BGPReport{Whole: true, Applied: 7, Sessions: map[string]*plan.Session{"tor-a": {
+		{Report: &plan.BGPReport{Full: true, Applied: 7, Sessions: map[string]*plan.Session{"tor-a": {
 			State: plan.SessionEstablished, Since: since, Reason: plan.HoldTimeExpired, Message: "words", Prefixes: 2, PeerASN: 4200000000,
 			PeerID: addr("192.0.2.254"), BFD: plan.BFDUp, BFDSince: since, BFDReason: plan.BFDNotUp, BFDMessage: "words", Changes: 3,
 		}}}},
@@ -83,7 +83,7 @@ func TestVersion3(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(lines, want) {
-		t.Errorf("what is said is not that of %s:\n%s", file, lines)
+		t.Errorf("the messages differ from %s:\n%s", file, lines)
 	}
 	understood(t, string(want), everything())
 }
@@ -93,19 +93,19 @@ func TestOlderVersions(t *testing.T) {
 	want := everything()
 	want[0].Hello.Version = 2
 	want[1].Change.Peers["tor-a"].MaxReceivedPrefixes = 0
-	said, err := os.ReadFile("testdata/version2.jsonl")
+	lines, err := os.ReadFile("testdata/version2.jsonl")
 	if err != nil {
 		t.Fatal(err)
 	}
-	understood(t, string(said), want)
-	if said, err = os.ReadFile("testdata/version1.jsonl"); err != nil {
+	understood(t, string(lines), want)
+	if lines, err = os.ReadFile("testdata/version1.jsonl"); err != nil {
 		t.Fatal(err)
 	}
 	want[0].Hello.Version = 1
-	want[1].Change.Serial, want[1].Change.NodeGoes, want[3].Report.Applied = 0, false, 0
+	want[1].Change.Serial, want[1].Change.NodeDecommissioning, want[3].Report.Applied = 0, false, 0
 	want[1].Change.Peers["tor-a"].RouterID = netip.Addr{}
 	want[3].Report.Sessions["tor-a"].BFDReason, want[3].Report.Sessions["tor-a"].BFDMessage = "", ""
-	understood(t, string(said), want)
+	understood(t, string(lines), want)
 }
 
 func understood(t *testing.T, lines string, want []Message) {
@@ -126,7 +126,7 @@ func TestNothingIsMissing(t *testing.T) {
 	for _, v := range []any{*change.Peers["tor-a"], change.Peers["tor-a"].BFD, change.Routes[prefix("203.0.113.5/32")]["tor-a"], *report.Sessions["tor-a"]} {
 		for i := range reflect.TypeOf(v).NumField() {
 			if reflect.ValueOf(v).Field(i).IsZero() {
-				t.Errorf("%T.%s is not set in what the test says", v, reflect.TypeOf(v).Field(i).Name)
+				t.Errorf("%T.%s is not set in the test's messages", v, reflect.TypeOf(v).Field(i).Name)
 			}
 		}
 	}
@@ -139,22 +139,22 @@ func TestDecodeRefuses(t *testing.T) {
 		"no part":                       `{}`,
 		"two parts":                     `{"leave":{},"refused":"x"}`,
 		"an unknown part":               `{"leave":{},"shout":1}`,
-		"an unknown field":              `{"change":{"Whole":true,"RouterID":"192.0.2.1","Peers":{"a":{"Address":"192.0.2.2","Colour":"red"}}}}`,
+		"an unknown field":              `{"change":{"Full":true,"RouterID":"192.0.2.1","Peers":{"a":{"Address":"192.0.2.2","Colour":"red"}}}}`,
 		"more on the line":              `{"leave":{}} {"leave":{}}`,
 		"a router id of IPv6":           `{"change":{"RouterID":"2001:db8::1"}}`,
 		"peers without router id":       `{"change":{"Peers":{"a":null}}}`,
 		"a peer without name":           `{"change":{"RouterID":"192.0.2.1","Peers":{"":{"Address":"192.0.2.2"}}}}`,
 		"a peer without address":        `{"change":{"RouterID":"192.0.2.1","Peers":{"a":{}}}}`,
 		"a peer anywhere":               `{"change":{"RouterID":"192.0.2.1","Peers":{"a":{"Address":"0.0.0.0"}}}}`,
-		"a whole set that takes away":   `{"change":{"Whole":true,"RouterID":"192.0.2.1","Peers":{"a":null}}}`,
+		"a full set with a removal":     `{"change":{"Full":true,"RouterID":"192.0.2.1","Peers":{"a":null}}}`,
 		"host bits":                     `{"change":{"RouterID":"192.0.2.1","Routes":{"203.0.113.5/24":{"a":{}}}}}`,
 		"a prefix that is none":         `{"change":{"RouterID":"192.0.2.1","Routes":{"":{"a":{}}}}}`,
-		"a route for nobody":            `{"change":{"RouterID":"192.0.2.1","Routes":{"203.0.113.5/32":{"":{}}}}}`,
+		"a route for no peer":           `{"change":{"RouterID":"192.0.2.1","Routes":{"203.0.113.5/32":{"":{}}}}}`,
 		"a community that is none":      `{"change":{"RouterID":"192.0.2.1","Routes":{"203.0.113.5/32":{"a":{"Communities":"1"}}}}}`,
 		"a session down that is no one": `{"down":{"why":"x"}}`,
 	} {
 		if m, err := decode([]byte(line), false); err == nil {
-			t.Errorf("%s: %s is taken as %+v", name, line, m)
+			t.Errorf("%s: %s is decoded as %+v", name, line, m)
 		}
 	}
 }
@@ -227,17 +227,17 @@ func TestVersions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ours, theirs := net.Pipe()
 			defer theirs.Close()
-			told := make(chan string, 1)
+			refusal := make(chan string, 1)
 			go func() {
 				c := NewConn(theirs)
 				theirs.Write([]byte(test.hello + "\n"))
 				m, err := c.Receive()
 				if err == nil && m.Hello != nil {
 					theirs.Write([]byte(more + "\n"))
-					told <- ""
+					refusal <- ""
 					return
 				}
-				told <- text(err)
+				refusal <- text(err)
 				theirs.Close()
 			}()
 			c := NewConn(ours)
@@ -251,8 +251,8 @@ func TestVersions(t *testing.T) {
 				}
 			}
 			c.Close()
-			if why := <-told; test.refused != strings.Contains(why, "upgrade") {
-				t.Errorf("it is told %q", why)
+			if why := <-refusal; test.refused != strings.Contains(why, "upgrade") {
+				t.Errorf("it receives %q", why)
 			}
 		})
 	}

@@ -24,11 +24,11 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		return prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "ironlb", Subsystem: "bgp", Name: name, Help: help})
 	}
 	m := &Metrics{
-		starts:    counter("gobgp_starts_total", "How often a process with GoBGP was started; more often than there were peers if one crashed."),
-		processes: gauge("gobgp_processes", "Processes with GoBGP that run, one for each peer."),
+		starts:    counter("gobgp_starts_total", "Starts of GoBGP processes; more than peers if one crashed."),
+		processes: gauge("gobgp_processes", "Running GoBGP processes, one for each peer."),
 		connected: gauge("speaker_connected", "1 while the speaker is connected."),
-		peers:     gauge("wanted_peers", "BGP peers that this node is to have."),
-		routes:    gauge("wanted_routes", "Prefixes that this node is to announce."),
+		peers:     gauge("wanted_peers", "Configured BGP peers of this node."),
+		routes:    gauge("wanted_routes", "Prefixes to announce by this node."),
 		states: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "ironlb", Subsystem: "bgp", Name: "process_sessions",
 			Help: "BGP sessions by state (RFC 4271, 8.2.2)."}, []string{"state"}),
 		downs: counter("bfd_downs_total", "How often BFD took a BGP session down."),

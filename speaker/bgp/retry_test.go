@@ -30,7 +30,7 @@ func TestAcceptAgain(t *testing.T) {
 			t.Errorf("after %d tries and %v: %v, %v", tries, time.Since(began), conn, err)
 		}
 		if n := strings.Count(log.String(), "level=WARN"); n != 1 {
-			t.Errorf("it is said %d times:\n%s", n, log.String())
+			t.Errorf("it is logged %d times:\n%s", n, log.String())
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
@@ -43,9 +43,9 @@ func TestAcceptAgain(t *testing.T) {
 	})
 }
 
-// TestSaysNothing: an ironlb-bgpd that accepts the connection and ends it without a report is contacted less and less
+// TestSendsNothing: an ironlb-bgpd that accepts the connection and ends it without a report is contacted less and less
 // often, and logged once.
-func TestSaysNothing(t *testing.T) {
+func TestSendsNothing(t *testing.T) {
 	path := socketPath(t)
 	l, err := listen(path)
 	if err != nil {
@@ -66,7 +66,7 @@ func TestSaysNothing(t *testing.T) {
 		}
 	}()
 	var log strings.Builder
-	c := NewClient(ClientOptions{Socket: path, Log: slog.New(slog.NewTextHandler(&log, nil)), Kick: func() {}})
+	c := NewClient(ClientOptions{Socket: path, Log: slog.New(slog.NewTextHandler(&log, nil)), Wake: func() {}})
 	c.Set(two())
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
@@ -77,7 +77,7 @@ func TestSaysNothing(t *testing.T) {
 		last = <-met
 	}
 	if took := last.Sub(first); took < 31*firstRetry {
-		t.Errorf("it was asked five times more within %v", took)
+		t.Errorf("it was called five times more within %v", took)
 	}
 	cancel()
 	go l.Close()
@@ -87,6 +87,6 @@ func TestSaysNothing(t *testing.T) {
 		t.Error(err)
 	}
 	if n := strings.Count(log.String(), "level="); n != 1 {
-		t.Errorf("it is said %d times:\n%s", n, log.String())
+		t.Errorf("it is logged %d times:\n%s", n, log.String())
 	}
 }

@@ -17,8 +17,8 @@ import (
 
 // Pauses before failed changes are applied again.
 const (
-	firstAgain = time.Second
-	lastAgain  = 30 * time.Second
+	firstApplyRetry = time.Second
+	lastApplyRetry  = 30 * time.Second
 )
 
 // Driver implements BGP.
@@ -45,7 +45,7 @@ func ServeFile(ctx context.Context, file uintptr, log *slog.Logger, start func(r
 	conn, err := net.FileConn(f)
 	f.Close()
 	if err != nil {
-		return errors.New("this command is for ironlb-bgpd itself to start")
+		return errors.New("this command is only started by ironlb-bgpd")
 	}
 	return Serve(ctx, conn, log, start)
 }
@@ -81,11 +81,11 @@ func Serve(ctx context.Context, conn net.Conn, log *slog.Logger, start func(repo
 				stop()
 				<-stopped
 				if err := w.driver.Leave(ctx, m.Leave.All); err != nil {
-					log.Warn("not all peers could be told that this node leaves", "error", err)
+					log.Warn("not all peers were notified of the termination", "error", err)
 				}
 				return errLeft
 			default:
-				return errors.New("the parent sent something that a child does not know")
+				return errors.New("the parent sent an unknown message")
 			}
 			return nil
 		})
@@ -128,7 +128,7 @@ func (w *worker) next(all bool) (c plan.BGPChange, ok bool) {
 	defer w.mu.Unlock()
 	switch {
 	case all:
-		c, ok = wholeChange(w.wanted), true
+		c, ok = fullChange(w.wanted), true
 	case w.todo != nil:
 		c, ok = *w.todo, true
 	}
@@ -155,17 +155,17 @@ func within(what string, do func()) error {
 
 // run applies changes until ctx ends or the driver hangs. It retries failures.
 func (w *worker) run(ctx context.Context) error {
-	again := time.NewTimer(0)
-	again.Stop()
-	defer again.Stop()
-	wait, failed := firstAgain, false
+	retry := time.NewTimer(0)
+	retry.Stop()
+	defer retry.Stop()
+	wait, failed := firstApplyRetry, false
 	for {
 		all := false
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-w.wake:
-		case <-again.C:
+		case <-retry.C:
 			all = failed
 		}
 		c, ok := w.next(all)
@@ -174,17 +174,17 @@ func (w *worker) run(ctx context.Context) error {
 		}
 		var err error
 		if hangs := within("apply a change", func() { err = w.driver.Apply(c) }); hangs != nil {
-			w.log.Error("end this process", "reason", hangs)
+			w.log.Error("ending this process", "reason", hangs)
 			return hangs
 		}
 		switch {
 		case err != nil:
-			w.log.Warn("not all of what is wanted of BGP could be applied", "error", err, "again in", wait)
-			again.Reset(wait)
-			wait, failed = min(2*wait, lastAgain), true
-		case c.Whole: // earlier failures are applied now
-			again.Stop()
-			wait, failed = firstAgain, false
+			w.log.Warn("applying the BGP configuration failed", "error", err, "retryIn", wait)
+			retry.Reset(wait)
+			wait, failed = min(2*wait, lastApplyRetry), true
+		case c.Full: // earlier failures are applied now
+			retry.Stop()
+			wait, failed = firstApplyRetry, false
 		}
 		if !failed && c.Serial != 0 {
 			w.report(plan.BGPReport{Applied: c.Serial})

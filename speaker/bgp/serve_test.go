@@ -88,7 +88,7 @@ func parent(t *testing.T, d *slowDriver) (*Conn, chan error) {
 	}()
 	c := NewConn(ours)
 	if h, err := c.Answer(Process); err != nil || h.Role != Child {
-		t.Fatalf("it says hello as %+v (%v)", h, err)
+		t.Fatalf("it sends Hello as %+v (%v)", h, err)
 	}
 	return c, ended
 }
@@ -101,7 +101,7 @@ func send(t *testing.T, c *Conn, m Message) {
 	synctest.Wait()
 }
 
-var whole = plan.BGPChange{Whole: true, RouterID: addr("192.0.2.1"), Peers: map[string]*plan.Peer{"a": {Address: addr("192.0.2.254")}}}
+var full = plan.BGPChange{Full: true, RouterID: addr("192.0.2.1"), Peers: map[string]*plan.Peer{"a": {Address: addr("192.0.2.254")}}}
 
 // TestAppliedAgain: after a failure the full set is applied again, with increasing pauses. A new change does not wait
 // for that.
@@ -110,22 +110,22 @@ func TestAppliedAgain(t *testing.T) {
 		d := &slowDriver{fails: 3}
 		c, ended := parent(t, d)
 		began := time.Now()
-		send(t, c, Message{Change: &whole})
-		if len(d.applied()) != 1 || !d.applied()[0].Whole {
+		send(t, c, Message{Change: &full})
+		if len(d.applied()) != 1 || !d.applied()[0].Full {
 			t.Fatalf("applied is %+v", d.applied())
 		}
 		time.Sleep(1500 * time.Millisecond)
 		synctest.Wait()
-		if len(d.applied()) != 2 || !d.applied()[1].Whole || len(d.applied()[1].Peers) != 1 {
+		if len(d.applied()) != 2 || !d.applied()[1].Full || len(d.applied()[1].Peers) != 1 {
 			t.Errorf("after %v applied is %+v", time.Since(began), d.applied())
 		}
-		send(t, c, Message{Change: &plan.BGPChange{RouterID: whole.RouterID, Peers: map[string]*plan.Peer{"b": {Address: addr("192.0.2.253")}}}})
-		if len(d.applied()) != 3 || d.applied()[2].Whole || len(d.applied()[2].Peers) != 1 {
+		send(t, c, Message{Change: &plan.BGPChange{RouterID: full.RouterID, Peers: map[string]*plan.Peer{"b": {Address: addr("192.0.2.253")}}}})
+		if len(d.applied()) != 3 || d.applied()[2].Full || len(d.applied()[2].Peers) != 1 {
 			t.Errorf("with something new applied is %+v", d.applied())
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if len(d.applied()) != 4 || !d.applied()[3].Whole || len(d.applied()[3].Peers) != 2 {
+		if len(d.applied()) != 4 || !d.applied()[3].Full || len(d.applied()[3].Peers) != 2 {
 			t.Errorf("at last applied is %+v", d.applied())
 		}
 		c.Close()
@@ -152,11 +152,11 @@ func TestAppliedIsReported(t *testing.T) {
 				reports <- m.Report.Applied
 			}
 		}()
-		set := func(serial uint64, whole bool, want ...uint64) {
+		set := func(serial uint64, full bool, want ...uint64) {
 			t.Helper()
 			name := string(rune('a' + serial))
 			send(t, c, Message{Change: &plan.BGPChange{
-				Whole: whole, RouterID: addr("192.0.2.1"), Serial: serial, Peers: map[string]*plan.Peer{name: {Address: addr("192.0.2.254")}},
+				Full: full, RouterID: addr("192.0.2.1"), Serial: serial, Peers: map[string]*plan.Peer{name: {Address: addr("192.0.2.254")}},
 			}})
 			for _, w := range want {
 				if got := <-reports; got != w {
@@ -169,7 +169,7 @@ func TestAppliedIsReported(t *testing.T) {
 		}
 		set(4, true)
 		set(5, false) // it is applied, but the earlier failure persists
-		if time.Sleep(2 * firstAgain); <-reports != 5 {
+		if time.Sleep(2 * firstApplyRetry); <-reports != 5 {
 			t.Error("that all was applied is not reported")
 		}
 		set(6, false, 6)
@@ -188,9 +188,9 @@ func TestDownMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &slowDriver{slow: make(chan struct{})}
 		c, ended := parent(t, d)
-		send(t, c, Message{Change: &whole})
-		send(t, c, Message{Change: &plan.BGPChange{RouterID: whole.RouterID, Peers: map[string]*plan.Peer{"a": nil}}})
-		send(t, c, Message{Change: &plan.BGPChange{RouterID: whole.RouterID, Peers: map[string]*plan.Peer{"b": {Address: addr("192.0.2.253")}}}})
+		send(t, c, Message{Change: &full})
+		send(t, c, Message{Change: &plan.BGPChange{RouterID: full.RouterID, Peers: map[string]*plan.Peer{"a": nil}}})
+		send(t, c, Message{Change: &plan.BGPChange{RouterID: full.RouterID, Peers: map[string]*plan.Peer{"b": {Address: addr("192.0.2.253")}}}})
 		send(t, c, Message{Down: &Down{Peer: "a", Why: "x"}})
 		if !slices.Equal(d.down(), []string{"a"}) || len(d.applied()) != 0 {
 			t.Errorf("down are %v, applied is %+v", d.down(), d.applied())
@@ -212,7 +212,7 @@ func TestLeaveWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &slowDriver{slow: make(chan struct{})}
 		c, ended := parent(t, d)
-		send(t, c, Message{Change: &whole})
+		send(t, c, Message{Change: &full})
 		send(t, c, Message{Leave: &Leave{}})
 		if d.hasLeft() {
 			t.Error("it left while a change was applied")
@@ -227,10 +227,10 @@ func TestLeaveWaits(t *testing.T) {
 // TestHangs: a driver that hangs ends the process, and the parent starts another one.
 func TestHangs(t *testing.T) {
 	for name, first := range map[string]func(t *testing.T, c *Conn){
-		"apply": func(t *testing.T, c *Conn) { send(t, c, Message{Change: &whole}) },
+		"apply": func(t *testing.T, c *Conn) { send(t, c, Message{Change: &full}) },
 		"down":  func(t *testing.T, c *Conn) { send(t, c, Message{Down: &Down{Peer: "stuck", Why: "x"}}) },
 		"leave": func(t *testing.T, c *Conn) {
-			send(t, c, Message{Change: &whole})
+			send(t, c, Message{Change: &full})
 			send(t, c, Message{Leave: &Leave{}})
 		},
 	} {
@@ -255,11 +255,11 @@ func TestReports(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &slowDriver{}
 		c, ended := parent(t, d)
-		send(t, c, Message{Change: &whole})
+		send(t, c, Message{Change: &full})
 		d.report(plan.BGPReport{Sessions: map[string]*plan.Session{"a": {State: plan.SessionActive}}})
 		m, err := c.Receive()
 		if err != nil || m.Report == nil || m.Report.Sessions["a"].State != plan.SessionActive {
-			t.Errorf("the parent hears %+v (%v)", m, err)
+			t.Errorf("the parent receives %+v (%v)", m, err)
 		}
 		c.Close()
 		<-ended

@@ -80,7 +80,7 @@ const acceptPause = 200 * time.Millisecond
 // accept returns the next connection, or nil when ctx has ended. A temporary failure, such as too many open files, must
 // not end BFD, which runs alongside: it is retried.
 func (s *Server) accept(ctx context.Context, next func() (*net.UnixConn, error)) (*net.UnixConn, error) {
-	said := ""
+	logged := ""
 	for {
 		conn, err := next()
 		switch {
@@ -93,9 +93,9 @@ func (s *Server) accept(ctx context.Context, next func() (*net.UnixConn, error))
 			return conn, nil
 		case errors.Is(err, net.ErrClosed):
 			return nil, fmt.Errorf("accept on %s: %w", s.o.Socket, err)
-		case said != err.Error():
-			said = err.Error()
-			s.o.Log.Warn("cannot accept a connection; it is tried again", "socket", s.o.Socket, "reason", err)
+		case logged != err.Error():
+			logged = err.Error()
+			s.o.Log.Warn("accept failed, retrying", "socket", s.o.Socket, "reason", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -107,7 +107,7 @@ func (s *Server) accept(ctx context.Context, next func() (*net.UnixConn, error))
 func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
 	defer conn.Close()
 	if err := sameUser(conn); err != nil {
-		s.o.Log.Warn("refuse a connection", "socket", s.o.Socket, "reason", err)
+		s.o.Log.Warn("connection refused", "socket", s.o.Socket, "reason", err)
 		return
 	}
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
@@ -117,13 +117,13 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
 	switch {
 	case ctx.Err() != nil:
 	case err != nil:
-		s.o.Log.Warn("refuse a connection", "socket", s.o.Socket, "reason", err)
+		s.o.Log.Warn("connection refused", "socket", s.o.Socket, "reason", err)
 	case hello.Role == Probe:
 		s.answer(ctx, c)
 	case hello.Role == Speaker:
 		s.serveSpeaker(ctx, c)
 	default:
-		s.o.Log.Warn("refuse a connection", "socket", s.o.Socket, "reason", fmt.Sprintf("nothing is said to a %q", hello.Role))
+		s.o.Log.Warn("connection refused", "socket", s.o.Socket, "reason", fmt.Sprintf("unsupported role %q", hello.Role))
 	}
 }
 
@@ -152,18 +152,18 @@ func (s *Server) serveSpeaker(ctx context.Context, c *Conn) {
 		s.mu.Lock()
 	}
 	s.speaker, s.replace, s.gone = l, cancel, gone
-	l.sendReport(wholeReport(s.sessions))
+	l.sendReport(fullReport(s.sessions))
 	s.mu.Unlock()
 	s.o.Connected(true)
-	s.o.Log.Info("a speaker has connected")
+	s.o.Log.Info("speaker connected")
 
 	first := true
 	err := l.run(ctx, func(m Message) error {
 		switch {
 		case m.Change == nil:
-			return errors.New("a speaker sent something that is no change")
-		case first && !m.Change.Whole:
-			return errors.New("the first change of a speaker is not whole")
+			return errors.New("a speaker sent a message other than a change")
+		case first && !m.Change.Full:
+			return errors.New("the first change of a speaker is not complete")
 		}
 		first = false
 		s.o.Change(*m.Change)
@@ -174,6 +174,6 @@ func (s *Server) serveSpeaker(ctx context.Context, c *Conn) {
 	s.mu.Unlock()
 	s.o.Connected(false)
 	if err != nil && !errors.Is(err, context.Canceled) {
-		s.o.Log.Info("the speaker is gone; what it wanted stays", "reason", text(err))
+		s.o.Log.Info("speaker disconnected, its configuration is kept", "reason", text(err))
 	}
 }

@@ -27,7 +27,7 @@ func listen(path string) (*socket, error) {
 	if err := CheckSocket(path); err != nil {
 		return nil, err
 	}
-	if err := ownFolder(filepath.Dir(path)); err != nil {
+	if err := ownDirectory(filepath.Dir(path)); err != nil {
 		return nil, err
 	}
 	lock, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
@@ -48,7 +48,7 @@ func listen(path string) (*socket, error) {
 		return fail(fmt.Errorf("listen for the speaker: %w", err))
 	}
 	if err := os.Chmod(path, 0o600); err != nil {
-		return fail(errors.Join(fmt.Errorf("keep others off the socket: %w", err), l.Close()))
+		return fail(errors.Join(fmt.Errorf("restrict access to the socket: %w", err), l.Close()))
 	}
 	return &socket{l, lock}, nil
 }
@@ -65,7 +65,7 @@ func CheckSocket(path string) error {
 		return fmt.Errorf("--socket is %q: it must be an absolute path of at most %d bytes, such as %s", path, longestSocket, DefaultSocket)
 	}
 	if info, err := os.Lstat(path); err == nil && info.Mode().Type() != os.ModeSocket {
-		return fmt.Errorf("--socket is %s, which is there already and no socket: give another one, or remove that", path)
+		return fmt.Errorf("--socket is %s, which exists and is no socket: give another one, or remove it", path)
 	}
 	dir := filepath.Dir(path)
 	info, err := os.Stat(dir)
@@ -74,37 +74,37 @@ func CheckSocket(path string) error {
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return fmt.Errorf("look at the folder of --socket: %w", err)
+		return fmt.Errorf("check the directory of --socket: %w", err)
 	}
 	for _, e := range entries {
 		if name := filepath.Join(dir, e.Name()); name != path && name != path+".lock" {
-			return fmt.Errorf("--socket is %s, in a folder that has other files, such as %s: give it a folder of its own, which is closed to other users; it is made if it is not there",
+			return fmt.Errorf("--socket is %s, in a directory with other files, such as %s: use a dedicated directory, which is closed to other users; it is created if missing",
 				path, e.Name())
 		}
 	}
 	return nil
 }
 
-// ownFolder creates a directory that is closed to other users.
-func ownFolder(dir string) error {
+// ownDirectory creates a directory that is closed to other users.
+func ownDirectory(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("make the folder of the socket: %w", err)
+		return fmt.Errorf("create the directory of the socket: %w", err)
 	}
 	var stat unix.Stat_t
 	if err := unix.Lstat(dir, &stat); err != nil {
-		return fmt.Errorf("look at the folder of the socket, %s: %w", dir, err)
+		return fmt.Errorf("check the directory of the socket, %s: %w", dir, err)
 	}
 	if stat.Mode&unix.S_IFMT != unix.S_IFDIR || int(stat.Uid) != os.Geteuid() {
-		return fmt.Errorf("the folder of the socket, %s, is a link or another user's: remove it, or give another --socket", dir)
+		return fmt.Errorf("the directory of the socket, %s, is a link or another user's: remove it, or give another --socket", dir)
 	}
 	if stat.Mode&0o077 == 0 {
 		return nil
 	}
 	if stat.Mode&unix.S_ISVTX != 0 {
-		return fmt.Errorf("the folder of the socket, %s, is shared with others: give a --socket in one of its own", dir)
+		return fmt.Errorf("the directory of the socket, %s, is shared with others: give a --socket in a dedicated directory", dir)
 	}
 	if err := os.Chmod(dir, 0o700); err != nil {
-		return fmt.Errorf("keep others off the socket: %w", err)
+		return fmt.Errorf("restrict access to the socket: %w", err)
 	}
 	return nil
 }
@@ -121,7 +121,7 @@ func sameUser(conn *net.UnixConn) error {
 		return err
 	}
 	if credErr != nil {
-		return fmt.Errorf("ask whose process is on the other side: %w", credErr)
+		return fmt.Errorf("read the peer's credentials: %w", credErr)
 	}
 	if int(cred.Uid) != os.Geteuid() {
 		return fmt.Errorf("process %d is of user %d, and only user %d may connect", cred.Pid, cred.Uid, os.Geteuid())

@@ -41,7 +41,7 @@ func TestSocketIsOurs(t *testing.T) {
 	next.close()
 }
 
-func TestSocketFolder(t *testing.T) {
+func TestSocketDirectory(t *testing.T) {
 	dir := t.TempDir()
 	shared := filepath.Join(dir, "shared")
 	link := filepath.Join(dir, "link")
@@ -60,7 +60,7 @@ func TestSocketFolder(t *testing.T) {
 	for _, d := range []string{shared, link} {
 		if l, err := listen(filepath.Join(d, "s")); err == nil {
 			l.close()
-			t.Errorf("a socket in %s is taken", d)
+			t.Errorf("a socket in %s is accepted", d)
 		}
 	}
 	l, err := listen(filepath.Join(open, "s"))
@@ -69,7 +69,7 @@ func TestSocketFolder(t *testing.T) {
 	}
 	l.close()
 	if info, err := os.Stat(open); err != nil || info.Mode().Perm() != 0o700 {
-		t.Errorf("the folder has mode %v (%v)", info.Mode(), err)
+		t.Errorf("the directory has mode %v (%v)", info.Mode(), err)
 	}
 }
 
@@ -81,7 +81,7 @@ func TestSocketRefused(t *testing.T) {
 	if err := errors.Join(os.Mkdir(open, 0o755), os.Chmod(open, 0o755), os.WriteFile(file, []byte("kept"), 0o644)); err != nil {
 		t.Fatal(err)
 	}
-	for _, test := range []struct{ socket, says string }{
+	for _, test := range []struct{ socket, words string }{
 		{"", "absolute path"},
 		{"bgpd.sock", "absolute path"},
 		{"/", "absolute path"},
@@ -94,12 +94,12 @@ func TestSocketRefused(t *testing.T) {
 		if err == nil {
 			l.close()
 		}
-		if err == nil || !strings.Contains(err.Error(), "--socket is ") || !strings.Contains(err.Error(), test.says) {
-			t.Errorf("--socket %q: %v, want an error with %q", test.socket, err, test.says)
+		if err == nil || !strings.Contains(err.Error(), "--socket is ") || !strings.Contains(err.Error(), test.words) {
+			t.Errorf("--socket %q: %v, want an error with %q", test.socket, err, test.words)
 		}
 	}
 	if info, err := os.Stat(open); err != nil || info.Mode().Perm() != 0o755 {
-		t.Errorf("the folder has mode %v (%v)", info.Mode(), err)
+		t.Errorf("the directory has mode %v (%v)", info.Mode(), err)
 	}
 	if text, err := os.ReadFile(file); err != nil || string(text) != "kept" {
 		t.Errorf("the file has %q (%v)", text, err)
@@ -154,19 +154,19 @@ func TestNoHello(t *testing.T) {
 		}
 		conn.Close()
 	}
-	if h, err := AskHealth(t.Context(), n.socket); err != nil || h.Problem != "" {
+	if h, err := QueryHealth(t.Context(), n.socket); err != nil || h.Problem != "" {
 		t.Errorf("its health is %+v (%v)", h, err)
 	}
 	s.established("a", 1)
 }
 
-func TestAskHealthOfNobody(t *testing.T) {
-	if _, err := AskHealth(context.Background(), socketPath(t)); err == nil || !strings.Contains(err.Error(), "no such file") {
-		t.Errorf("nobody's health is %v", err)
+func TestQueryHealthWithoutServer(t *testing.T) {
+	if _, err := QueryHealth(context.Background(), socketPath(t)); err == nil || !strings.Contains(err.Error(), "no such file") {
+		t.Errorf("the health without a server is %v", err)
 	}
 }
 
-// TestOtherUser: another user's process is rejected, even if file permissions admit it.
+// TestOtherUser: another user's process is rejected, even if file permissions allow it.
 func TestOtherUser(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: this starts a process as another user, which needs root")
@@ -185,17 +185,17 @@ func TestOtherUser(t *testing.T) {
 	if err := errors.Join(os.Chmod(dir, 0o755), os.Chmod(filepath.Dir(socket), 0o755), os.Chmod(socket, 0o666)); err != nil {
 		t.Fatal(err)
 	}
-	ask := func(uid uint32) (string, error) {
+	query := func(uid uint32) (string, error) {
 		cmd := exec.Command("/proc/self/exe")
-		cmd.Env, cmd.Dir = append(os.Environ(), askSocket+"="+socket), "/"
+		cmd.Env, cmd.Dir = append(os.Environ(), socketEnv+"="+socket), "/"
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
 		out, err := cmd.CombinedOutput()
 		return string(out), err
 	}
-	if out, err := ask(0); err != nil {
+	if out, err := query(0); err != nil {
 		t.Errorf("the same user is sent away: %v\n%s", err, out)
 	}
-	if out, err := ask(65534); err == nil || !strings.Contains(out, "only user 65534 may connect") {
+	if out, err := query(65534); err == nil || !strings.Contains(out, "only user 65534 may connect") {
 		t.Errorf("as another user: %v\n%s", err, out)
 	}
 	// The server also rejects a client that does not check the server's user.

@@ -97,7 +97,7 @@ func (b *bgpObjects) resolve(v *plan.View, touched *plan.Touched, secrets secret
 			have, was := v.BGPPeers[name]
 			if o.secret != "" && secrets.unread {
 				b.changedPeers = true
-				if was || !v.Stale {
+				if was || !v.FromSnapshot {
 					continue // unchanged, or absent until the Secrets are read, which is soon
 				}
 			}
@@ -153,7 +153,7 @@ func (b *bgpObjects) peerOf(o peerObject, secrets secretsState) plan.BGPPeer {
 		}
 	case secrets.unread:
 		out.Wrong = plan.PasswordUnknown
-		out.Message = fmt.Sprintf("spec.passwordSecret: the API server has not answered yet, and nobody else has the Secret %s/%s: the session begins when it does",
+		out.Message = fmt.Sprintf("spec.passwordSecret: the API server has not answered yet, and the speaker has no other source of the Secret %s/%s: the session begins when it does",
 			secrets.namespace, o.secret)
 	case secrets.refused != "":
 		out.Wrong = plan.PasswordMissing

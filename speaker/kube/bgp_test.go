@@ -54,9 +54,9 @@ func newBGPFeed(t *testing.T) *bgpFeed {
 	t.Helper()
 	source := fcache.NewFakeControllerSource
 	f := &bgpFeed{peers: source(), bgpAds: source(), profiles: source(), communities: source(), secrets: &counted{FakeControllerSource: source()}}
-	f.pools, f.kicks = source(), make(chan struct{}, 1000)
+	f.pools, f.triggers = source(), make(chan struct{}, 1000)
 	var err error
-	f.source, err = newSource(bgpWatches(f.peers, f.bgpAds, f.profiles, f.communities, f.pools, f.secrets), func() { f.kicks <- struct{}{} }, slog.New(slog.DiscardHandler))
+	f.source, err = newSource(bgpWatches(f.peers, f.bgpAds, f.profiles, f.communities, f.pools, f.secrets), func() { f.triggers <- struct{}{} }, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +88,7 @@ func (f *bgpFeed) until(t *testing.T, what string, done func(*plan.View) bool) (
 			return slices.Sorted(maps.Keys(touched)), ads
 		}
 		select {
-		case <-f.kicks:
+		case <-f.triggers:
 		case <-deadline:
 			t.Fatalf("%s: not seen in the View: %+v", what, view)
 		}
@@ -264,12 +264,12 @@ func TestBFDHops(t *testing.T) {
 }
 
 func TestBadPasswords(t *testing.T) {
-	for text, says := range map[string]string{
+	for text, message := range map[string]string{
 		"": "has no key password", "with a line feed\n": "line feed", "tab\t": "control character", strings.Repeat("x", 81): "TCP MD5 takes 80",
 		strings.Repeat("x", 80): "", "pass word": "", "passwört": "",
 	} {
-		if got := badPassword(plan.Secret(text)); (got == "") != (says == "") || !strings.Contains(got, says) {
-			t.Errorf("%q: %q, want %q", text, got, says)
+		if got := badPassword(plan.Secret(text)); (got == "") != (message == "") || !strings.Contains(got, message) {
+			t.Errorf("%q: %q, want %q", text, got, message)
 		}
 	}
 }
@@ -409,7 +409,7 @@ func TestRefusalMustLast(t *testing.T) {
 		changes := 0
 		r := &refusal{changed: func() { changes++ }, builtIn: tt.builtIn}
 		for _, err := range tt.errs {
-			r.note(err)
+			r.record(err)
 		}
 		if got := r.why() != ""; got != tt.counts || (changes > 0) != tt.counts {
 			t.Errorf("%s: counts: %v, told %d times, want %v", tt.what, got, changes, tt.counts)

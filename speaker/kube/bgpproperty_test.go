@@ -14,7 +14,7 @@ import (
 
 // The View after any sequence of changes equals the one built at once from the objects, and touched names exactly what
 // differs from before.
-func TestChangesMakeTheViewOfTheWhole(t *testing.T) {
+func TestChangesMakeTheFullView(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 7))
 	pick := func(of ...string) string { return of[random.IntN(len(of))] }
 	value := func(kind string) any {
@@ -73,11 +73,11 @@ func TestChangesMakeTheViewOfTheWhole(t *testing.T) {
 		if secrets.unread { // what waits for Secrets stays unchanged
 			continue
 		}
-		whole, want := newBGPObjects(), plan.NewView()
+		full, want := newBGPObjects(), plan.NewView()
 		for r, v := range have {
-			whole.fold(r, v)
+			full.fold(r, v)
 		}
-		whole.resolve(want, &plan.Touched{BGPPeers: map[string]struct{}{}}, secrets)
+		full.resolve(want, &plan.Touched{BGPPeers: map[string]struct{}{}}, secrets)
 		if !reflect.DeepEqual(view.BGPPeers, want.BGPPeers) || !reflect.DeepEqual(view.BGPAdvertisements, want.BGPAdvertisements) {
 			t.Fatalf("step %d: the View is\n%s\nand of the whole it is\n%s", step, text(view), text(want))
 		}

@@ -48,7 +48,7 @@ type Client struct {
 
 // New returns a Client for the API server of the configuration. Its parts send no request before they Run, so the API
 // server may be unavailable at the start.
-func New(config *rest.Config, o Options, kick func(), log *slog.Logger) (*Client, error) {
+func New(config *rest.Config, o Options, trigger func(), log *slog.Logger) (*Client, error) {
 	o.Namespace = cmp.Or(o.Namespace, v1alpha1.Namespace)
 	core := rest.CopyConfig(config)
 	core.ContentType = runtime.ContentTypeProtobuf
@@ -62,7 +62,7 @@ func New(config *rest.Config, o Options, kick func(), log *slog.Logger) (*Client
 		return nil, fmt.Errorf("make the API client of %s: %w", v1alpha1.GroupVersion, err)
 	}
 	watched := watches(clients, own, o)
-	source, err := newSource(watched, kick, log)
+	source, err := newSource(watched, trigger, log)
 	if err != nil {
 		return nil, err
 	}
@@ -82,9 +82,9 @@ func New(config *rest.Config, o Options, kick func(), log *slog.Logger) (*Client
 	c := &Client{Source: source, Status: newReporter(vips, patcher(own), log), Events: newEvents(o.Node, services, clients.CoreV1())}
 	if source.snapshot != nil {
 		c.Status.stale = func() bool { _, stale := source.Stale(); return stale }
-		source.snapshot.over = c.Status.kick
+		source.snapshot.over = c.Status.trigger
 	}
-	c.Status.told = func(statuses map[string]plan.Status) { c.Events.VIPs(vips, statuses) }
+	c.Status.published = func(statuses map[string]plan.Status) { c.Events.VIPs(vips, statuses) }
 	c.Node = newNodeReporter(o.Node, nodeWriter(own, o.Node, func() types.UID {
 		if obj, exists, err := nodes.GetByKey(o.Node); err == nil && exists {
 			return obj.(*corev1.Node).UID
@@ -92,7 +92,7 @@ func New(config *rest.Config, o Options, kick func(), log *slog.Logger) (*Client
 		return ""
 	}), log)
 	c.Node.peers = source.informers[kindBGPPeer].GetStore()
-	c.Node.told = func(status plan.NodeStatus) {
+	c.Node.published = func(status plan.NodeStatus) {
 		c.Events.Sessions(c.Node.peers, status.Sessions)
 		c.Events.Reach(status)
 	}

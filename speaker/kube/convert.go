@@ -129,7 +129,7 @@ func nodeOf(node *corev1.Node, ignoreExclude bool) plan.Node {
 		Excluded:           !ignoreExclude && excluded(node),
 		NetworkUnavailable: is(node, corev1.NodeNetworkUnavailable),
 		Ready:              is(node, corev1.NodeReady),
-		Leaving:            node.DeletionTimestamp != nil || tainted(node, taintLeaving),
+		BeingDeleted:       node.DeletionTimestamp != nil || tainted(node, taintLeaving),
 		Stopping: node.Spec.Unschedulable || tainted(node, corev1.TaintNodeOutOfService) ||
 			slices.ContainsFunc(node.Status.Conditions, shutsDown),
 	}

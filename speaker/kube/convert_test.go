@@ -388,9 +388,9 @@ func TestNode(t *testing.T) {
 		"ready": {func(n *corev1.Node) { n.Status.Conditions[2].Status = corev1.ConditionTrue },
 			with(func(n *plan.Node) { n.Ready = true })},
 		"being deleted": {func(n *corev1.Node) { n.DeletionTimestamp = ptr.To(metav1.Unix(1, 0)) },
-			with(func(n *plan.Node) { n.Leaving = true })},
+			with(func(n *plan.Node) { n.BeingDeleted = true })},
 		"tainted by the autoscaler": {func(n *corev1.Node) { n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: taintLeaving}) },
-			with(func(n *plan.Node) { n.Leaving = true })},
+			with(func(n *plan.Node) { n.BeingDeleted = true })},
 		"cordoned": {func(n *corev1.Node) { n.Spec.Unschedulable = true },
 			with(func(n *plan.Node) { n.Stopping = true })},
 		"out of service": {func(n *corev1.Node) {

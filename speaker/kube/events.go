@@ -41,7 +41,7 @@ type Events struct {
 	unreachable map[string]struct{}
 	peers       cache.Store
 	latest      map[string]plan.Session // as reported last
-	sessions    map[string]toldSession
+	sessions    map[string]recordedSession
 	began       time.Time // a session that is older was established before this process
 }
 
@@ -88,7 +88,7 @@ func (e *Events) start() {
 	for reason, text := range e.warnings {
 		e.warning(reason, text)
 	}
-	e.tellSessions()
+	e.recordSessions()
 }
 
 // HealthPorts reports the healthCheckNodePorts that cannot be served, the full set each time.

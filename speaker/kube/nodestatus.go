@@ -42,8 +42,8 @@ type NodeReporter struct {
 	wake  chan struct{}
 	// peers are the BGPPeers.
 	peers cache.Store
-	// told is called with each report.
-	told func(plan.NodeStatus)
+	// published is called with each report.
+	published func(plan.NodeStatus)
 
 	mu   sync.Mutex
 	want *plan.NodeStatus
@@ -80,8 +80,8 @@ func (r *NodeReporter) ReportNode(status plan.NodeStatus) {
 	case r.wake <- struct{}{}:
 	default:
 	}
-	if r.told != nil {
-		r.told(status)
+	if r.published != nil {
+		r.published(status)
 	}
 }
 

@@ -19,9 +19,9 @@ type Ours struct {
 	Pools []netip.Prefix
 	// Forwarded is set unless kube-proxy forwards all addresses of the pools (ipMode VIP).
 	Forwarded bool
-	// Whole are the other addresses of the Services labelled for IronLB: ClusterIPs, externalIPs, and for NodePorts
+	// Full are the other addresses of the Services labelled for IronLB: ClusterIPs, externalIPs, and for NodePorts
 	// those of the node; sorted.
-	Whole []netip.Addr
+	Full []netip.Addr
 }
 
 // Endpoints returns the addresses of the node's Pods that are endpoints, sorted, and the Pod CIDRs of all Nodes. ok is
@@ -75,7 +75,7 @@ func (s *Source) Ours(node string) Ours {
 			case a.Kind == plan.LoadBalancer:
 				out.Forwarded = true
 			default:
-				out.Whole = append(out.Whole, a.IP)
+				out.Full = append(out.Full, a.IP)
 			}
 		}
 		if svc.NodePorts && slices.ContainsFunc(svc.Ports, func(p plan.Port) bool { return p.NodePort != 0 }) {
@@ -87,11 +87,11 @@ func (s *Source) Ours(node string) Ours {
 	if obj, there, err := s.informers[kindNode].GetStore().GetByKey(node); there && err == nil {
 		for _, a := range nodeOf(obj.(*corev1.Node), false).Addresses {
 			if a.Is4() && nodePorts[0] || a.Is6() && nodePorts[1] {
-				out.Whole = append(out.Whole, a)
+				out.Full = append(out.Full, a)
 			}
 		}
 	}
-	slices.SortFunc(out.Whole, netip.Addr.Compare)
-	out.Whole = slices.Compact(out.Whole)
+	slices.SortFunc(out.Full, netip.Addr.Compare)
+	out.Full = slices.Compact(out.Full)
 	return out
 }

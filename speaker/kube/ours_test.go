@@ -57,7 +57,7 @@ func TestOurs(t *testing.T) {
 				return len(v.Services) == len(c.services) && len(f.source.informers[kindPool].GetStore().List()) == 1
 			})
 			ours := f.source.Ours("a")
-			if got := fmt.Sprint(ours.Pools, ours.Forwarded, ours.Whole); got != c.want {
+			if got := fmt.Sprint(ours.Pools, ours.Forwarded, ours.Full); got != c.want {
 				t.Errorf("got %s, want %s", got, c.want)
 			}
 		})

@@ -28,12 +28,12 @@ type refusal struct {
 // watched returns an error handler for a watch that records refusals and then calls next.
 func (r *refusal) watched(next cache.WatchErrorHandlerWithContext) cache.WatchErrorHandlerWithContext {
 	return func(ctx context.Context, from *cache.Reflector, err error) {
-		r.note(err)
+		r.record(err)
 		next(ctx, from, err)
 	}
 }
 
-func (r *refusal) note(err error) {
+func (r *refusal) record(err error) {
 	r.mu.Lock()
 	before := r.text
 	switch {

@@ -58,7 +58,7 @@ func (l *lazySecrets) state() secretsState {
 }
 
 // run reads the Secrets when they are needed, and triggers the loop when they are in.
-func (l *lazySecrets) run(ctx context.Context, kick func()) {
+func (l *lazySecrets) run(ctx context.Context, trigger func()) {
 	if l == nil {
 		return
 	}
@@ -70,7 +70,7 @@ func (l *lazySecrets) run(ctx context.Context, kick func()) {
 	var wg sync.WaitGroup
 	wg.Go(func() { l.informer.RunWithContext(ctx) })
 	if cache.WaitForCacheSync(ctx.Done(), l.synced) {
-		kick()
+		trigger()
 	}
 	wg.Wait()
 }

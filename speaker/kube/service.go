@@ -31,8 +31,8 @@ type served struct {
 func serviceOf(svc *corev1.Service, serviceProxy bool) served {
 	proxy, labelled := svc.Labels[labelProxy]
 	out := served{other: labelled && proxy != proxyName && !headless(svc)}
-	whole := (serviceProxy && !labelled || labelled && proxy == proxyName) && !headless(svc)
-	addresses := addresses(svc, whole)
+	full := (serviceProxy && !labelled || labelled && proxy == proxyName) && !headless(svc)
+	addresses := addresses(svc, full)
 	if len(addresses) == 0 {
 		return out
 	}
@@ -43,7 +43,7 @@ func serviceOf(svc *corev1.Service, serviceProxy bool) served {
 		Local:         svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal,
 		InternalLocal: value(svc.Spec.InternalTrafficPolicy, "") == corev1.ServiceInternalTrafficPolicyLocal,
 		Families:      families(svc.Spec.ClusterIPs),
-		NodePorts:     whole,
+		NodePorts:     full,
 		Affinity:      affinity(svc.Spec),
 		Created:       svc.CreationTimestamp.Unix(),
 	}
@@ -78,7 +78,7 @@ func loadBalancer(out *plan.Service, svc *corev1.Service) {
 }
 
 // addresses returns the addresses of a Service that are served or announced here, each once.
-func addresses(svc *corev1.Service, whole bool) []plan.Address {
+func addresses(svc *corev1.Service, full bool) []plan.Address {
 	var out []plan.Address
 	records, ours := v1alpha1.RecordsOf(svc)
 	add := func(text string, a plan.Address) {
@@ -91,7 +91,7 @@ func addresses(svc *corev1.Service, whole bool) []plan.Address {
 		}
 		out = append(out, a)
 	}
-	if whole {
+	if full {
 		for _, ip := range svc.Spec.ClusterIPs {
 			add(ip, plan.Address{Kind: plan.ClusterIP})
 		}
@@ -101,13 +101,13 @@ func addresses(svc *corev1.Service, whole bool) []plan.Address {
 			proxyMode := value(in.IPMode, corev1.LoadBalancerIPModeVIP) == corev1.LoadBalancerIPModeProxy
 			switch {
 			case ours: // of either mode; alongside kube-proxy, kube-proxy forwards those of mode VIP
-				add(in.IP, plan.Address{AnnounceOnly: !whole && !proxyMode})
-			case whole && !proxyMode:
+				add(in.IP, plan.Address{AnnounceOnly: !full && !proxyMode})
+			case full && !proxyMode:
 				add(in.IP, plan.Address{Kind: plan.Foreign})
 			}
 		}
 	}
-	if whole {
+	if full {
 		for _, ip := range svc.Spec.ExternalIPs {
 			add(ip, plan.Address{Kind: plan.External})
 		}

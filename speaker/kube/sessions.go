@@ -59,7 +59,7 @@ func bgpStatusOf(sessions map[string]plan.Session, peers cache.Store) *v1alpha1.
 	return out
 }
 
-// timeOf returns the time as it is stored, in whole seconds; nil for none.
+// timeOf returns the time as it is stored, in full seconds; nil for none.
 func timeOf(t time.Time) *metav1.Time {
 	if t.IsZero() {
 		return nil
@@ -80,8 +80,8 @@ func peerNamed(peers cache.Store, name string) *v1alpha1.BGPPeer {
 	return obj.(*v1alpha1.BGPPeer)
 }
 
-// toldSession is what has been reported about a session.
-type toldSession struct {
+// recordedSession is what has been reported about a session.
+type recordedSession struct {
 	plan.Session
 	// reason and message explain why it is not established.
 	reason  plan.Reason
@@ -94,16 +94,16 @@ func (e *Events) Sessions(peers cache.Store, sessions map[string]plan.Session) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.peers, e.latest = peers, sessions
-	e.tellSessions()
+	e.recordSessions()
 }
 
-// tellSessions reports what changed in the latest sessions. Calls before Run are reported by Run.
-func (e *Events) tellSessions() {
+// recordSessions reports what changed in the latest sessions. Calls before Run are reported by Run.
+func (e *Events) recordSessions() {
 	if !e.running || e.latest == nil {
 		return
 	}
 	peers, sessions := e.peers, e.latest
-	now := make(map[string]toldSession, len(sessions))
+	now := make(map[string]recordedSession, len(sessions))
 	for name, s := range sessions {
 		before, was := e.sessions[name]
 		now[name] = e.session(peerNamed(peers, name), s, before, was)
@@ -112,21 +112,21 @@ func (e *Events) tellSessions() {
 }
 
 // session reports what changed in one session, and returns what has been reported about it.
-func (e *Events) session(peer *v1alpha1.BGPPeer, s plan.Session, before toldSession, was bool) toldSession {
+func (e *Events) session(peer *v1alpha1.BGPPeer, s plan.Session, before recordedSession, was bool) recordedSession {
 	up, wasUp := s.State == plan.SessionEstablished, before.State == plan.SessionEstablished
-	say := func(kind, reason, text string) {
+	event := func(kind, reason, text string) {
 		if peer != nil {
 			e.recorder.Event(peer, kind, reason, "node "+e.node+": "+text)
 		}
 	}
-	said := toldSession{Session: s, reason: before.reason, message: before.message}
+	recorded := recordedSession{Session: s, reason: before.reason, message: before.message}
 	switch {
 	case up:
-		said.reason, said.message = "", ""
+		recorded.reason, recorded.message = "", ""
 		if s.Reason == plan.NotConfigured { // the session works, but not all of the BGPPeer's spec; any other reason is outdated
-			said.reason, said.message = s.Reason, s.Message
+			recorded.reason, recorded.message = s.Reason, s.Message
 			if before.reason != s.Reason || before.message != s.Message {
-				say(corev1.EventTypeWarning, string(s.Reason), s.Message)
+				event(corev1.EventTypeWarning, string(s.Reason), s.Message)
 			}
 		}
 		again := wasUp && s.Changes != before.Changes // it was down in between
@@ -135,22 +135,22 @@ func (e *Events) session(peer *v1alpha1.BGPPeer, s plan.Session, before toldSess
 			if again && s.Message != "" && s.Reason != plan.NotConfigured {
 				text += " again, after: " + s.Message
 			}
-			say(corev1.EventTypeNormal, SessionUp, text)
+			event(corev1.EventTypeNormal, SessionUp, text)
 		}
 	case wasUp:
-		said.reason, said.message = s.Reason, s.Message
-		say(corev1.EventTypeWarning, SessionDown, "the session ended"+because(s.Reason, s.Message))
+		recorded.reason, recorded.message = s.Reason, s.Message
+		event(corev1.EventTypeWarning, SessionDown, "the session ended"+because(s.Reason, s.Message))
 	case s.Reason != "" && (s.Reason != before.reason || s.Message != before.message):
-		said.reason, said.message = s.Reason, s.Message
-		say(corev1.EventTypeWarning, string(s.Reason), "no session"+because(s.Reason, s.Message))
+		recorded.reason, recorded.message = s.Reason, s.Message
+		event(corev1.EventTypeWarning, string(s.Reason), "no session"+because(s.Reason, s.Message))
 	}
 	switch {
 	case s.BFD == plan.BFDUp && (was && before.BFD != plan.BFDUp || !was && s.BFDSince.After(e.began)):
-		say(corev1.EventTypeNormal, BFDUp, "BFD is up")
+		event(corev1.EventTypeNormal, BFDUp, "BFD is up")
 	case s.BFDReason != "" && before.BFDReason == "": // a changed reason is only in the status
-		say(corev1.EventTypeWarning, string(s.BFDReason), "the session is established, but BFD is not up, and nothing watches the path"+because("", s.BFDMessage))
+		event(corev1.EventTypeWarning, string(s.BFDReason), "the session is established, but BFD is not up, and nothing watches the path"+because("", s.BFDMessage))
 	}
-	return said
+	return recorded
 }
 
 // because returns why a session is not established or up, if known.

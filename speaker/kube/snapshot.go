@@ -95,7 +95,7 @@ func (s *Source) listed(secrets secretsState) bool {
 			return false
 		}
 	}
-	return s.begun && !s.view.Stale || s.settled(secrets)
+	return s.begun && !s.view.FromSnapshot || s.settled(secrets)
 }
 
 // take returns the pending changes of the View; ok is false while no View can be built. The caller holds the lock.
@@ -105,14 +105,14 @@ func (s *Source) listed(secrets secretsState) bool {
 // View.
 func (s *Source) take(secrets secretsState) (out map[ref]any, ok bool) {
 	listed := s.listed(secrets)
-	if snap := s.snapshot; snap != nil && !s.view.Stale && snap.stale.Swap(nil) != nil {
+	if snap := s.snapshot; snap != nil && !s.view.FromSnapshot && snap.stale.Swap(nil) != nil {
 		snap.over() // the lists' contents were planned and reported since the last call
 	}
 	if snap := s.snapshot; snap != nil && snap.old == nil && snap.restored != nil {
 		if !listed {
 			snap.old = snap.restored
 			snap.stale.Store(&snap.at)
-			s.view.Stale = true
+			s.view.FromSnapshot = true
 			out = map[ref]any{}
 			for _, parts := range snap.old {
 				for r, value := range parts {
@@ -152,7 +152,7 @@ func (s *Source) release(listed bool) {
 	if !listed {
 		return
 	}
-	s.view.Stale = false
+	s.view.FromSnapshot = false
 	for kind, parts := range s.snapshot.old {
 		if synced := s.each[kind]; len(parts) > 0 && !synced() {
 			continue // a kind that the API server refuses
@@ -170,8 +170,8 @@ func (s *Source) release(listed bool) {
 	}
 }
 
-// noteChange requests a new snapshot if a watched kind changed.
-func (s *Source) noteChange(kind string) {
+// recordChange requests a new snapshot if a watched kind changed.
+func (s *Source) recordChange(kind string) {
 	if s.snapshot == nil || s.each[kind] == nil {
 		return
 	}
@@ -238,7 +238,7 @@ func (s *Source) restore() bool {
 	s.mu.Lock()
 	snap.restored, snap.at = parts, head.At
 	s.mu.Unlock()
-	s.kick()
+	s.trigger()
 	return true
 }
 
@@ -249,7 +249,7 @@ func (s *Source) save() time.Duration {
 	back := len(snap.old) > 0
 	s.mu.Unlock()
 	if back { // the file has a kind whose list is still missing
-		s.noteChange(kindService)
+		s.recordChange(kindService)
 		return snapshotAgain
 	}
 	start := time.Now()
@@ -259,7 +259,7 @@ func (s *Source) save() time.Duration {
 			snap.log.Error("cannot write the snapshot for a start without the API server; trying again (stateDir)", "file", snap.path, "error", err)
 			snap.failed = text
 		}
-		s.noteChange(kindService)
+		s.recordChange(kindService)
 		return snapshotAgain
 	}
 	if snap.failed != "" {

@@ -66,7 +66,7 @@ func newOutage(t *testing.T) *outage {
 	}
 	f.services.Add(ours(nil))
 	f.slices.Add(slice("web-1", "192.0.2.10", "192.0.2.11"))
-	f.nodes.Add(wholeNode(""))
+	f.nodes.Add(fullNode(""))
 	vip := virtualIP()
 	vip.Generation = 7
 	vip.Status.Node = "a"
@@ -78,7 +78,7 @@ func newOutage(t *testing.T) *outage {
 	return f
 }
 
-func wholeNode(heartbeat string) *corev1.Node {
+func fullNode(heartbeat string) *corev1.Node {
 	node := readyNode("a", heartbeat)
 	node.Labels = map[string]string{"rack": "1"}
 	node.Spec.PodCIDRs = []string{"198.51.100.0/24"}
@@ -209,10 +209,10 @@ func TestSnapshotStandsIn(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		v, _ := p.observed(t)
-		if len(v.Links) != 1 || !v.Stale {
-			t.Errorf("stale %v, links %v", v.Stale, v.Links)
+		if len(v.Links) != 1 || !v.FromSnapshot {
+			t.Errorf("stale %v, links %v", v.FromSnapshot, v.Links)
 		}
-		v.Stale, v.Links = false, was.Links
+		v.FromSnapshot, v.Links = false, was.Links
 		vip := was.VIPs["203.0.113.4"]
 		if vip.Holder != "a" {
 			t.Errorf("the status names %q", vip.Holder)
@@ -230,14 +230,14 @@ func TestSnapshotStandsIn(t *testing.T) {
 		time.Sleep(aMoment)
 		p.SetLinks(map[string]plan.Link{})
 		v, touched := p.observed(t)
-		if !v.Stale || len(v.Nodes) != 1 || len(touched.Nodes)+len(touched.Services) > 0 || len(touched.Links) != 1 {
+		if !v.FromSnapshot || len(v.Nodes) != 1 || len(touched.Nodes)+len(touched.Services) > 0 || len(touched.Links) != 1 {
 			t.Errorf("half the lists: %+v, touched %+v", v, touched)
 		}
 		file, _ := os.ReadFile(path)
 		f.back(everyKind...)
 		time.Sleep(aMoment)
 		v, touched = p.observed(t)
-		if v.Stale || len(v.Nodes) != 2 || len(v.Advertisements) != 0 || len(v.Slices[web]["web-1"].Endpoints) != 1 || v.VIPs["203.0.113.4"].Holder != "a" {
+		if v.FromSnapshot || len(v.Nodes) != 2 || len(v.Advertisements) != 0 || len(v.Slices[web]["web-1"].Endpoints) != 1 || v.VIPs["203.0.113.4"].Holder != "a" {
 			t.Errorf("every list: %+v", v)
 		}
 		want := plan.Touched{Nodes: set("b"), VIPs: set("203.0.113.4"), Services: set(web), Advertisements: true}
@@ -287,15 +287,15 @@ func TestSnapshotOfWhatComesLate(t *testing.T) {
 		p.observed(t)
 		f.back(everyKind[:len(everyKind)-1]...)
 		time.Sleep(aMoment)
-		if v, _ := p.observed(t); !v.Stale {
+		if v, _ := p.observed(t); !v.FromSnapshot {
 			t.Error("no longer stale before the API server has said something of every kind")
 		}
 		for _, o := range p.optional {
-			o.refused.note(apierrors.NewNotFound(schema.GroupResource{Resource: kindServiceCIDR}, ""))
+			o.refused.record(apierrors.NewNotFound(schema.GroupResource{Resource: kindServiceCIDR}, ""))
 		}
 		time.Sleep(aMoment)
 		v, touched := p.observed(t)
-		if v.Stale || len(v.ServiceNetworks) != 1 || touched.ServiceNetworks {
+		if v.FromSnapshot || len(v.ServiceNetworks) != 1 || touched.ServiceNetworks {
 			t.Errorf("%+v, touched %+v", v, touched)
 		}
 		f.nodes.Add(readyNode("b", ""))
@@ -326,7 +326,7 @@ func TestSnapshotIsNotNeeded(t *testing.T) {
 		f.nodes.Add(readyNode("b", ""))
 		p := f.start(t, path)
 		time.Sleep(aMoment)
-		if v, _ := p.observed(t); v.Stale || len(v.Nodes) != 2 || p.log.String() != "" {
+		if v, _ := p.observed(t); v.FromSnapshot || len(v.Nodes) != 2 || p.log.String() != "" {
 			t.Errorf("%+v\n%s", v, p.log)
 		}
 	})
@@ -348,7 +348,7 @@ func TestSnapshotIsWrittenSeldom(t *testing.T) {
 		}
 		note()
 		for i := range 300 {
-			f.nodes.Modify(wholeNode(fmt.Sprint(i))) // a heartbeat
+			f.nodes.Modify(fullNode(fmt.Sprint(i))) // a heartbeat
 			time.Sleep(100 * time.Millisecond)
 			note()
 		}
@@ -431,7 +431,7 @@ func TestSnapshotIsRefused(t *testing.T) {
 				}
 				f.back(everyKind...)
 				time.Sleep(aMoment)
-				if v, _ := p.observed(t); v.Stale || len(v.Services) != 1 {
+				if v, _ := p.observed(t); v.FromSnapshot || len(v.Services) != 1 {
 					t.Errorf("with the server back %+v", v)
 				}
 				if _, _, err := readSnapshot(path, head(), p.snapshot.watches); err != nil {

@@ -84,7 +84,7 @@ func TestSnapshotOfBGP(t *testing.T) {
 		defer p.stop()
 		time.Sleep(2 * snapshotAfter)
 		v, _ := p.observed(t)
-		if !v.Stale {
+		if !v.FromSnapshot {
 			t.Fatalf("no View from the snapshot:\n%s", p.log)
 		}
 		locked := v.BGPPeers["locked"]
@@ -105,10 +105,10 @@ func TestSnapshotOfBGP(t *testing.T) {
 		back()
 		time.Sleep(aMoment)
 		v, touched := p.observed(t)
-		if v.Stale || !reflect.DeepEqual(v.BGPPeers, was.BGPPeers) {
-			t.Errorf("stale %v, peers %+v, want %+v", v.Stale, v.BGPPeers, was.BGPPeers)
+		if v.FromSnapshot || !reflect.DeepEqual(v.BGPPeers, was.BGPPeers) {
+			t.Errorf("stale %v, peers %+v, want %+v", v.FromSnapshot, v.BGPPeers, was.BGPPeers)
 		}
-		if !touched.Stale {
+		if !touched.FromSnapshot {
 			t.Error("that the View is no longer from the snapshot is no news")
 		}
 		if !reflect.DeepEqual(touched.BGPPeers, set("locked")) {
@@ -133,7 +133,7 @@ func TestPasswordIsAwaited(t *testing.T) {
 	if len(got.BGPPeers) > 0 || len(v.BGPPeers) != 1 || !reflect.DeepEqual(v.BGPPeers["was"], was) {
 		t.Errorf("touched %v, peers %+v", got.BGPPeers, v.BGPPeers)
 	}
-	v.Stale = true
+	v.FromSnapshot = true
 	b.resolve(v, touched(), unread)
 	if v.BGPPeers["new"].Wrong != plan.PasswordUnknown || !reflect.DeepEqual(v.BGPPeers["was"], was) {
 		t.Errorf("from a snapshot: %+v", v.BGPPeers)

@@ -34,7 +34,7 @@ type ref struct {
 
 // Source keeps a View up to date. While the API server is unavailable the last known state stays in use.
 type Source struct {
-	kick      func()
+	trigger   func()
 	informers map[string]cache.SharedIndexInformer
 	synced    []cache.InformerSynced
 	// optional are the kinds that the API server may not have, or may deny to this process. The first View still waits
@@ -78,9 +78,9 @@ type watch struct {
 }
 
 // newSource returns a Source with these watches.
-func newSource(watches []watch, kick func(), log *slog.Logger) (*Source, error) {
+func newSource(watches []watch, trigger func(), log *slog.Logger) (*Source, error) {
 	s := &Source{
-		kick:      kick,
+		trigger:   trigger,
 		informers: map[string]cache.SharedIndexInformer{},
 		each:      map[string]cache.InformerSynced{},
 		pending:   map[ref]any{},
@@ -93,7 +93,7 @@ func newSource(watches []watch, kick func(), log *slog.Logger) (*Source, error) 
 		if err := inf.SetTransform(w.trim); err != nil {
 			return nil, fmt.Errorf("watch %s: %w", w.kind, err)
 		}
-		refused := &refusal{changed: kick, builtIn: w.kind == kindServiceCIDR}
+		refused := &refusal{changed: trigger, builtIn: w.kind == kindServiceCIDR}
 		if err := inf.SetWatchErrorHandlerWithContext(refused.watched(logOnce(w.kind, log))); err != nil {
 			return nil, fmt.Errorf("watch %s: %w", w.kind, err)
 		}
@@ -137,12 +137,12 @@ func (s *Source) Run(ctx context.Context) error {
 	for _, inf := range s.informers {
 		wg.Go(func() { inf.RunWithContext(ctx) })
 	}
-	wg.Go(func() { s.secrets.run(ctx, s.kick) })
+	wg.Go(func() { s.secrets.run(ctx, s.trigger) })
 	if s.snapshot != nil {
 		wg.Go(func() { s.keepSnapshot(ctx) })
 	}
 	if cache.WaitForCacheSync(ctx.Done(), append(slices.Clone(s.synced), func() bool { return s.settled(s.secrets.state()) })...) {
-		s.kick()
+		s.trigger()
 	}
 	wg.Wait()
 	return nil
@@ -151,7 +151,7 @@ func (s *Source) Run(ctx context.Context) error {
 // Observe implements speaker.Source. It puts only changes into the View.
 func (s *Source) Observe() (*plan.View, plan.Touched, bool) {
 	secrets := s.secrets.state() // before the Secrets themselves, so that none is missing when the state is complete
-	stale := s.view.Stale
+	stale := s.view.FromSnapshot
 	s.mu.Lock()
 	pending, ok := s.take(secrets)
 	s.mu.Unlock()
@@ -160,14 +160,14 @@ func (s *Source) Observe() (*plan.View, plan.Touched, bool) {
 	}
 	s.begun = true
 	touched := plan.Touched{
-		Services: map[pools.ServiceKey]struct{}{},
-		Slices:   map[pools.ServiceKey]struct{}{},
-		Nodes:    map[string]struct{}{},
-		VIPs:     map[string]struct{}{},
-		Checks:   map[plan.Check]struct{}{},
-		Links:    map[string]struct{}{},
-		BGPPeers: map[string]struct{}{},
-		Stale:    s.view.Stale != stale,
+		Services:     map[pools.ServiceKey]struct{}{},
+		Slices:       map[pools.ServiceKey]struct{}{},
+		Nodes:        map[string]struct{}{},
+		VIPs:         map[string]struct{}{},
+		Checks:       map[plan.Check]struct{}{},
+		Links:        map[string]struct{}{},
+		BGPPeers:     map[string]struct{}{},
+		FromSnapshot: s.view.FromSnapshot != stale,
 	}
 	for r, value := range pending {
 		if !s.bgp.fold(r, value) {
@@ -294,8 +294,8 @@ func (s *Source) put(r ref, value any) {
 	s.mu.Lock()
 	s.pending[r] = value
 	s.mu.Unlock()
-	s.noteChange(r.kind)
-	s.kick()
+	s.recordChange(r.kind)
+	s.trigger()
 }
 
 // The kinds, by the names of their resources.

@@ -28,7 +28,7 @@ var web = pools.ServiceKey{Namespace: "default", Name: "web"}
 type feed struct {
 	services, slices, nodes, vips, ads, cidrs, pools *fcache.FakeControllerSource
 	source                                           *Source
-	kicks                                            chan struct{}
+	triggers                                         chan struct{}
 }
 
 func newFeed(t *testing.T) *feed { return newProxyFeed(t, false) }
@@ -37,10 +37,10 @@ func newProxyFeed(t *testing.T, serviceProxy bool) *feed {
 	t.Helper()
 	f := &feed{
 		services: fcache.NewFakeControllerSource(), slices: fcache.NewFakeControllerSource(), nodes: fcache.NewFakeControllerSource(),
-		vips: fcache.NewFakeControllerSource(), ads: fcache.NewFakeControllerSource(), cidrs: fcache.NewFakeControllerSource(), pools: fcache.NewFakeControllerSource(), kicks: make(chan struct{}, 1000),
+		vips: fcache.NewFakeControllerSource(), ads: fcache.NewFakeControllerSource(), cidrs: fcache.NewFakeControllerSource(), pools: fcache.NewFakeControllerSource(), triggers: make(chan struct{}, 1000),
 	}
 	var err error
-	f.source, err = newSource(f.watches(serviceProxy), func() { f.kicks <- struct{}{} }, slog.New(slog.DiscardHandler))
+	f.source, err = newSource(f.watches(serviceProxy), func() { f.triggers <- struct{}{} }, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +89,7 @@ func (f *feed) until(t *testing.T, what string, done func(*plan.View) bool) plan
 			return all
 		}
 		select {
-		case <-f.kicks:
+		case <-f.triggers:
 		case <-deadline:
 			t.Fatalf("%s: not seen in the View", what)
 		}
@@ -167,7 +167,7 @@ func TestViewFollowsTheAPI(t *testing.T) {
 }
 
 // A change without effect on the plan triggers nothing: the heartbeat of a node passes unobserved.
-func TestHeartbeatsKickNobody(t *testing.T) {
+func TestHeartbeatsTriggerNothing(t *testing.T) {
 	f := newFeed(t)
 	f.nodes.Add(readyNode("a", "first"))
 	f.run(t)
@@ -176,19 +176,19 @@ func TestHeartbeatsKickNobody(t *testing.T) {
 		f.nodes.Modify(readyNode("a", "again"))
 	}
 	f.nodes.Add(readyNode("b", ""))
-	kicks := 0
+	triggers := 0
 	for done := false; !done; {
 		view, _, _ := f.source.Observe()
 		if _, done = view.Nodes["b"]; !done {
 			select {
-			case <-f.kicks:
-				kicks++
+			case <-f.triggers:
+				triggers++
 			case <-time.After(patience):
 				t.Fatal("node b not seen")
 			}
 		}
 	}
-	if kicks > 2 { // one may remain from the first list
-		t.Errorf("%d kicks for ten heartbeats and one node", kicks)
+	if triggers > 2 { // one may remain from the first list
+		t.Errorf("%d kicks for ten heartbeats and one node", triggers)
 	}
 }

@@ -25,9 +25,9 @@ import (
 const (
 	// writesPerSecond and writesBurst limit the writes of one speaker.
 	writesPerSecond, writesBurst = 20, 50
-	// lookAgain is the interval of resyncs without a change. They find foreign writes and failed writes. No VirtualIP
+	// relist is the interval of resyncs without a change. They find foreign writes and failed writes. No VirtualIP
 	// is written twice within it with the same content.
-	lookAgain = 5 * time.Second
+	relist = 5 * time.Second
 	// afterConflict is the delay until the informer has the version that a write conflicted with.
 	afterConflict = 200 * time.Millisecond
 )
@@ -45,8 +45,8 @@ type Reporter struct {
 	fresh func() bool
 	// stale reports whether the state is from a snapshot: nothing is written then.
 	stale func() bool
-	// told is called with every report before it is written.
-	told func(map[string]plan.Status)
+	// published is called with every report before it is written.
+	published func(map[string]plan.Status)
 
 	mu       sync.Mutex
 	want     map[string]plan.Status
@@ -65,16 +65,16 @@ type sent struct {
 
 func newReporter(store cache.Store, patch func(context.Context, string, []byte) error, log *slog.Logger) *Reporter {
 	return &Reporter{
-		store:   store,
-		patch:   patch,
-		log:     log,
-		limit:   flowcontrol.NewTokenBucketRateLimiter(writesPerSecond, writesBurst),
-		wake:    make(chan struct{}, 1),
-		written: map[string]sent{},
-		want:    map[string]plan.Status{},
-		fresh:   func() bool { return true },
-		stale:   func() bool { return false },
-		told:    func(map[string]plan.Status) {},
+		store:     store,
+		patch:     patch,
+		log:       log,
+		limit:     flowcontrol.NewTokenBucketRateLimiter(writesPerSecond, writesBurst),
+		wake:      make(chan struct{}, 1),
+		written:   map[string]sent{},
+		want:      map[string]plan.Status{},
+		fresh:     func() bool { return true },
+		stale:     func() bool { return false },
+		published: func(map[string]plan.Status) {},
 	}
 }
 
@@ -95,8 +95,8 @@ func (r *Reporter) Report(statuses map[string]plan.Status) {
 	r.want = statuses
 	r.mu.Unlock()
 	if changed {
-		r.told(statuses)
-		r.kick()
+		r.published(statuses)
+		r.trigger()
 	}
 }
 
@@ -107,11 +107,11 @@ func (r *Reporter) Conflict(c Conflict) {
 	r.conflict = c
 	r.mu.Unlock()
 	if changed {
-		r.kick()
+		r.trigger()
 	}
 }
 
-func (r *Reporter) kick() {
+func (r *Reporter) trigger() {
 	select {
 	case r.wake <- struct{}{}:
 	default:
@@ -120,7 +120,7 @@ func (r *Reporter) kick() {
 
 // Run writes until the context ends.
 func (r *Reporter) Run(ctx context.Context) error {
-	ticker := time.NewTicker(lookAgain)
+	ticker := time.NewTicker(relist)
 	defer ticker.Stop()
 	for {
 		var again <-chan time.Time
@@ -146,7 +146,7 @@ func (r *Reporter) write(ctx context.Context) (newer bool) {
 	maps.DeleteFunc(r.written, func(name string, _ sent) bool { _, ok := want[name]; return !ok })
 	var failed error
 	for _, name := range slices.Sorted(maps.Keys(want)) {
-		if last, ok := r.written[name]; ok && time.Since(last.at) < lookAgain && last.conflict == conflict && reflect.DeepEqual(last.status, want[name]) {
+		if last, ok := r.written[name]; ok && time.Since(last.at) < relist && last.conflict == conflict && reflect.DeepEqual(last.status, want[name]) {
 			continue
 		}
 		if err := r.writeOne(ctx, name, want[name], conflict); err != nil {

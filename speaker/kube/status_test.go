@@ -135,7 +135,7 @@ func TestStatusIsWrittenOnChangeOnly(t *testing.T) {
 		if err := s.store.Update(vip); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(2 * lookAgain)
+		time.Sleep(2 * relist)
 		synctest.Wait()
 		if s.patches.Load() != 2 || s.get().Status.Node != "a" {
 			t.Errorf("%d patches, node %q", s.patches.Load(), s.get().Status.Node)
@@ -183,7 +183,7 @@ func TestStatusIsTriedAgain(t *testing.T) {
 		within time.Duration
 	}{
 		"conflict":     {conflict, 2 * afterConflict},
-		"server error": {errors.New("away"), 2 * lookAgain},
+		"server error": {errors.New("away"), 2 * relist},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

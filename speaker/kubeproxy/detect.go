@@ -71,15 +71,15 @@ func (d *Detector) Suspect() {
 // Run polls until ctx ends.
 func (d *Detector) Run(ctx context.Context) error {
 	var last *Facts
-	said := ""
+	logged := ""
 	for {
-		facts, err := d.Look(ctx)
+		facts, err := d.Observe(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
-		if text := fmt.Sprint(err); err != nil && text != said {
+		if text := fmt.Sprint(err); err != nil && text != logged {
 			d.cfg.Log.Warn("cannot find out all about kube-proxy", "error", err)
-			said = text
+			logged = text
 		}
 		if last == nil || !reflect.DeepEqual(*last, facts) {
 			d.cfg.Log.Info("looked for kube-proxy", "running", facts.Running, "mode", facts.Mode, "traces", facts.Traces,
@@ -109,20 +109,20 @@ func (d *Detector) rest(ctx context.Context) bool {
 	return true
 }
 
-// Look determines the facts. The error names those that could not be determined; the facts contain the others.
-func (d *Detector) Look(ctx context.Context) (f Facts, err error) {
+// Observe determines the facts. The error names those that could not be determined; the facts contain the others.
+func (d *Detector) Observe(ctx context.Context) (f Facts, err error) {
 	others, otherErr := d.cfg.Others()
-	f, err = d.lookForKubeProxy(ctx)
+	f, err = d.findKubeProxy(ctx)
 	f.Others = others
 	return f, errors.Join(err, otherErr)
 }
 
-func (d *Detector) lookForKubeProxy(ctx context.Context) (f Facts, err error) {
+func (d *Detector) findKubeProxy(ctx context.Context) (f Facts, err error) {
 	mode, err := d.get(ctx, "/proxyMode")
 	if err == nil {
 		f.Running, f.Mode = true, Mode(strings.TrimSpace(string(mode)))
 		if known := []Mode{IPTables, IPVS, NFTables}; !slices.Contains(known, f.Mode) {
-			return Facts{}, fmt.Errorf("%s/proxyMode is not of a kube-proxy: it says %.40q", d.cfg.URL, mode)
+			return Facts{}, fmt.Errorf("%s/proxyMode is not of a kube-proxy: its answer is %.40q", d.cfg.URL, mode)
 		}
 		if err := d.configure(ctx, &f); err != nil {
 			return f, err

@@ -45,7 +45,7 @@ func traces(mode kubeproxy.Mode, list ...string) func() ([]string, kubeproxy.Mod
 	return func() ([]string, kubeproxy.Mode, error) { return list, mode, nil }
 }
 
-func TestLook(t *testing.T) {
+func TestObserve(t *testing.T) {
 	nowhere := func() string {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
@@ -78,7 +78,7 @@ func TestLook(t *testing.T) {
 			kubeproxy.Facts{}, "no permission"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got, err := kubeproxy.New(kubeproxy.Config{Log: slog.New(slog.DiscardHandler), URL: c.url, Traces: c.traces}).Look(t.Context())
+			got, err := kubeproxy.New(kubeproxy.Config{Log: slog.New(slog.DiscardHandler), URL: c.url, Traces: c.traces}).Observe(t.Context())
 			if !reflect.DeepEqual(got, c.want) {
 				t.Errorf("got %+v, want %+v", got, c.want)
 			}
@@ -205,7 +205,7 @@ func TestModeHandler(t *testing.T) {
 		}
 	}
 	d := kubeproxy.New(kubeproxy.Config{URL: server.URL, Log: slog.New(slog.DiscardHandler), Traces: traces("")})
-	facts, err := d.Look(t.Context())
+	facts, err := d.Observe(t.Context())
 	if err != nil || !reflect.DeepEqual(facts, kubeproxy.Facts{}) {
 		t.Errorf("found %+v, %v, want no kube-proxy", facts, err)
 	}

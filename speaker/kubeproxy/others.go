@@ -63,7 +63,7 @@ func CalicoPolices() (bool, error) {
 		polices = polices || chain.table == "filter" && chain.name == calicoForward ||
 			chain.table == calicoTable && chain.name == "filter-"+calicoForward
 	}
-	links, err := dump.Whole(netlink.LinkList)
+	links, err := dump.Complete(netlink.LinkList)
 	if err != nil {
 		return false, fmt.Errorf("list interfaces: %w", err)
 	}

@@ -26,12 +26,12 @@ import (
 // Config configures an Announcer. Except for Log, the zero value has good defaults.
 type Config struct {
 	Log *slog.Logger
-	// Kick is called when a conflict begins or ends, and when another speaker claims an address that is held here. It
+	// Wake is called when a conflict begins or ends, and when another speaker claims an address that is held here. It
 	// must not block.
-	Kick func()
-	// Look is called when Announce must be called again with the same set: an interface was lost, or probes were not
-	// answered. It must not block. Nil means Kick.
-	Look func()
+	Wake func()
+	// Resync is called when Announce must be called again with the same set: an interface was lost, or probes were not
+	// answered. It must not block. Nil means Wake.
+	Resync func()
 	// Fresh is called before each frame is sent. While it returns false, nothing is sent: the process has stalled, and
 	// another node may own the addresses. Nil means always fresh.
 	Fresh func() bool
@@ -53,11 +53,11 @@ func (c Config) withDefaults() Config {
 	if c.Rate == 0 {
 		c.Rate = 5000
 	}
-	if c.Kick == nil {
-		c.Kick = func() {}
+	if c.Wake == nil {
+		c.Wake = func() {}
 	}
-	if c.Look == nil {
-		c.Look = c.Kick
+	if c.Resync == nil {
+		c.Resync = c.Wake
 	}
 	if c.Fresh == nil {
 		c.Fresh = func() bool { return true }
@@ -67,21 +67,21 @@ func (c Config) withDefaults() Config {
 
 // Announcer holds the addresses for which this node answers. Announce is called by one goroutine.
 type Announcer struct {
-	cfg     Config
-	metrics *metrics
-	system  system
-	stale   atomic.Bool                        // the interfaces must be listed again
-	peers   atomic.Pointer[map[[6]byte]string] // the other speakers
-	kicked  atomic.Int64                       // last Kick for a claim of one of those, in ns of the wall clock
-	macs    atomic.Pointer[map[mac]struct{}]   // of this node
-	wake    chan struct{}                      // of Run
+	cfg      Config
+	metrics  *metrics
+	system   system
+	stale    atomic.Bool                        // the interfaces must be listed again
+	peers    atomic.Pointer[map[[6]byte]string] // the other speakers
+	lastWake atomic.Int64                       // last Wake for a claim of one of those, in ns of the wall clock
+	macs     atomic.Pointer[map[mac]struct{}]   // of this node
+	wake     chan struct{}                      // of Run
 
 	mu      sync.Mutex
 	closed  bool
 	network *network
 	ports   map[int]*port // by interface index
 	entries map[netip.Addr]*entry
-	ended   []place // ended probes that Run has not processed yet
+	ended   []binding // ended probes that Run has not processed yet
 	// controls are the checks for proxies, the last one of each responder; proxies are the hosts that they found.
 	controls map[*responder]*control
 	proxies  map[proxyKey]proxy
@@ -129,7 +129,7 @@ func (a *Announcer) Run(ctx context.Context) error {
 		case <-a.wake:
 		case <-timer.C:
 		}
-		if due, ok := a.turn(time.Now()); ok {
+		if due, ok := a.tick(time.Now()); ok {
 			timer.Reset(time.Until(due))
 		}
 	}
@@ -166,10 +166,10 @@ func (a *Announcer) Announce(want map[netip.Addr]plan.Announcement) (map[netip.A
 		}
 	}
 	now := time.Now()
-	a.enter(want, now)
+	a.update(want, now)
 	errs = append(errs, a.unfit(want)...)
 	held, err := a.settle(a.open, now)
-	a.poke() // the next due time may have changed
+	a.wakeRun() // the next due time may have changed
 	return held, errors.Join(append(errs, err)...)
 }
 
@@ -205,7 +205,7 @@ func (a *Announcer) settle(open func(link, int) (*responder, error), now time.Ti
 			}
 			r, err := open(l, family)
 			if err == nil && r != nil {
-				err = a.give(r, d, now)
+				err = a.applyDuties(r, d, now)
 			}
 			if err != nil {
 				a.stale.Store(true)
@@ -250,8 +250,8 @@ func (a *Announcer) assign() map[int]*[families]duties {
 	return sets
 }
 
-// give applies its duties to a responder, and schedules its announcements and probes.
-func (a *Announcer) give(r *responder, d duties, now time.Time) error {
+// applyDuties applies its duties to a responder, and schedules its announcements and probes.
+func (a *Announcer) applyDuties(r *responder, d duties, now time.Time) error {
 	schedule := a.ports[r.link.index].schedule
 	before := *r.duties.Load()
 	if len(d.watched) == 0 && d.equal(before) {
@@ -260,43 +260,43 @@ func (a *Announcer) give(r *responder, d duties, now time.Time) error {
 	err := r.set(d)
 	for addr := range before.all() {
 		if !has(d.held, addr) && !has(d.watched, addr) {
-			schedule.stop(place{on: r, addr: addr})
+			schedule.stop(binding{on: r, addr: addr})
 		}
 	}
 	if err != nil {
 		return err
 	}
-	var held, probed []place
+	var held, toProbe []binding
 	for addr := range d.held {
-		held = append(held, place{on: r, addr: addr})
+		held = append(held, binding{on: r, addr: addr})
 	}
 	for addr := range d.watched {
 		if e := a.entries[addr]; e != nil && e.phase == probing {
-			if _, asked := e.asked[r]; !asked {
-				e.asked[r] = false
-				probed = append(probed, place{on: r, addr: addr})
+			if _, known := e.probed[r]; !known {
+				e.probed[r] = false
+				toProbe = append(toProbe, binding{on: r, addr: addr})
 			}
 		} else {
-			schedule.stop(place{on: r, addr: addr})
+			schedule.stop(binding{on: r, addr: addr})
 		}
 	}
-	if c := a.controls[r]; c != nil && !c.asked {
-		c.asked = true
-		probed = append(probed, place{on: c, addr: controlAddrs[r.family]})
+	if c := a.controls[r]; c != nil && !c.scheduled {
+		c.scheduled = true
+		toProbe = append(toProbe, binding{on: c, addr: controlAddrs[r.family]})
 	}
 	schedule.announce(now, held...)
-	schedule.probe(now, probed...)
+	schedule.probe(now, toProbe...)
 	return nil
 }
 
 // lost is called by a responder whose interface went down.
 func (a *Announcer) lost() {
 	a.Refresh()
-	a.cfg.Look()
+	a.cfg.Resync()
 }
 
-// poke wakes Run.
-func (a *Announcer) poke() {
+// wakeRun wakes Run.
+func (a *Announcer) wakeRun() {
 	select {
 	case a.wake <- struct{}{}:
 	default:

@@ -56,7 +56,7 @@ func TestARPParse(t *testing.T) {
 		b := request(nil).bytes()
 		change(b)
 		if got, err := (arpCodec{}).parse(b); err == nil {
-			t.Errorf("%s taken for %+v", name, got)
+			t.Errorf("%s parsed as %+v", name, got)
 		}
 	}
 }
@@ -64,8 +64,8 @@ func TestARPParse(t *testing.T) {
 // The frames equal those of an independent implementation.
 func TestARPReadByAnother(t *testing.T) {
 	me := station{mac: self}
-	question := message{dst: broadcast, group: broadcast, from: asker, sender: host, target: vip}
-	nobody := netip.IPv4Unspecified()
+	arpRequest := message{dst: broadcast, group: broadcast, from: asker, sender: host, target: vip}
+	none := netip.IPv4Unspecified()
 	tests := map[string]struct {
 		frame              []byte
 		dst                mac
@@ -75,8 +75,8 @@ func TestARPReadByAnother(t *testing.T) {
 	}{
 		"request form": {arpCodec{}.announcement(me, vip, asRequest), broadcast, arp.OperationRequest, vip, vip, mac{}},
 		"reply form":   {arpCodec{}.announcement(me, vip, asReply), broadcast, arp.OperationReply, vip, vip, self},
-		"probe":        {arpCodec{}.probe(me, vip), broadcast, arp.OperationRequest, nobody, vip, mac{}},
-		"answer":       {arpCodec{}.answer(me, question), asker, arp.OperationReply, vip, host, asker},
+		"probe":        {arpCodec{}.probe(me, vip), broadcast, arp.OperationRequest, none, vip, mac{}},
+		"answer":       {arpCodec{}.answer(me, arpRequest), asker, arp.OperationReply, vip, host, asker},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -82,13 +82,13 @@ func answerIn(b *testing.B, s *segment, n int) *process {
 	if !p.out.Scan() || p.out.Text() != "ready" {
 		b.Fatal("the answerer does not begin")
 	}
-	p.quiet(b)
+	p.waitIdle(b)
 	return p
 }
 
-// quiet waits until the answerer has no more announcements to send, which use some processor time. After that, only
+// waitIdle waits until the answerer has no more announcements to send, which use some processor time. After that, only
 // requests use it.
-func (p *process) quiet(b *testing.B) {
+func (p *process) waitIdle(b *testing.B) {
 	b.Helper()
 	for before, deadline := p.used(b), time.Now().Add(30*time.Second); time.Now().Before(deadline); {
 		time.Sleep(steps[len(steps)-1].after / 2) // no two steps of an address are further apart
@@ -98,7 +98,7 @@ func (p *process) quiet(b *testing.B) {
 		}
 		before = now
 	}
-	b.Fatal("the answerer does not come to rest")
+	b.Fatal("the answerer does not become idle")
 }
 
 // used returns the processor time that the answerer has used so far.
@@ -154,7 +154,7 @@ func (s *side) flood(b *testing.B, targets []netip.Addr, count, perSecond int) {
 	b.Helper()
 	frames := make([][]byte, len(targets))
 	for i, target := range targets {
-		frames[i] = s.question(s.host, target)
+		frames[i] = s.request(s.host, target)
 	}
 	began := time.Now()
 	for i := range count {
@@ -189,7 +189,7 @@ func BenchmarkAnswer(b *testing.B) {
 				b.ResetTimer()
 				for range b.N {
 					began := time.Now()
-					s.send(b, s.question(s.host, target))
+					s.send(b, s.request(s.host, target))
 					if s.replied(b, 200*time.Millisecond) {
 						took = append(took, time.Since(began))
 					}

@@ -14,10 +14,10 @@ const (
 	// defendInterval is the minimum interval between two defences of an address (RFC 5227, 1.1: DEFEND_INTERVAL).
 	defendInterval = 10 * time.Second
 	// A conflict about a held address is checked by a probe each checkEvery. It ends once checksMost of them were not
-	// answered, and so after quiet.
-	checkEvery = 2 * time.Second
-	checksMost = 2
-	quiet      = (checksMost + 1) * checkEvery
+	// answered, and so after conflictEndsAfter.
+	checkEvery        = 2 * time.Second
+	checksMost        = 2
+	conflictEndsAfter = (checksMost + 1) * checkEvery
 	// An address in use by another host is probed again after retrySoon, and after maxConflicts (RFC 5227, 1.1:
 	// MAX_CONFLICTS) each retryLate. The RFC's RATE_LIMIT_INTERVAL of a minute is for a host that can use any address,
 	// and could try one after another without end; here it is always the same address, and a Service waits for it. If
@@ -26,9 +26,9 @@ const (
 	retrySoon    = time.Second
 	retryLate    = 3 * time.Second
 	retryEach    = 100 * time.Millisecond
-	// forgetAfter is how long an address that has left the set is probed: another node may serve it, or it is not
+	// probeRemovedFor is how long an address that has left the set is probed: another node may serve it, or it is not
 	// needed any more.
-	forgetAfter = 10 * time.Minute
+	probeRemovedFor = 10 * time.Minute
 )
 
 // phase of an address.
@@ -46,15 +46,15 @@ const (
 // entry is an address of the set, or one that was given up for a conflict. The latter is probed until the other host is
 // gone, so that it is requested again only then.
 type entry struct {
-	// left is when it left the set, zero while it is in the set.
-	left       time.Time
+	// removedAt is when it left the set, zero while it is in the set.
+	removedAt  time.Time
 	interfaces []string
 	vip        string
-	// again is Again of the announcement.
-	again int
+	// epoch is Again of the announcement.
+	epoch int
 	phase phase
-	// asked are the responders that probe, and whether they have finished.
-	asked map[*responder]bool
+	// probed are the responders that probe, and whether they have finished.
+	probed map[*responder]bool
 	// failures counts the conflicts found by probing; until is when the phase refused ends.
 	failures int
 	until    time.Time
@@ -65,10 +65,10 @@ type entry struct {
 
 // conflict is another host that uses the address.
 type conflict struct {
-	mac   mac
-	on    string
-	since time.Time
-	heard time.Time
+	mac       mac
+	on        string
+	since     time.Time
+	lastClaim time.Time
 	// claimed is when it last claimed the address other than by an answer; zero if never.
 	claimed time.Time
 	// pending is the check whether the host answers for everything; the conflict is not reported before it ends.
@@ -78,31 +78,31 @@ type conflict struct {
 	check  time.Time
 }
 
-// enter updates the entries to the wanted set.
-func (a *Announcer) enter(want map[netip.Addr]plan.Announcement, now time.Time) {
+// update updates the entries to the wanted set.
+func (a *Announcer) update(want map[netip.Addr]plan.Announcement, now time.Time) {
 	for addr, e := range a.entries {
-		if _, ok := want[addr]; ok || !e.left.IsZero() {
+		if _, ok := want[addr]; ok || !e.removedAt.IsZero() {
 			continue
 		}
 		if e.conflict == nil || e.phase == holding { // a held address is not given up for a conflict
 			delete(a.entries, addr)
 			continue
 		}
-		if e.left = now; e.phase != refused {
+		if e.removedAt = now; e.phase != refused {
 			a.refuse(addr, e, now)
 		}
 	}
 	for addr, ann := range want {
 		e := a.entries[addr]
-		begins := e == nil || !e.left.IsZero()
+		begins := e == nil || !e.removedAt.IsZero()
 		if e == nil {
 			e = &entry{}
 			a.entries[addr] = e
 		}
-		e.interfaces, e.vip, e.left = ann.Interfaces, ann.VIP, time.Time{}
-		if e.again != ann.Again {
-			e.again = ann.Again
-			a.repeat(addr)
+		e.interfaces, e.vip, e.removedAt = ann.Interfaces, ann.VIP, time.Time{}
+		if e.epoch != ann.Again {
+			e.epoch = ann.Again
+			a.reannounce(addr)
 		}
 		switch {
 		case !ann.Probe && (begins || e.phase != holding):
@@ -114,14 +114,14 @@ func (a *Announcer) enter(want map[netip.Addr]plan.Announcement, now time.Time) 
 }
 
 // probe starts probing for an address.
-func (e *entry) probe() { e.phase, e.asked = probing, map[*responder]bool{} }
+func (e *entry) probe() { e.phase, e.probed = probing, map[*responder]bool{} }
 
-// repeat restarts the announcements of an address where it is held.
-func (a *Announcer) repeat(addr netip.Addr) {
+// reannounce restarts the announcements of an address where it is held.
+func (a *Announcer) reannounce(addr netip.Addr) {
 	for _, p := range a.ports {
 		for _, r := range p.responders {
 			if r != nil && has(r.duties.Load().held, addr) {
-				at := place{on: r, addr: addr}
+				at := binding{on: r, addr: addr}
 				p.schedule.stop(at)
 				p.schedule.announce(time.Now(), at)
 			}
@@ -131,7 +131,7 @@ func (a *Announcer) repeat(addr netip.Addr) {
 
 // hold makes the node answer for an address. If another host really uses it, a claim will be received.
 func (a *Announcer) hold(e *entry) {
-	e.phase, e.asked, e.failures, e.conflict = holding, nil, 0, nil
+	e.phase, e.probed, e.failures, e.conflict = holding, nil, 0, nil
 }
 
 // Conflicts returns the addresses for which another host answers. An address that has left the set stays among them
@@ -181,8 +181,8 @@ func (a *Announcer) claimed(r *responder, addr netip.Addr, by mac, answer bool) 
 	if e.phase == holding { // clients rely on it: a conflict is reported at once
 		pending = nil
 	}
-	if a.note(r, addr, by, pending, now) || e.phase == probing {
-		a.poke() // the next due time has changed
+	if a.recordClaim(r, addr, by, pending, now) || e.phase == probing {
+		a.wakeRun() // the next due time has changed
 	}
 	if c := e.conflict; !answer && c.mac == by {
 		c.claimed = now
@@ -195,7 +195,7 @@ func (a *Announcer) claimed(r *responder, addr netip.Addr, by mac, answer bool) 
 // defend answers a claim of a held address, at most every defendInterval. RFC 5227, 2.4 (c): the address is not given
 // up, because clients rely on it.
 func (a *Announcer) defend(r *responder, addr netip.Addr, e *entry, now time.Time) {
-	if now.Sub(e.defended) >= defendInterval && r.tell(addr, asRequest) {
+	if now.Sub(e.defended) >= defendInterval && r.sendAnnouncement(addr, asRequest) {
 		e.defended = now
 		a.metrics[r.family].defences.Inc()
 	}
@@ -206,34 +206,34 @@ func (a *Announcer) defend(r *responder, addr netip.Addr, e *entry, now time.Tim
 const peerEvery = 100 * time.Millisecond
 
 func (a *Announcer) claimedByPeer(now time.Time) {
-	last := a.kicked.Load()
+	last := a.lastWake.Load()
 	if since := now.UnixNano() - last; since >= 0 && since < int64(peerEvery) {
 		return
 	}
-	if a.kicked.CompareAndSwap(last, now.UnixNano()) {
-		a.cfg.Kick()
+	if a.lastWake.CompareAndSwap(last, now.UnixNano()) {
+		a.cfg.Wake()
 	}
 }
 
-// note records a claim of an address. It reports a new conflict, after the check if there is one, and returns true. Of
-// several hosts that claim it at the same time, only the first is reported, to limit the log.
-func (a *Announcer) note(r *responder, addr netip.Addr, by mac, pending *control, now time.Time) bool {
+// recordClaim records a claim of an address. It reports a new conflict, after the check if there is one, and returns
+// true. Of several hosts that claim it at the same time, only the first is reported, to limit the log.
+func (a *Announcer) recordClaim(r *responder, addr netip.Addr, by mac, pending *control, now time.Time) bool {
 	e := a.entries[addr]
 	c, since := e.conflict, now
 	switch {
 	case c == nil:
 	case c.pending != nil && pending == nil: // a certain conflict replaces an uncertain one
-	case c.mac == by || now.Sub(c.heard) < defendInterval:
+	case c.mac == by || now.Sub(c.lastClaim) < defendInterval:
 		c.checks, c.check = 0, now.Add(checkEvery)
 		if c.mac == by {
-			c.heard = now
+			c.lastClaim = now
 		}
 		return false
 	default:
 		since, pending = c.since, nil
 	}
 	e.conflict = &conflict{
-		mac: by, on: r.link.name, since: since, heard: now, pending: pending, check: now.Add(checkEvery),
+		mac: by, on: r.link.name, since: since, lastClaim: now, pending: pending, check: now.Add(checkEvery),
 	}
 	if pending == nil {
 		a.report(addr, e, since)
@@ -250,9 +250,9 @@ func (a *Announcer) report(addr netip.Addr, e *entry, since time.Time) {
 	if e.phase != holding {
 		does = "do not use"
 	}
-	a.cfg.Log.Warn("conflict: another host uses an address of ours", "address", addr,
+	a.cfg.Log.Warn("address conflict: another host uses a VirtualIP address", "address", addr,
 		"mac", net.HardwareAddr(c.mac[:]).String(), "interface", c.on, "action", does)
-	a.cfg.Kick()
+	a.cfg.Wake()
 }
 
 // refuse ends probing: another host uses the address.
@@ -267,13 +267,13 @@ func (a *Announcer) refuse(addr netip.Addr, e *entry, now time.Time) {
 			others++
 		}
 	}
-	e.phase, e.asked, e.until = refused, nil, now.Add(max(wait, others*retryEach))
+	e.phase, e.probed, e.until = refused, nil, now.Add(max(wait, others*retryEach))
 }
 
 func (a *Announcer) stopProbes(addr netip.Addr, e *entry) {
-	for r := range e.asked {
+	for r := range e.probed {
 		if p := a.ports[r.link.index]; p != nil {
-			p.schedule.stop(place{on: r, addr: addr})
+			p.schedule.stop(binding{on: r, addr: addr})
 		}
 	}
 }
@@ -285,13 +285,13 @@ func (a *Announcer) verify(addr netip.Addr, e *entry, now time.Time) bool {
 		return true
 	}
 	c.check = now.Add(checkEvery)
-	asked := false
+	probed := false
 	for _, p := range a.ports {
 		if r := p.responders[familyOf(addr)]; r != nil && has(r.duties.Load().held, addr) {
-			asked = r.probe(addr) || asked
+			probed = r.probe(addr) || probed
 		}
 	}
-	if asked { // without a probe, silence proves nothing
+	if probed { // without a probe, silence proves nothing
 		c.checks++
 	}
 	return false
@@ -300,13 +300,13 @@ func (a *Announcer) verify(addr netip.Addr, e *entry, now time.Time) bool {
 // probed is called by a schedule when a responder has probed for an address and received no answer.
 func (a *Announcer) probed(r *responder, addr netip.Addr) {
 	a.mu.Lock()
-	a.ended = append(a.ended, place{on: r, addr: addr})
+	a.ended = append(a.ended, binding{on: r, addr: addr})
 	a.mu.Unlock()
-	a.poke()
+	a.wakeRun()
 }
 
-// turn does what is due and returns the next due time, if there is one.
-func (a *Announcer) turn(now time.Time) (due time.Time, ok bool) {
+// tick does what is due and returns the next due time, if there is one.
+func (a *Announcer) tick(now time.Time) (due time.Time, ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.closed {
@@ -314,8 +314,8 @@ func (a *Announcer) turn(now time.Time) (due time.Time, ok bool) {
 	}
 	for _, p := range a.ended {
 		if e := a.entries[p.addr]; e != nil && e.phase == probing {
-			if _, asked := e.asked[p.on.(*responder)]; asked {
-				e.asked[p.on.(*responder)] = true
+			if _, known := e.probed[p.on.(*responder)]; known {
+				e.probed[p.on.(*responder)] = true
 			}
 		}
 	}
@@ -323,10 +323,10 @@ func (a *Announcer) turn(now time.Time) (due time.Time, ok bool) {
 	due = a.checks(now)
 	ok = !due.IsZero()
 	var ended []netip.Addr
-	doubtful := a.doubtful(now)
+	pending := a.pendingVIPs(now)
 	for addr, e := range a.entries {
 		at, waits := e.ends()
-		if until, is := doubtful[e.vip]; is && e.passed() {
+		if until, is := pending[e.vip]; is && e.passed() {
 			if !ok || until.Before(due) {
 				due, ok = until, true
 			}
@@ -348,7 +348,7 @@ func (a *Announcer) turn(now time.Time) (due time.Time, ok bool) {
 	slices.SortFunc(ended, netip.Addr.Compare)
 	gone, held := false, false
 	for _, addr := range ended {
-		a.over(addr, now)
+		a.endPhase(addr, now)
 		e := a.entries[addr]
 		gone, held = gone || e == nil, held || e != nil && e.phase == holding
 	}
@@ -358,9 +358,9 @@ func (a *Announcer) turn(now time.Time) (due time.Time, ok bool) {
 	}
 	switch {
 	case held:
-		a.cfg.Look()
+		a.cfg.Resync()
 	case gone:
-		a.cfg.Kick()
+		a.cfg.Wake()
 	}
 	return now, true // a phase that began now may end earlier than due
 }
@@ -376,13 +376,13 @@ func (e *entry) passed() bool {
 	if e.phase != probing {
 		return false
 	}
-	maps.DeleteFunc(e.asked, func(r *responder, _ bool) bool { return r.closed.Load() })
-	for _, done := range e.asked {
+	maps.DeleteFunc(e.probed, func(r *responder, _ bool) bool { return r.closed.Load() })
+	for _, done := range e.probed {
 		if !done {
 			return false
 		}
 	}
-	return len(e.asked) > 0
+	return len(e.probed) > 0
 }
 
 // ends returns when the entry's phase or its conflict ends by itself.
@@ -392,26 +392,26 @@ func (e *entry) ends() (time.Time, bool) {
 		return e.until, true
 	case e.phase == holding && e.conflict != nil:
 		return e.conflict.check, true
-	case !e.left.IsZero(): // its interface may be gone
-		return e.left.Add(forgetAfter), true
+	case !e.removedAt.IsZero(): // its interface may be gone
+		return e.removedAt.Add(probeRemovedFor), true
 	}
 	return time.Time{}, false
 }
 
-// over ends the phase or the conflict.
-func (a *Announcer) over(addr netip.Addr, now time.Time) {
+// endPhase ends the phase or the conflict.
+func (a *Announcer) endPhase(addr netip.Addr, now time.Time) {
 	e := a.entries[addr]
-	left := !e.left.IsZero()
-	if left && !now.Before(e.left.Add(forgetAfter)) {
+	removed := !e.removedAt.IsZero()
+	if removed && !now.Before(e.removedAt.Add(probeRemovedFor)) {
 		a.drop(addr, e)
 		return
 	}
 	switch e.phase {
 	case probing:
 		if e.conflict != nil && e.conflict.pending == nil {
-			a.cfg.Log.Info("conflict over: no other host answers for the address", "address", addr)
+			a.cfg.Log.Info("address conflict resolved: no other host answers for the address", "address", addr)
 		}
-		if left {
+		if removed {
 			a.drop(addr, e)
 		} else {
 			a.hold(e)
@@ -420,6 +420,6 @@ func (a *Announcer) over(addr netip.Addr, now time.Time) {
 		e.probe()
 	case holding:
 		e.conflict = nil
-		a.cfg.Log.Info("conflict over: no claim of another host was heard any more", "address", addr)
+		a.cfg.Log.Info("address conflict resolved: no claim of another host was received", "address", addr)
 	}
 }

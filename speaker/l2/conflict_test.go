@@ -16,11 +16,11 @@ func probe(names ...string) plan.Announcement {
 	return plan.Announcement{VIP: "vip", Interfaces: names, Probe: true}
 }
 
-// until announces the set after each kick, as the reconcile loop does, until the held set is as wanted.
+// until announces the set after each wake, as the reconcile loop does, until the held set is as wanted.
 func (s *side) until(t *testing.T, set map[netip.Addr]plan.Announcement, ok func(held map[netip.Addr][]string) bool) {
 	t.Helper()
 	for !ok(s.announce(t, set)) {
-		s.waitKick(t)
+		s.waitWake(t)
 	}
 }
 
@@ -57,7 +57,7 @@ func TestProbeWithoutAnswer(t *testing.T) {
 			if got, want := s.next(t, "probe", isProbe), s.codec.probe(station{mac: s.self}, s.vip[0]); string(got) != string(want) {
 				t.Errorf("probe %x, want %x", got, want)
 			}
-			s.tell(t, s.question(s.host, s.vip[0])) // not answered yet: the next answer is for the other one
+			s.transmit(t, s.request(s.host, s.vip[0])) // not answered yet: the next answer is for the other one
 			s.answered(t, s.vip[1])
 		}
 		s.until(t, set, func(held map[netip.Addr][]string) bool { return len(held) == 2 })
@@ -95,14 +95,14 @@ func TestProbeFindsAHost(t *testing.T) {
 			t.Errorf("conflicts %+v", s.announcer.Conflicts())
 		}
 		s.until(t, set, func(held map[netip.Addr][]string) bool { return len(held) == 1 && held[s.vip[1]] != nil })
-		s.tell(t, s.question(s.host, s.vip[0]))
+		s.transmit(t, s.request(s.host, s.vip[0]))
 		s.answered(t, s.vip[1])
 		s.take(t, s.vip[0])
 		s.until(t, set, func(held map[netip.Addr][]string) bool { return len(held) == 2 })
 		if c := s.announcer.Conflicts(); len(c) > 0 {
 			t.Errorf("conflicts %v after the host gave the address up", c)
 		}
-		if began, over := s.log.with("conflict: another host"), s.log.with("conflict over"); len(began) != 1 || len(over) != 1 {
+		if began, over := s.log.with("address conflict: another host"), s.log.with("address conflict resolved"); len(began) != 1 || len(over) != 1 {
 			t.Errorf("log: %q, %q; want one of each", began, over)
 		}
 	})
@@ -114,8 +114,8 @@ func TestProbeMeetsAProbe(t *testing.T) {
 		set := map[netip.Addr]plan.Announcement{s.vip[0]: probe("eth0")}
 		s.announce(t, set)
 		s.next(t, "probe", func(m message, _ []byte) bool { return m.target == s.vip[0] && m.probe() })
-		s.tell(t, s.question(s.unspecified(), s.vip[0]))
-		s.waitKick(t)
+		s.transmit(t, s.request(s.unspecified(), s.vip[0]))
+		s.waitWake(t)
 		if c := s.announcer.Conflicts(); len(c) != 1 {
 			t.Errorf("conflicts %v", c)
 		}
@@ -144,8 +144,8 @@ func TestClaimIsReportedAndDefended(t *testing.T) {
 		}
 		eventually(t, "the announcements are over", func() bool { return announcements() == 2*per })
 		began := time.Now()
-		s.tell(t, s.claim(foreign, s.vip[0]))
-		s.waitKick(t)
+		s.transmit(t, s.claim(foreign, s.vip[0]))
+		s.waitWake(t)
 		c, ok := s.announcer.Conflicts()[s.vip[0]]
 		if took := time.Since(began); !ok || took > time.Second {
 			t.Fatalf("conflicts %v after %v", s.announcer.Conflicts(), took)
@@ -154,7 +154,7 @@ func TestClaimIsReportedAndDefended(t *testing.T) {
 			t.Errorf("conflict %+v", c)
 		}
 		for range 20 {
-			s.tell(t, s.claim(foreign, s.vip[0]))
+			s.transmit(t, s.claim(foreign, s.vip[0]))
 		}
 		s.answered(t, s.vip[0]) // still, and all claims were received
 		if got := announcements() - 2*per; got != 1 {
@@ -173,11 +173,11 @@ func TestClaimIsReportedAndDefended(t *testing.T) {
 }
 
 // A host that uses a held address and asks for another one claims it as well.
-func TestQuestionFromOurAddress(t *testing.T) {
+func TestRequestFromHeldAddress(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, s *side) {
 		s.hold(t, s.vip[0], s.vip[1])
-		s.tell(t, s.question(s.vip[0], s.vip[1]))
-		s.waitKick(t)
+		s.transmit(t, s.request(s.vip[0], s.vip[1]))
+		s.waitWake(t)
 		if c := s.announcer.Conflicts(); len(c) != 1 || c[s.vip[0]].MAC == "" {
 			t.Errorf("conflicts %v", c)
 		}
@@ -190,15 +190,15 @@ func TestClaimOfAPeer(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, s *side) {
 		s.hold(t, s.vip[0], s.vip[1])
 		s.announcer.SetPeers(map[[6]byte]string{peer: "node2"})
-		s.tell(t, s.claim(s.self, s.vip[0]))
+		s.transmit(t, s.claim(s.self, s.vip[0]))
 		s.answered(t, s.vip[0])
 		select {
-		case <-s.kicked:
-			t.Error("kicked for what came from ourselves")
+		case <-s.woken:
+			t.Error("woken by a frame of this node")
 		default:
 		}
-		s.tell(t, s.claim(peer, s.vip[0]))
-		s.waitKick(t)
+		s.transmit(t, s.claim(peer, s.vip[0]))
+		s.waitWake(t)
 		s.answered(t, s.vip[0])
 		if c := s.announcer.Conflicts(); len(c) > 0 || s.count(t, "defences_total", s.codec.family()) > 0 {
 			t.Errorf("conflicts %v", c)
@@ -236,7 +236,7 @@ func TestDuplicateAddressDetectionOfAHost(t *testing.T) {
 func TestForeignARPProbe(t *testing.T) {
 	s := newSegment(t, nil).side(t, ipv4)
 	s.hold(t, s.vip[0])
-	s.tell(t, s.question(netip.IPv4Unspecified(), s.vip[0]))
+	s.transmit(t, s.request(netip.IPv4Unspecified(), s.vip[0]))
 	want := arpFrame{dst: s.peer, src: s.self, op: opReply, senderMAC: s.self, senderIP: s.vip[0], targetMAC: s.peer,
 		targetIP: netip.IPv4Unspecified()}
 	if got, err := parseARP(s.reply(t)); err != nil || got != want {
@@ -250,8 +250,8 @@ func TestForeignARPProbe(t *testing.T) {
 func TestConflictEndsWithAMove(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, s *side) {
 		s.hold(t, s.vip[0], s.vip[1])
-		s.tell(t, s.claim(mac{2, 0, 0, 0, 0, 0x66}, s.vip[0]))
-		s.waitKick(t)
+		s.transmit(t, s.claim(mac{2, 0, 0, 0, 0, 0x66}, s.vip[0]))
+		s.waitWake(t)
 		if c := s.announcer.Conflicts(); len(c) != 1 {
 			t.Fatalf("conflicts %v, want one", c)
 		}

@@ -24,11 +24,11 @@ const (
 // addresses within the prefixes. A frame with the tag of a VLAN without an interface still has the tag, and does not
 // pass.
 func filter(c codec, addrs []netip.Addr, parts int) ([]bpf.RawInstruction, error) {
-	return bpf.Assemble(append(meant(), wanted(c, addrs, parts)...))
+	return bpf.Assemble(append(forThisNode(), wanted(c, addrs, parts)...))
 }
 
-// meant passes only frames that were sent to this interface.
-func meant() []bpf.Instruction {
+// forThisNode passes only frames that were sent to this interface.
+func forThisNode() []bpf.Instruction {
 	return []bpf.Instruction{
 		bpf.LoadExtension{Num: bpf.ExtType},
 		bpf.JumpIf{Cond: bpf.JumpLessOrEqual, Val: packetMulticast, SkipTrue: 1},

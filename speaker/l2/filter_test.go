@@ -42,7 +42,7 @@ func addrsFrom(first string, n int) []netip.Addr {
 }
 
 func TestFilterMatchesTheAddresses(t *testing.T) {
-	question := func(a netip.Addr) []byte { return request(func(f *arpFrame) { f.targetIP = a }).bytes() }
+	arpRequest := func(a netip.Addr) []byte { return request(func(f *arpFrame) { f.targetIP = a }).bytes() }
 	claim := func(a netip.Addr) []byte {
 		return request(func(f *arpFrame) { f.op, f.senderIP, f.targetIP = opReply, a, host }).bytes()
 	}
@@ -56,7 +56,7 @@ func TestFilterMatchesTheAddresses(t *testing.T) {
 		first string
 		frame func(netip.Addr) []byte
 	}{
-		"ARP request": {arpCodec{}, "203.0.113.10", question}, "ARP claim": {arpCodec{}, "203.0.113.10", claim},
+		"ARP request": {arpCodec{}, "203.0.113.10", arpRequest}, "ARP claim": {arpCodec{}, "203.0.113.10", claim},
 		"solicitation": {ndpCodec{}, "2001:db8:1::a", question6}, "advertisement": {ndpCodec{}, "2001:db8:1::a", claim6},
 		"solicitation from": {ndpCodec{}, "2001:db8:1::a", source6},
 	} {
@@ -80,7 +80,7 @@ func TestFilterMatchesTheAddresses(t *testing.T) {
 	}
 }
 
-func TestFilterLooksAtTheKindOfFrame(t *testing.T) {
+func TestFilterMatchesTheKindOfFrame(t *testing.T) {
 	for name, change := range map[string]func([]byte){
 		"other EtherType": func(b []byte) { b[12] = 9 },
 		"reverse ARP":     func(b []byte) { b[21] = 3 },
@@ -124,19 +124,19 @@ func TestFilterOfThousands(t *testing.T) {
 			t.Fatalf("%d instructions, %v", len(raw), err)
 		}
 		prog := wanted(c, addrs, exactLimit)
-		ask := func(a netip.Addr) bool {
+		arpRequest := func(a netip.Addr) bool {
 			if a.Is4() {
 				return run(t, prog, request(func(f *arpFrame) { f.targetIP = a }).bytes())
 			}
 			return run(t, prog, solicit(func(n *neighbour) { n.target = a }).bytes())
 		}
 		for _, a := range addrs {
-			if !ask(a) {
+			if !arpRequest(a) {
 				t.Fatalf("%v does not pass", a)
 			}
 		}
 		for _, a := range []string{"192.0.2.15", "192.0.3.1", "198.51.99.255", "203.0.113.63", "2001:db8:1::100", "2001:db8:2::", "2001:db8:ffff::7fff"} {
-			if a := netip.MustParseAddr(a); (a.Is4() == addrs[0].Is4()) && ask(a) {
+			if a := netip.MustParseAddr(a); (a.Is4() == addrs[0].Is4()) && arpRequest(a) {
 				t.Errorf("%v passes", a)
 			}
 		}

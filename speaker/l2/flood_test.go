@@ -8,8 +8,8 @@ import (
 
 // Claims with another speaker's hardware address wake the reconcile loop, but at most ten times a second.
 func TestPeerClaimsAreLimited(t *testing.T) {
-	kicks := 0
-	a := New(Config{Kick: func() { kicks++ }})
+	wakes := 0
+	a := New(Config{Wake: func() { wakes++ }})
 	peer := mac{2, 0, 0, 0, 0, 2}
 	a.SetPeers(map[[6]byte]string{peer: "b"})
 	addr := netip.MustParseAddr("203.0.113.4")
@@ -17,12 +17,12 @@ func TestPeerClaimsAreLimited(t *testing.T) {
 	for range 100_000 {
 		a.claimed(nil, addr, peer, false)
 	}
-	if most := 1 + int(time.Since(start)/peerEvery); kicks < 1 || kicks > most {
-		t.Errorf("%d times in %v, want 1 to %d", kicks, time.Since(start), most)
+	if most := 1 + int(time.Since(start)/peerEvery); wakes < 1 || wakes > most {
+		t.Errorf("%d times in %v, want 1 to %d", wakes, time.Since(start), most)
 	}
-	kicks = 0
+	wakes = 0
 	a.claimedByPeer(time.Now().Add(peerEvery))
-	if kicks != 1 {
-		t.Errorf("%d times, a while later", kicks)
+	if wakes != 1 {
+		t.Errorf("%d times, a while later", wakes)
 	}
 }

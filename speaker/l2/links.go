@@ -61,7 +61,7 @@ type network struct {
 }
 
 func observe() (*network, error) {
-	all, err := dump.Whole(devices)
+	all, err := dump.Complete(devices)
 	if err != nil {
 		return nil, fmt.Errorf("list network interfaces: %w", err)
 	}
@@ -100,11 +100,11 @@ func fit(at *netlink.LinkAttrs, by map[int]device) error {
 	case at.EncapType != "ether" || len(at.HardwareAddr) != len(mac{}):
 		return fmt.Errorf("it is not Ethernet but %q: name an Ethernet interface in the L2Advertisement", at.EncapType)
 	case at.RawFlags&unix.IFF_NOARP != 0:
-		return errors.New("ARP is off there: set it on (ip link set dev NAME arp on), or name another interface")
+		return errors.New("ARP is off there: enable it (ip link set dev NAME arp on), or name another interface")
 	case at.RawFlags&unix.IFF_BROADCAST == 0:
 		return errors.New("it cannot broadcast: name another interface")
 	case at.MasterIndex != 0 && by[at.MasterIndex].kind() != "vrf":
-		return fmt.Errorf("it is a port: what comes in there is heard on its master; name %s", by[at.MasterIndex].name())
+		return fmt.Errorf("it is a port: its frames are received on its master; name %s", by[at.MasterIndex].name())
 	}
 	return nil
 }
@@ -193,11 +193,11 @@ func devices() ([]device, error) {
 
 // subnets returns the subnets of each interface, without link-local ones.
 func subnets() (map[int][]netip.Prefix, error) {
-	addrs, err := dump.Whole(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
+	addrs, err := dump.Complete(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("list the addresses of the network interfaces: %w", err)
 	}
-	silent := mute(addrs)
+	silent := withoutLinkLocal(addrs)
 	out := map[int][]netip.Prefix{}
 	for _, a := range addrs {
 		p, ok := subnet(a.IPNet)
@@ -211,19 +211,19 @@ func subnets() (map[int][]netip.Prefix, error) {
 	return out, nil
 }
 
-// mute returns the interfaces whose link-local addresses are all tentative or duplicates. The kernel solicits no
-// neighbour there (net/ipv6/ndisc.c, ndisc_send_ns), so it cannot forward IPv6. An interface without a link-local
-// address is not included.
-func mute(addrs []netlink.Addr) map[int]struct{} {
-	out, speaks := map[int]struct{}{}, map[int]bool{}
+// withoutLinkLocal returns the interfaces whose link-local addresses are all tentative or duplicates. The kernel
+// solicits no neighbour there (net/ipv6/ndisc.c, ndisc_send_ns), so it cannot forward IPv6. An interface without a
+// link-local address is not included.
+func withoutLinkLocal(addrs []netlink.Addr) map[int]struct{} {
+	out, usable := map[int]struct{}{}, map[int]bool{}
 	for _, a := range addrs {
 		if addr, ok := netip.AddrFromSlice(a.IP); !ok || !addr.Is6() || !addr.IsLinkLocalUnicast() {
 			continue
 		}
 		if a.Flags&unix.IFA_F_TENTATIVE == 0 || a.Flags&unix.IFA_F_OPTIMISTIC != 0 {
-			speaks[a.LinkIndex] = true
+			usable[a.LinkIndex] = true
 			delete(out, a.LinkIndex)
-		} else if !speaks[a.LinkIndex] {
+		} else if !usable[a.LinkIndex] {
 			out[a.LinkIndex] = struct{}{}
 		}
 	}

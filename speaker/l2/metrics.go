@@ -23,17 +23,17 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	answers := counter("answers_total", "ARP requests and neighbour solicitations answered.")
 	announcements := counter("announcements_total", "Gratuitous ARP frames and unsolicited neighbour advertisements sent.")
 	probes := counter("probes_total", "Probes sent for addresses before their first use.")
-	conflicts := counter("conflicts_total", "Times that another host was found to use an address of ours.")
-	defences := counter("defences_total", "Answers to foreign probes for our addresses, and announcements against foreign claims.")
-	sendErrors := counter("send_errors_total", "Frames that the kernel did not take.")
+	conflicts := counter("conflicts_total", "Times that another host was found to use a VirtualIP address.")
+	defences := counter("defences_total", "Answers to foreign probes for held addresses, and announcements against foreign claims.")
+	sendErrors := counter("send_errors_total", "Frames that the kernel rejected.")
 	first := prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "ironlb", Subsystem: "l2", Name: "announce_duration_seconds",
-		Help:    "From the moment that an address was programmed and this node's to answer for, until its first announcement on an interface.",
+		Help:    "Time from programming and ownership of an address to its first announcement on an interface.",
 		Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5}}, []string{"family"})
 	if reg != nil {
 		reg.MustRegister(first)
 	}
 	proxies := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "ironlb", Subsystem: "l2", Name: "proxies",
-		Help: "Hosts that answer for every address (proxy ARP). Their answers do not count."}, []string{"family"})
+		Help: "Hosts that answer for every address (proxy ARP). Their answers are ignored."}, []string{"family"})
 	if reg != nil {
 		reg.MustRegister(proxies)
 	}

@@ -12,7 +12,7 @@ import (
 // Dashboards and alerts depend on these names.
 func TestMetricNames(t *testing.T) {
 	const want = `
-# HELP ironlb_l2_announce_duration_seconds From the moment that an address was programmed and this node's to answer for, until its first announcement on an interface.
+# HELP ironlb_l2_announce_duration_seconds Time from programming and ownership of an address to its first announcement on an interface.
 # TYPE ironlb_l2_announce_duration_seconds histogram
 ironlb_l2_announce_duration_seconds_bucket{family="ipv4",le="0.0001"} 0
 ironlb_l2_announce_duration_seconds_bucket{family="ipv4",le="0.00025"} 0
@@ -58,11 +58,11 @@ ironlb_l2_announcements_total{family="ipv6"} 0
 # TYPE ironlb_l2_answers_total counter
 ironlb_l2_answers_total{family="ipv4"} 0
 ironlb_l2_answers_total{family="ipv6"} 0
-# HELP ironlb_l2_conflicts_total Times that another host was found to use an address of ours.
+# HELP ironlb_l2_conflicts_total Times that another host was found to use a VirtualIP address.
 # TYPE ironlb_l2_conflicts_total counter
 ironlb_l2_conflicts_total{family="ipv4"} 0
 ironlb_l2_conflicts_total{family="ipv6"} 0
-# HELP ironlb_l2_defences_total Answers to foreign probes for our addresses, and announcements against foreign claims.
+# HELP ironlb_l2_defences_total Answers to foreign probes for held addresses, and announcements against foreign claims.
 # TYPE ironlb_l2_defences_total counter
 ironlb_l2_defences_total{family="ipv4"} 0
 ironlb_l2_defences_total{family="ipv6"} 0
@@ -70,11 +70,11 @@ ironlb_l2_defences_total{family="ipv6"} 0
 # TYPE ironlb_l2_probes_total counter
 ironlb_l2_probes_total{family="ipv4"} 0
 ironlb_l2_probes_total{family="ipv6"} 0
-# HELP ironlb_l2_proxies Hosts that answer for every address (proxy ARP). Their answers do not count.
+# HELP ironlb_l2_proxies Hosts that answer for every address (proxy ARP). Their answers are ignored.
 # TYPE ironlb_l2_proxies gauge
 ironlb_l2_proxies{family="ipv4"} 0
 ironlb_l2_proxies{family="ipv6"} 0
-# HELP ironlb_l2_send_errors_total Frames that the kernel did not take.
+# HELP ironlb_l2_send_errors_total Frames that the kernel rejected.
 # TYPE ironlb_l2_send_errors_total counter
 ironlb_l2_send_errors_total{family="ipv4"} 0
 ironlb_l2_send_errors_total{family="ipv6"} 0

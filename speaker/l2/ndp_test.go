@@ -39,14 +39,14 @@ func TestSolicitedNode(t *testing.T) {
 
 func TestNDPParse(t *testing.T) {
 	groupOf, other := groupMAC(solicitedNode(vip6)), mac{2, 0, 0, 0, 0, 5}
-	question := message{dst: groupOf, group: groupOf, from: asker, sender: host6, target: vip6}
-	with := func(change func(*message)) message { m := question; change(&m); return m }
+	solicitation := message{dst: groupOf, group: groupOf, from: asker, sender: host6, target: vip6}
+	with := func(change func(*message)) message { m := solicitation; change(&m); return m }
 	tests := map[string]struct {
 		change func(*neighbour)
 		want   message
 	}{
-		"solicitation":                 {nil, question},
-		"without source option":        {func(n *neighbour) { n.lladdr = mac{} }, question},
+		"solicitation":                 {nil, solicitation},
+		"without source option":        {func(n *neighbour) { n.lladdr = mac{} }, solicitation},
 		"source option of another MAC": {func(n *neighbour) { n.lladdr = other }, with(func(m *message) { m.from = other })},
 		"to one station":               {func(n *neighbour) { n.dst, n.to = self, vip6 }, with(func(m *message) { m.dst = self })},
 		"group, in a unicast frame":    {func(n *neighbour) { n.dst = self }, with(func(m *message) { m.dst = self })},
@@ -96,7 +96,7 @@ func TestNDPRefuses(t *testing.T) {
 	}
 	for name, b := range tests {
 		if got, err := (ndpCodec{}).parse(b); err == nil {
-			t.Errorf("%s: taken for %+v", name, got)
+			t.Errorf("%s: parsed as %+v", name, got)
 		}
 	}
 }
@@ -104,7 +104,7 @@ func TestNDPRefuses(t *testing.T) {
 // The frames equal those of an independent implementation.
 func TestNDPReadByAnother(t *testing.T) {
 	router, plain := station{mac: self, router: true}, station{mac: self}
-	question := message{dst: self, from: asker, sender: host6, target: vip6}
+	solicitation := message{dst: self, from: asker, sender: host6, target: vip6}
 	probe := message{dst: self, from: asker, sender: netip.IPv6Unspecified(), target: vip6}
 	advertisement := func(router, solicited bool) ndp.Message {
 		return &ndp.NeighborAdvertisement{Router: router, Solicited: solicited, Override: true, TargetAddress: vip6,
@@ -119,8 +119,8 @@ func TestNDPReadByAnother(t *testing.T) {
 	}{
 		"announcement of a router": {ndpCodec{}.announcement(router, vip6, asRequest), mac{0x33, 0x33, 0, 0, 0, 1}, vip6, allNodes, advertisement(true, false)},
 		"announcement":             {ndpCodec{}.announcement(plain, vip6, asRequest), mac{0x33, 0x33, 0, 0, 0, 1}, vip6, allNodes, advertisement(false, false)},
-		"answer":                   {ndpCodec{}.answer(plain, question), asker, vip6, host6, advertisement(false, true)},
-		"answer of a router":       {ndpCodec{}.answer(router, question), asker, vip6, host6, advertisement(true, true)},
+		"answer":                   {ndpCodec{}.answer(plain, solicitation), asker, vip6, host6, advertisement(false, true)},
+		"answer of a router":       {ndpCodec{}.answer(router, solicitation), asker, vip6, host6, advertisement(true, true)},
 		"defence":                  {ndpCodec{}.answer(plain, probe), mac{0x33, 0x33, 0, 0, 0, 1}, vip6, allNodes, advertisement(false, false)},
 		"probe": {ndpCodec{}.probe(router, vip6), mac{0x33, 0x33, 0xff, 0, 0, 4}, netip.IPv6Unspecified(), group,
 			&ndp.NeighborSolicitation{TargetAddress: vip6}},
@@ -177,7 +177,7 @@ func FuzzParseNDP(f *testing.F) {
 			t.Fatalf("parsed %x, which another parser takes for %T", b, other)
 		}
 		if target != got.target {
-			t.Errorf("target %v, another parser says %v", got.target, target)
+			t.Errorf("target %v, another parser returns %v", got.target, target)
 		}
 		if again, err := parseNeighbour(got.bytes()); err != nil || again != got {
 			t.Errorf("written again %+v, %v; want %+v", again, err, got)

@@ -79,7 +79,7 @@ func (p *port) drop(r *responder) {
 	d := *r.duties.Load()
 	r.close()
 	for addr := range d.all() {
-		p.schedule.stop(place{on: r, addr: addr})
+		p.schedule.stop(binding{on: r, addr: addr})
 	}
 }
 

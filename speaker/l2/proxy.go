@@ -28,12 +28,12 @@ var (
 )
 
 const (
-	// controlAgain is the minimum interval between the starts of two checks of a responder.
-	controlAgain = 10 * time.Second
-	// proxyFor is how long a host counts as a proxy after its last answer for the control address. After half of that
-	// it is checked again.
-	proxyFor   = 5 * time.Minute
-	maxProxies = 16
+	// controlInterval is the minimum interval between the starts of two checks of a responder.
+	controlInterval = 10 * time.Second
+	// proxyLifetime is how long a host counts as a proxy after its last answer for the control address. After half of
+	// that it is checked again.
+	proxyLifetime = 5 * time.Minute
+	maxProxies    = 16
 	// reportFor is the time for the caller to give up the other addresses of the VirtualIP after a conflict.
 	reportFor = 300 * time.Millisecond
 )
@@ -43,9 +43,9 @@ const (
 type control struct {
 	*responder
 	began time.Time
-	// asked is set once the probes are scheduled. ends is zero until the last probe was sent.
-	asked, over bool
-	ends        time.Time
+	// scheduled is set once the probes are scheduled. ends is zero until the last probe was sent.
+	scheduled, over bool
+	ends            time.Time
 }
 
 // probed implements sender. The schedule calls it after the gap that follows the last probe.
@@ -53,7 +53,7 @@ func (c *control) probed(netip.Addr) {
 	c.of.mu.Lock()
 	c.ends = time.Now().Add(controlFor[c.family] - probeGaps[len(probeGaps)-1])
 	c.of.mu.Unlock()
-	c.of.poke()
+	c.of.wakeRun()
 }
 
 // proxyKey is a host on an interface, for a family.
@@ -76,21 +76,21 @@ func (a *Announcer) ignored(r *responder, e *entry, by mac, now time.Time) bool 
 }
 
 // own reports whether the host has claimed the address other than by an answer.
-func (c *conflict) own(now time.Time) bool { return now.Sub(c.claimed) < forgetAfter }
+func (c *conflict) own(now time.Time) bool { return now.Sub(c.claimed) < probeRemovedFor }
 
-// check starts a check for proxies on a responder, unless the last one was less than controlAgain ago, and returns the
-// running one, or nil.
+// check starts a check for proxies on a responder, unless the last one was less than controlInterval ago, and returns
+// the running one, or nil.
 func (a *Announcer) check(r *responder, now time.Time) *control {
 	c := a.controls[r]
 	switch {
 	case c != nil && !c.over:
 		return c
-	case c != nil && now.Sub(c.began) < controlAgain, !a.checkable(r):
+	case c != nil && now.Sub(c.began) < controlInterval, !a.checkable(r):
 		return nil
 	}
 	c = &control{responder: r, began: now}
 	a.controls[r], a.changed = c, true
-	a.poke()
+	a.wakeRun()
 	return c
 }
 
@@ -116,10 +116,10 @@ func (a *Announcer) answered(r *responder, by mac, now time.Time) {
 	case !known:
 		p = proxy{on: r.link.name, since: now}
 		a.metrics[r.family].proxies.Inc()
-		a.cfg.Log.Warn("another host answers for every address (proxy ARP): its answers do not count; switch that off "+
-			"there, for it takes clients' packets for addresses of ours", "mac", net.HardwareAddr(by[:]).String(),
+		a.cfg.Log.Warn("another host answers for every address (proxy ARP): its answers are ignored; disable proxy ARP "+
+			"there, because it attracts clients' packets for VirtualIP addresses", "mac", net.HardwareAddr(by[:]).String(),
 			"interface", r.link.name, "family", r.codec.family())
-		a.cfg.Kick()
+		a.cfg.Wake()
 	}
 	p.answered = now
 	a.proxies[key] = p
@@ -129,7 +129,7 @@ func (a *Announcer) answered(r *responder, by mac, now time.Time) {
 			e.clear(now)
 		}
 	}
-	a.poke()
+	a.wakeRun()
 }
 
 // checks processes due events of proxies and checks, and returns the next due time; zero if there is none.
@@ -140,20 +140,20 @@ func (a *Announcer) checks(now time.Time) (due time.Time) {
 		}
 	}
 	for key, p := range a.proxies {
-		recheck, ends := p.answered.Add(proxyFor/2), p.answered.Add(proxyFor)
+		recheck, ends := p.answered.Add(proxyLifetime/2), p.answered.Add(proxyLifetime)
 		if !now.Before(ends) {
 			delete(a.proxies, key)
 			a.metrics[key.family].proxies.Dec()
-			a.cfg.Log.Info("a host does not answer for every address any more",
+			a.cfg.Log.Info("a host stopped answering for every address",
 				"mac", net.HardwareAddr(key.mac[:]).String(), "interface", p.on)
-			a.cfg.Kick()
+			a.cfg.Wake()
 			continue
 		}
 		if !now.Before(recheck) {
 			if on := a.ports[key.index]; on != nil && on.responders[key.family] != nil {
 				a.check(on.responders[key.family], now)
 			}
-			recheck = now.Add(controlAgain)
+			recheck = now.Add(controlInterval)
 		}
 		later(recheck)
 		later(ends)
@@ -178,7 +178,7 @@ func (a *Announcer) checks(now time.Time) (due time.Time) {
 func (a *Announcer) end(c *control, now time.Time) {
 	c.over, a.changed = true, true
 	if p := a.ports[c.link.index]; p != nil {
-		p.schedule.stop(place{on: c, addr: controlAddrs[c.family]})
+		p.schedule.stop(binding{on: c, addr: controlAddrs[c.family]})
 	}
 	for addr, e := range a.entries {
 		switch {
@@ -202,13 +202,13 @@ func (e *entry) clear(now time.Time) {
 	}
 }
 
-// doubtful returns the VirtualIPs with an address in a conflict that is not reported yet, or was reported less than
+// pendingVIPs returns the VirtualIPs with an address in a conflict that is not reported yet, or was reported less than
 // reportFor ago, with the time of the next evaluation. The caller uses all addresses of a VirtualIP or none, and must
 // be able to give the others up first.
-func (a *Announcer) doubtful(now time.Time) map[string]time.Time {
+func (a *Announcer) pendingVIPs(now time.Time) map[string]time.Time {
 	out := map[string]time.Time{}
 	for _, e := range a.entries {
-		if e.conflict == nil || e.phase == holding || !e.left.IsZero() {
+		if e.conflict == nil || e.phase == holding || !e.removedAt.IsZero() {
 			continue
 		}
 		until := e.conflict.since.Add(reportFor)

@@ -76,7 +76,7 @@ func TestProxyCostsNoAddress(t *testing.T) {
 		set[other] = probe("eth0")
 		s.announce(t, set)
 		s.next(t, "probe", func(m message, _ []byte) bool { return m.target == other && m.probe() })
-		s.tell(t, s.claim(mac{2, 0, 0, 0, 9, 9}, other))
+		s.transmit(t, s.claim(mac{2, 0, 0, 0, 9, 9}, other))
 		s.until(t, set, func(map[netip.Addr][]string) bool { return len(s.announcer.Conflicts()) == 1 })
 		if c := s.announcer.Conflicts()[other]; c.MAC != "02:00:00:00:09:09" {
 			t.Errorf("conflicts %v", s.announcer.Conflicts())
@@ -116,7 +116,7 @@ func TestManyProxies(t *testing.T) {
 		answers := func(from, to byte) {
 			for i := from; i < to; i++ {
 				m := message{from: sys.links[0].mac, sender: unspecified(ipv4), target: controlAddrs[ipv4]}
-				on.hear(codecs[ipv4].answer(station{mac: mac{2, 0, 0, 0, 9, i}}, m))
+				on.receive(codecs[ipv4].answer(station{mac: mac{2, 0, 0, 0, 9, i}}, m))
 			}
 			synctest.Wait()
 		}
@@ -154,7 +154,7 @@ func TestClaimWhileChecking(t *testing.T) {
 		if on.count("control") == 0 || len(a.Conflicts()) > 0 {
 			t.Fatalf("conflicts %v, want none while the check runs", a.Conflicts())
 		}
-		on.hear(codecs[ipv4].announcement(station{mac: asker}, vip, asRequest))
+		on.receive(codecs[ipv4].announcement(station{mac: asker}, vip, asRequest))
 		synctest.Wait()
 		if c := a.Conflicts()[vip]; c.MAC != net.HardwareAddr(asker[:]).String() {
 			t.Errorf("conflicts %v", a.Conflicts())
@@ -174,7 +174,7 @@ func TestAddressOfAProxy(t *testing.T) {
 		isProbe := func(m message, _ []byte) bool { return m.target == own && m.probe() }
 		s.announce(t, set)
 		s.next(t, "probe", isProbe)
-		s.tell(t, s.question(own, s.vip[0]))
+		s.transmit(t, s.request(own, s.vip[0]))
 		s.until(t, set, func(map[netip.Addr][]string) bool { return len(s.announcer.Conflicts()) == 1 })
 		for range 6 { // three times two probes
 			s.next(t, "probe", isProbe)
@@ -211,12 +211,12 @@ func TestClaimsOfAProxy(t *testing.T) {
 			}
 			f := claim.frame
 			f.dst, f.src, f.senderMAC, f.senderIP = broadcast, by, by, vip
-			on.hear(f.bytes())
+			on.receive(f.bytes())
 			elapse(time.Minute)
 			if (len(a.Conflicts()) == 1) != claim.counts {
 				t.Errorf("%s: conflicts %v", name, a.Conflicts())
 			}
-			elapse(forgetAfter)
+			elapse(probeRemovedFor)
 			if len(a.Conflicts()) > 0 || len(a.Proxies()) != 1 {
 				t.Errorf("%s: conflicts %v long after the claim, proxies %v", name, a.Conflicts(), a.Proxies())
 			}
@@ -235,10 +235,10 @@ func TestProxyOfLinux(t *testing.T) {
 		s.segment.host.Sysctl(t, key, "1")
 	}
 	s.segment.host.Sysctl(t, "net.ipv4.neigh.eth0.proxy_delay", "0")
-	asked := arpFrame{dst: broadcast, src: s.self, op: opRequest, senderMAC: s.self,
+	arpRequest := arpFrame{dst: broadcast, src: s.self, op: opRequest, senderMAC: s.self,
 		senderIP: netip.MustParseAddr("203.0.113.1"), targetIP: s.vip[0]}.bytes()
 	node := s.socket(t, s.node, ipv4)
-	if _, err := node.WriteTo(asked, &packet.Addr{HardwareAddr: broadcast[:]}); err != nil {
+	if _, err := node.WriteTo(arpRequest, &packet.Addr{HardwareAddr: broadcast[:]}); err != nil {
 		t.Fatal(err)
 	}
 	if err := node.SetReadDeadline(time.Now().Add(patience)); err != nil {
@@ -324,7 +324,7 @@ func TestSubnetIsNoProxy(t *testing.T) {
 		}
 		sys.mu.Lock()
 		defer sys.mu.Unlock()
-		for addr := range on.asked {
+		for addr := range on.probed {
 			if _, ours := set[addr]; !ours && addr != controlAddrs[ipv4] {
 				t.Errorf("%v was probed for", addr)
 			}
@@ -358,7 +358,7 @@ func TestSlowProxy(t *testing.T) {
 				on.occupant, on.delay = occupant, test.delay
 				sys.mu.Unlock()
 				stale.Store(true) // no probe for the control address is sent for a second
-				on.hear(codecs[family].answer(station{mac: by}, message{
+				on.receive(codecs[family].answer(station{mac: by}, message{
 					dst: mac{2, 0, 0, 0, 1}, from: mac{2, 0, 0, 0, 1}, sender: unspecified(family), target: test.addr,
 				}))
 				elapse(time.Second - 5*ms)
@@ -401,15 +401,15 @@ func TestControlOfOthers(t *testing.T) {
 		set := map[netip.Addr]plan.Announcement{s.vip[0]: probe("eth0")}
 		s.announce(t, set)
 		s.next(t, "probe", func(m message, _ []byte) bool { return m.target == s.vip[0] && m.probe() })
-		s.tell(t, s.codec.answer(station{mac: s.peer}, message{from: s.self, sender: s.unspecified(), target: s.vip[0]}))
+		s.transmit(t, s.codec.answer(station{mac: s.peer}, message{from: s.self, sender: s.unspecified(), target: s.vip[0]}))
 		got := s.next(t, "probe", func(m message, _ []byte) bool { return m.target == control && m.probe() })
 		if want := s.codec.probe(station{mac: s.self}, control); string(got[:len(want)]) != string(want) {
 			t.Errorf("probe %x, want %x", got, want)
 		}
-		s.tell(t, s.question(s.unspecified(), control))
-		s.tell(t, s.question(control, s.vip[0]))
+		s.transmit(t, s.request(s.unspecified(), control))
+		s.transmit(t, s.request(control, s.vip[0]))
 		if s.family == ipv4 {
-			s.tell(t, s.claim(s.peer, control))
+			s.transmit(t, s.claim(s.peer, control))
 		}
 		s.until(t, set, func(map[netip.Addr][]string) bool { return len(s.announcer.Conflicts()) == 1 })
 		if p := s.announcer.Proxies(); len(p) > 0 {
@@ -426,9 +426,9 @@ func TestControlIsOurs(t *testing.T) {
 		set     []netip.Addr
 		subnets []netip.Prefix
 	}{
-		"it":     {set: []netip.Addr{vip, control}},
-		"beside": {set: []netip.Addr{vip, control.Next()}},
-		"subnet": {set: []netip.Addr{vip}, subnets: []netip.Prefix{netip.MustParsePrefix("192.0.0.0/16")}},
+		"it":       {set: []netip.Addr{vip, control}},
+		"adjacent": {set: []netip.Addr{vip, control.Next()}},
+		"subnet":   {set: []netip.Addr{vip}, subnets: []netip.Prefix{netip.MustParsePrefix("192.0.0.0/16")}},
 	} {
 		simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, _ func() int) {
 			sys.subnets = map[int][]netip.Prefix{1: test.subnets}
@@ -501,15 +501,15 @@ func TestProxyLeaves(t *testing.T) {
 			elapse(time.Minute)
 		}
 		if n := calls(); n > 0 || len(a.Proxies()) != 1 || len(a.Conflicts()) > 0 {
-			t.Fatalf("%d calls of Kick, proxies %v, conflicts %v", n, a.Proxies(), a.Conflicts())
+			t.Fatalf("%d calls of Wake, proxies %v, conflicts %v", n, a.Proxies(), a.Conflicts())
 		}
 		on.occupy(map[netip.Addr]mac{vip: by}) // it has the one address now
-		elapse(proxyFor + time.Second)
+		elapse(proxyLifetime + time.Second)
 		if len(a.Proxies()) > 0 || calls() == 0 {
 			t.Errorf("proxies %v", a.Proxies())
 		}
 		probed := message{from: sys.links[0].mac, sender: unspecified(ipv4), target: vip}
-		on.hear(codecs[ipv4].answer(station{mac: by}, probed))
+		on.receive(codecs[ipv4].answer(station{mac: by}, probed))
 		synctest.Wait()
 		if len(a.Conflicts()) != 1 {
 			t.Errorf("conflicts %v", a.Conflicts())
@@ -530,16 +530,16 @@ func TestProxyComesLater(t *testing.T) {
 			t.Fatalf("conflicts %v", a.Conflicts())
 		}
 		on.occupy(map[netip.Addr]mac{vip: by, controlAddrs[ipv4]: by})
-		elapse(controlAgain + 4*time.Second)
+		elapse(controlInterval + 4*time.Second)
 		if held := announce(t, a, set); len(held) != 1 || len(a.Conflicts()) > 0 || len(a.Proxies()) != 1 {
 			t.Errorf("held on %v, conflicts %v, proxies %v", held, a.Conflicts(), a.Proxies())
 		}
 	})
 }
 
-// TestInterfaceGoesWhileChecking: an address that waits for a check has no conflict when its interface is removed, and
-// is probed again when the interface returns.
-func TestInterfaceGoesWhileChecking(t *testing.T) {
+// TestInterfaceRemovedWhileChecking: an address that waits for a check has no conflict when its interface is removed,
+// and is probed again when the interface returns.
+func TestInterfaceRemovedWhileChecking(t *testing.T) {
 	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, _ func() int) {
 		set, both := map[netip.Addr]plan.Announcement{vip: probe("eth0")}, sys.links
 		announce(t, a, set)

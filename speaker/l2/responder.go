@@ -97,22 +97,22 @@ func (r *responder) serve() {
 			continue
 		case err != nil:
 			r.broken.Store(true)
-			r.of.cfg.Log.Warn("cannot read; the socket is opened again", "interface", r.link.name, "family", r.codec.family(), "error", err)
+			r.of.cfg.Log.Warn("read failed, reopening the socket", "interface", r.link.name, "family", r.codec.family(), "error", err)
 			r.of.lost()
 			return
 		}
 		if m, err := r.codec.parse(buf[:n]); err == nil {
-			r.hear(m)
+			r.handle(m)
 		}
 	}
 }
 
-// hear answers a request and records a claim. A frame can be both: a host that uses one of the addresses asks for
+// handle answers a request and records a claim. A frame can be both: a host that uses one of the addresses asks for
 // another one.
 //
 // Only requests are answered that were sent to this station, or to all stations that might have the address, by a
 // reachable sender.
-func (r *responder) hear(m message) {
+func (r *responder) handle(m message) {
 	if r.of.ours(m.from) {
 		return
 	}
@@ -156,7 +156,7 @@ func has(s addrSet, a netip.Addr) bool {
 
 // announce implements sender.
 func (r *responder) announce(addr netip.Addr, f form) int {
-	if r.tell(addr, f) {
+	if r.sendAnnouncement(addr, f) {
 		return 1
 	}
 	return 0
@@ -167,8 +167,8 @@ func (r *responder) out(after time.Duration) {
 	r.of.metrics[r.family].first.Observe(after.Seconds())
 }
 
-// tell sends an announcement and reports whether it was sent.
-func (r *responder) tell(addr netip.Addr, f form) bool {
+// sendAnnouncement sends an announcement and reports whether it was sent.
+func (r *responder) sendAnnouncement(addr netip.Addr, f form) bool {
 	frame := r.codec.announcement(r.station(), addr, f)
 	if frame == nil || !r.send(frame) {
 		return false

@@ -44,15 +44,15 @@ type sender interface {
 	probed(addr netip.Addr)
 }
 
-// place is an address on an interface.
-type place struct {
+// binding is an address on an interface.
+type binding struct {
 	on   sender
 	addr netip.Addr
 }
 
-// job is the next announcement or probe of a place.
+// job is the next announcement or probe of a binding.
 type job struct {
-	place
+	binding
 	probing bool
 	start   time.Time // start of the schedule
 	step    int
@@ -61,14 +61,14 @@ type job struct {
 	index   int // in the heap, -1 for none
 }
 
-// schedule sends announcements and probes for places: frequently after takeover, then periodically. Each interface has
-// one, which paces its frames.
+// schedule sends announcements and probes for bindings: frequently after takeover, then periodically. Each interface
+// has one, which paces its frames.
 type schedule struct {
 	refresh time.Duration // interval of the periodic announcements; 0 for none
 	burst   int
 
 	mu   sync.Mutex
-	jobs map[place]*job
+	jobs map[binding]*job
 	heap jobHeap
 	// window is the start of the current tick, sent counts the frames sent in it.
 	window time.Time
@@ -78,28 +78,28 @@ type schedule struct {
 
 func newSchedule(refresh time.Duration, perSecond int) *schedule {
 	burst := max(1, int(time.Duration(perSecond)*tick/time.Second))
-	return &schedule{refresh: refresh, burst: burst, jobs: map[place]*job{}, wake: make(chan struct{}, 1)}
+	return &schedule{refresh: refresh, burst: burst, jobs: map[binding]*job{}, wake: make(chan struct{}, 1)}
 }
 
-// announce starts the announcements of places, unless they already run. It ends their probes.
-func (s *schedule) announce(now time.Time, places ...place) { s.begin(now, places, false) }
+// announce starts the announcements of bindings, unless they already run. It ends their probes.
+func (s *schedule) announce(now time.Time, bindings ...binding) { s.begin(now, bindings, false) }
 
-// probe starts the probes of places, unless they already run. It ends their announcements.
-func (s *schedule) probe(now time.Time, places ...place) { s.begin(now, places, true) }
+// probe starts the probes of bindings, unless they already run. It ends their announcements.
+func (s *schedule) probe(now time.Time, bindings ...binding) { s.begin(now, bindings, true) }
 
-// begin adds all places at once.
-func (s *schedule) begin(now time.Time, places []place, probing bool) {
+// begin adds all bindings at once.
+func (s *schedule) begin(now time.Time, bindings []binding, probing bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	begun := false
-	for _, p := range places {
+	for _, p := range bindings {
 		if j := s.jobs[p]; j != nil {
 			if j.probing == probing {
 				continue
 			}
 			s.remove(j)
 		}
-		j := &job{place: p, probing: probing, start: now, due: now}
+		j := &job{binding: p, probing: probing, start: now, due: now}
 		s.jobs[p], begun = j, true
 		heap.Push(&s.heap, j)
 	}
@@ -112,8 +112,8 @@ func (s *schedule) begin(now time.Time, places []place, probing bool) {
 	}
 }
 
-// stop ends the job of a place. Once it has returned, nothing more is sent for the place.
-func (s *schedule) stop(p place) {
+// stop ends the job of a binding. Once it has returned, nothing more is sent for the binding.
+func (s *schedule) stop(p binding) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if j := s.jobs[p]; j != nil {
@@ -151,8 +151,8 @@ func (s *schedule) run(ctx context.Context) {
 }
 
 // send sends the due frames that fit into this tick. It returns the time until the next one, if there is one, and the
-// places whose probing is over. The lock is held while sending, so that stop keeps its promise.
-func (s *schedule) send(now time.Time) (wait time.Duration, ok bool, ended []place) {
+// bindings whose probing is over. The lock is held while sending, so that stop takes effect before it returns.
+func (s *schedule) send(now time.Time) (wait time.Duration, ok bool, ended []binding) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if now.Sub(s.window) >= tick {
@@ -165,8 +165,8 @@ func (s *schedule) send(now time.Time) (wait time.Duration, ok bool, ended []pla
 			return j.due.Sub(now), true, ended
 		case j.probing && j.step == len(probeGaps):
 			heap.Pop(&s.heap)
-			delete(s.jobs, j.place)
-			ended = append(ended, j.place)
+			delete(s.jobs, j.binding)
+			ended = append(ended, j.binding)
 		case s.sent >= s.burst:
 			return s.window.Add(tick).Sub(now), true, ended
 		case j.probing:

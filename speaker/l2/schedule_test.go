@@ -77,9 +77,9 @@ func TestScheduleOfOneAddress(t *testing.T) {
 		rec := newRecorder()
 		s := newSchedule(100*time.Second, 5000)
 		running(t, s)
-		s.announce(time.Now(), place{rec, vip})
+		s.announce(time.Now(), binding{rec, vip})
 		elapse(10 * time.Second)
-		s.announce(time.Now(), place{rec, vip}) // a resync: no burst
+		s.announce(time.Now(), binding{rec, vip}) // a resync: no burst
 		synctest.Wait()
 		want := []time.Duration{0, 50 * ms, 200 * ms, 500 * ms, 1000 * ms, 2000 * ms, 4000 * ms}
 		s.mu.Lock() // held while sending
@@ -94,7 +94,7 @@ func TestScheduleOfOneAddress(t *testing.T) {
 		}
 		before := len(rec.all)
 		s.mu.Unlock()
-		s.stop(place{rec, vip})
+		s.stop(binding{rec, vip})
 		elapse(1000 * time.Second)
 		if len(rec.all) != before {
 			t.Error("announced after stop")
@@ -104,40 +104,40 @@ func TestScheduleOfOneAddress(t *testing.T) {
 
 // The delay of the first announcement is reported once per address, even if it waited for its tick, or the kernel did
 // not accept it at once.
-func TestScheduleTellsTheFirst(t *testing.T) {
+func TestScheduleReportsTheFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rec := newRecorder()
 		s := newSchedule(time.Minute, 5000)
 		running(t, s)
-		s.probe(time.Now(), place{rec, vip})
+		s.probe(time.Now(), binding{rec, vip})
 		elapse(time.Second)
 		if len(rec.outs) > 0 {
-			t.Errorf("told %v of probes", rec.outs)
+			t.Errorf("reported %v for probes", rec.outs)
 		}
-		s.announce(time.Now(), place{rec, vip})
+		s.announce(time.Now(), binding{rec, vip})
 		elapse(time.Hour)
-		s.announce(time.Now(), place{rec, vip}) // a resync
+		s.announce(time.Now(), binding{rec, vip}) // a resync
 		elapse(time.Hour)
 		if !slices.Equal(rec.outs, []time.Duration{0}) {
-			t.Errorf("told %v of one address", rec.outs)
+			t.Errorf("reported %v for one address", rec.outs)
 		}
 		rec.outs = nil
 		s.announce(time.Now(), places(rec, addrsFrom("198.51.100.0", 100))...)
 		elapse(time.Hour)
 		slices.Sort(rec.outs)
 		if n := len(rec.outs); n != 100 || rec.outs[0] != 0 || rec.outs[99] != tick {
-			t.Errorf("told %v of a hundred, half of which wait for a tick", rec.outs)
+			t.Errorf("reported %v for a hundred, half of which wait for a tick", rec.outs)
 		}
 		rec.outs, rec.full = nil, true
-		s.stop(place{rec, vip})
-		s.announce(time.Now(), place{rec, vip})
+		s.stop(binding{rec, vip})
+		s.announce(time.Now(), binding{rec, vip})
 		elapse(time.Second)
 		s.mu.Lock() // held while sending
 		rec.full = false
 		s.mu.Unlock()
 		elapse(time.Minute)
 		if !slices.Equal(rec.outs, []time.Duration{2 * time.Second}) {
-			t.Errorf("told %v of what was taken after a second", rec.outs)
+			t.Errorf("reported %v for frames accepted after a second", rec.outs)
 		}
 	})
 }
@@ -147,7 +147,7 @@ func TestScheduleWithoutRefreshEnds(t *testing.T) {
 		rec := newRecorder()
 		s := newSchedule(0, 5000)
 		running(t, s)
-		s.announce(time.Now(), place{rec, vip})
+		s.announce(time.Now(), binding{rec, vip})
 		elapse(time.Hour)
 		if len(rec.all) != len(steps) {
 			t.Errorf("announced %d times, want %d", len(rec.all), len(steps))
@@ -181,9 +181,9 @@ func TestScheduleIsPaced(t *testing.T) {
 	})
 }
 
-func places(on sender, addrs []netip.Addr) (out []place) {
+func places(on sender, addrs []netip.Addr) (out []binding) {
 	for _, a := range addrs {
-		out = append(out, place{on, a})
+		out = append(out, binding{on, a})
 	}
 	return out
 }
@@ -206,21 +206,21 @@ func TestScheduleProbes(t *testing.T) {
 		rec := newRecorder()
 		s := newSchedule(0, 5000)
 		running(t, s)
-		s.probe(time.Now(), place{rec, vip})
-		s.probe(time.Now(), place{rec, host})
+		s.probe(time.Now(), binding{rec, vip})
+		s.probe(time.Now(), binding{rec, host})
 		elapse(120 * ms)
-		s.stop(place{rec, host})
-		s.probe(time.Now(), place{rec, vip}) // again: no change
+		s.stop(binding{rec, host})
+		s.probe(time.Now(), binding{rec, vip}) // again: no change
 		elapse(time.Minute)
 		if want := []time.Duration{0, 100 * ms}; !slices.Equal(rec.probes[vip], want) || rec.ended[vip] != 250*ms {
 			t.Errorf("probed at %v until %v, want %v until 250 ms", rec.probes[vip], rec.ended[vip], want)
 		}
 		if _, ended := rec.ended[host]; ended {
-			t.Error("told of the end of what was stopped")
+			t.Error("reported the end of a stopped probe")
 		}
 		// An announcement of a probed address ends its probes.
-		s.probe(time.Now(), place{rec, vip})
-		s.announce(time.Now(), place{rec, vip})
+		s.probe(time.Now(), binding{rec, vip})
+		s.announce(time.Now(), binding{rec, vip})
 		before := rec.ended[vip]
 		elapse(time.Minute)
 		if len(rec.probes[vip]) > 3 || rec.ended[vip] != before || len(rec.times[vip]) != len(steps)-1 {
@@ -236,10 +236,10 @@ func TestScheduleProbesAgainWhatWasNotSent(t *testing.T) {
 		rec.full = true
 		s := newSchedule(0, 5000)
 		running(t, s)
-		s.probe(time.Now(), place{rec, vip})
+		s.probe(time.Now(), binding{rec, vip})
 		elapse(time.Minute)
 		if at, ended := rec.ended[vip]; ended {
-			t.Errorf("probing is over after %v, and nobody was asked", at)
+			t.Errorf("probing is over after %v, and no probe was sent", at)
 		}
 		s.mu.Lock() // held while sending
 		rec.full = false
@@ -271,7 +271,7 @@ func TestScheduleProbesManyAtOnce(t *testing.T) {
 }
 
 // A job that is restarted repeatedly, as for a node on an unstable link, is kept once.
-func TestScheduleForgetsWhatEnded(t *testing.T) {
+func TestScheduleRemovesWhatEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rec := newRecorder()
 		addrs := addrsFrom("203.0.113.0", 100)

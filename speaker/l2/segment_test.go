@@ -31,7 +31,7 @@ type segment struct {
 	announcer  *Announcer
 	registry   *prometheus.Registry
 	log        *lines
-	kicked     chan struct{}
+	woken      chan struct{}
 	self, peer mac
 	on         string // the node's interface
 }
@@ -64,7 +64,7 @@ func (l *lines) with(text string) []string {
 // join creates the wire, with an address of each family at both ends.
 func join(t testing.TB) *segment {
 	t.Helper()
-	s := &segment{node: netspace.New(t), host: netspace.New(t), kicked: make(chan struct{}, 1), log: &lines{},
+	s := &segment{node: netspace.New(t), host: netspace.New(t), woken: make(chan struct{}, 1), log: &lines{},
 		registry: prometheus.NewRegistry(), on: "eth0"}
 	netspace.Join(t, s.node, "eth0", "203.0.113.1/24", s.host, "eth0", "203.0.113.200/24")
 	s.node.Address(t, "eth0", "2001:db8::1/64")
@@ -77,9 +77,9 @@ func join(t testing.TB) *segment {
 func newSegment(t testing.TB, change func(*Config)) *segment {
 	t.Helper()
 	s := join(t)
-	cfg := Config{Log: slog.New(slog.NewTextHandler(s.log, nil)), Metrics: s.registry, Kick: func() {
+	cfg := Config{Log: slog.New(slog.NewTextHandler(s.log, nil)), Metrics: s.registry, Wake: func() {
 		select {
-		case s.kicked <- struct{}{}:
+		case s.woken <- struct{}{}:
 		default:
 		}
 	}}
@@ -90,7 +90,7 @@ func newSegment(t testing.TB, change func(*Config)) *segment {
 	runs(t, s.announcer)
 	t.Cleanup(func() {
 		// Closing a socket deliberately logs no warning.
-		if bad := s.log.with("cannot read"); len(bad) > 0 {
+		if bad := s.log.with("read failed"); len(bad) > 0 {
 			t.Errorf("log:\n%s", bad)
 		}
 	})
@@ -140,13 +140,13 @@ func (s *segment) hold(t testing.TB, addrs ...netip.Addr) {
 
 func same(a, b map[netip.Addr][]string) bool { return maps.EqualFunc(a, b, slices.Equal[[]string]) }
 
-// waitKick waits for a kick of the announcer.
-func (s *segment) waitKick(t testing.TB) {
+// waitWake waits until the announcer wakes its caller.
+func (s *segment) waitWake(t testing.TB) {
 	t.Helper()
 	select {
-	case <-s.kicked:
+	case <-s.woken:
 	case <-time.After(patience):
-		t.Fatal("not kicked")
+		t.Fatal("not woken")
 	}
 }
 
@@ -210,16 +210,16 @@ func (s *segment) socket(t testing.TB, space *netspace.Space, family int) *packe
 	return conn
 }
 
-// tell sends a frame from the host.
-func (s *side) tell(t testing.TB, raw []byte) {
+// transmit sends a frame from the host.
+func (s *side) transmit(t testing.TB, raw []byte) {
 	t.Helper()
 	if _, err := s.conn.WriteTo(raw, &packet.Addr{HardwareAddr: raw[:6]}); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// question returns the host's request for a target; with another sender than the host it is a claim or a probe.
-func (s *side) question(sender, target netip.Addr) []byte {
+// request returns the host's request for a target; with another sender than the host it is a claim or a probe.
+func (s *side) request(sender, target netip.Addr) []byte {
 	if s.family == ipv4 {
 		return arpFrame{dst: broadcast, src: s.peer, op: opRequest, senderMAC: s.peer, senderIP: sender, targetIP: target}.bytes()
 	}
@@ -286,14 +286,14 @@ func (s *side) wantReply(t testing.TB, target netip.Addr) {
 // answered sends a request and checks that exactly this request is answered.
 func (s *side) answered(t testing.TB, target netip.Addr) {
 	t.Helper()
-	s.tell(t, s.question(s.host, target))
+	s.transmit(t, s.request(s.host, target))
 	s.wantReply(t, target)
 }
 
 // neighbour returns the host's neighbour entry of an address.
 func (s *side) neighbour(t testing.TB, addr netip.Addr) mac {
 	t.Helper()
-	list, err := dump.Whole(func() ([]netlink.Neigh, error) {
+	list, err := dump.Complete(func() ([]netlink.Neigh, error) {
 		return s.segment.host.Handle.NeighList(linkOf(t, s.segment.host, s.port).Attrs().Index, netlink.FAMILY_ALL)
 	})
 	if err != nil {
@@ -340,7 +340,7 @@ func (s *side) learns(t testing.TB, addr netip.Addr) {
 
 // addresses lists the addresses of an interface; an interrupted dump is repeated.
 func addresses(space *netspace.Space, link netlink.Link, family int) ([]netlink.Addr, error) {
-	return dump.Whole(func() ([]netlink.Addr, error) { return space.Handle.AddrList(link, family) })
+	return dump.Complete(func() ([]netlink.Addr, error) { return space.Handle.AddrList(link, family) })
 }
 
 func linkOf(t testing.TB, space *netspace.Space, name string) netlink.Link {

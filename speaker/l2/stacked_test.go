@@ -60,7 +60,7 @@ func TestVLAN(t *testing.T) {
 		if len(held) != 2 || held[tagged][0] != "eth0.7" {
 			t.Fatalf("answers on %v", held)
 		}
-		s.tell(t, s.question(s.host, tagged)) // untagged: not answered
+		s.transmit(t, s.request(s.host, tagged)) // untagged: not answered
 		s.answered(t, s.vip[0])
 		other := *s
 		other.port = "eth0.7"
@@ -119,8 +119,8 @@ func TestBond(t *testing.T) {
 			cut = "eth1"
 		}
 		per := float64(len(steps) - s.family) // the reply form is ARP's
-		said := func() float64 { return s.count(t, "announcements_total", s.codec.family()) }
-		eventually(t, "the announcements are over", func() bool { return said() == per })
+		announced := func() float64 { return s.count(t, "announcements_total", s.codec.family()) }
+		eventually(t, "the announcements are over", func() bool { return announced() == per })
 		if err := s.segment.host.Handle.LinkSetDown(linkOf(t, s.segment.host, cut)); err != nil {
 			t.Fatal(err)
 		}
@@ -130,7 +130,7 @@ func TestBond(t *testing.T) {
 		})
 		s.announcer.Refresh()
 		s.hold(t, s.vip[0])
-		eventually(t, "all is said again", func() bool { return said() == 2*per })
+		eventually(t, "all is announced again", func() bool { return announced() == 2*per })
 		s.learns(t, s.vip[0])
 	})
 }

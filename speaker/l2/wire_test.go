@@ -32,13 +32,13 @@ func TestOnlyWhatIsOursIsAnswered(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, s *side) {
 		s.hold(t, s.vip[0], s.vip[1])
 		to := func(dst mac, frame []byte) []byte { return slices.Concat(dst[:], frame[6:]) }
-		ours := s.question(s.host, s.vip[0])
-		s.tell(t, s.question(s.host, s.vip[2]))       // not owned
-		s.tell(t, to(other, ours))                    // sent to another station
-		s.tell(t, to(mac{1, 0, 0x5e, 0, 0, 1}, ours)) // sent to a group other than the address's
-		s.tell(t, s.claim(s.peer, s.vip[2]))
-		s.tell(t, slices.Concat(ours[:12], []byte{0x81, 0, 0, 7}, ours[12:])) // VLAN 7, without an interface here
-		s.answered(t, s.vip[1])                                               // the last in order, and counted once it is sent
+		ours := s.request(s.host, s.vip[0])
+		s.transmit(t, s.request(s.host, s.vip[2]))        // not owned
+		s.transmit(t, to(other, ours))                    // sent to another station
+		s.transmit(t, to(mac{1, 0, 0x5e, 0, 0, 1}, ours)) // sent to a group other than the address's
+		s.transmit(t, s.claim(s.peer, s.vip[2]))
+		s.transmit(t, slices.Concat(ours[:12], []byte{0x81, 0, 0, 7}, ours[12:])) // VLAN 7, without an interface here
+		s.answered(t, s.vip[1])                                                   // the last in order, and counted once it is sent
 		eventually(t, "the answer is counted", func() bool { return s.count(t, "answers_total", s.codec.family()) > 0 })
 		if got := s.count(t, "answers_total", s.codec.family()); got != 1 {
 			t.Errorf("%v answers, want 1", got)
@@ -47,15 +47,15 @@ func TestOnlyWhatIsOursIsAnswered(t *testing.T) {
 }
 
 // A neighbour that verifies its entry sends a request to this station only.
-func TestUnicastQuestion(t *testing.T) {
+func TestUnicastRequest(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, s *side) {
 		s.hold(t, s.vip[0])
-		frame := s.question(s.host, s.vip[0])
+		frame := s.request(s.host, s.vip[0])
 		if s.family == ipv6 {
 			frame = neighbour{dst: s.self, src: s.peer, from: s.host, to: s.vip[0], kind: typeSolicitation, target: s.vip[0]}.bytes()
 		}
 		copy(frame, s.self[:])
-		s.tell(t, frame)
+		s.transmit(t, frame)
 		s.wantReply(t, s.vip[0])
 	})
 }
@@ -64,7 +64,7 @@ func TestSolicitationWithoutSourceOption(t *testing.T) {
 	s := newSegment(t, nil).side(t, ipv6)
 	s.hold(t, s.vip[0])
 	group := solicitedNode(s.vip[0])
-	s.tell(t, neighbour{dst: groupMAC(group), src: s.peer, from: s.host, to: group, kind: typeSolicitation, target: s.vip[0]}.bytes())
+	s.transmit(t, neighbour{dst: groupMAC(group), src: s.peer, from: s.host, to: group, kind: typeSolicitation, target: s.vip[0]}.bytes())
 	s.wantReply(t, s.vip[0])
 }
 
@@ -73,7 +73,7 @@ func TestRouterFlag(t *testing.T) {
 	s := newSegment(t, nil).side(t, ipv6)
 	s.node.Sysctl(t, "net.ipv6.conf.all.forwarding", "1")
 	s.hold(t, s.vip[0])
-	s.tell(t, s.question(s.host, s.vip[0]))
+	s.transmit(t, s.request(s.host, s.vip[0]))
 	want := neighbour{dst: s.peer, src: s.self, from: s.vip[0], to: s.host, kind: typeAdvertisement,
 		flags: flagRouter | flagSolicited | flagOverride, target: s.vip[0], lladdr: s.self}
 	if got, err := parseNeighbour(s.reply(t)); err != nil || got != want {
@@ -104,11 +104,11 @@ func TestWithdrawnIsNotAnswered(t *testing.T) {
 		s.hold(t, s.vip[0], s.vip[1])
 		s.answered(t, s.vip[0])
 		s.hold(t, s.vip[1])
-		s.tell(t, s.question(s.host, s.vip[0]))
+		s.transmit(t, s.request(s.host, s.vip[0]))
 		s.answered(t, s.vip[1])
 		s.hold(t)
-		s.tell(t, s.question(s.host, s.vip[0]))
-		s.tell(t, s.question(s.host, s.vip[1]))
+		s.transmit(t, s.request(s.host, s.vip[0]))
+		s.transmit(t, s.request(s.host, s.vip[1]))
 		s.hold(t, s.vip[2])
 		s.answered(t, s.vip[2])
 	})
@@ -154,7 +154,7 @@ func TestThousandsOfAddresses(t *testing.T) {
 		for _, i := range []int{0, 1, n / 2, n - 1} {
 			s.answered(t, addrs[i])
 		}
-		s.tell(t, s.question(s.host, addrs[n-1].Next())) // within the prefixes of the filter
+		s.transmit(t, s.request(s.host, addrs[n-1].Next())) // within the prefixes of the filter
 		s.answered(t, addrs[7])
 	})
 }
@@ -195,7 +195,7 @@ func TestInterfaceDownAndUp(t *testing.T) {
 		if err := s.node.Handle.LinkSetDown(linkOf(t, s.node, "eth0")); err != nil {
 			t.Fatal(err)
 		}
-		s.waitKick(t)
+		s.waitWake(t)
 		if held := s.announce(t, map[netip.Addr]plan.Announcement{s.vip[0]: on("eth0")}); len(held) > 0 {
 			t.Errorf("answers on %v, which is down", held)
 		}
@@ -253,10 +253,10 @@ func TestNotFreshIsSilent(t *testing.T) {
 			var fresh atomic.Bool
 			s := newSegment(t, func(c *Config) { c.Fresh = fresh.Load }).side(t, family)
 			s.hold(t, s.vip[0])
-			s.tell(t, s.question(s.host, s.vip[0]))
-			s.tell(t, s.question(s.unspecified(), s.vip[0]))
-			s.tell(t, s.claim(s.peer, s.vip[0])) // would be defended
-			s.waitKick(t)
+			s.transmit(t, s.request(s.host, s.vip[0]))
+			s.transmit(t, s.request(s.unspecified(), s.vip[0]))
+			s.transmit(t, s.claim(s.peer, s.vip[0])) // would be defended
+			s.waitWake(t)
 			if n := s.count(t, "answers_total", s.codec.family()) + s.count(t, "announcements_total", s.codec.family()) +
 				s.count(t, "defences_total", s.codec.family()); n != 0 {
 				t.Errorf("%v frames sent", n)
@@ -279,7 +279,7 @@ func TestInterfacesAreChosen(t *testing.T) {
 	if !same(held, want) {
 		t.Errorf("answers on %v, want %v", held, want)
 	}
-	s.tell(t, s.question(s.host, a(5))) // only on eth1
+	s.transmit(t, s.request(s.host, a(5))) // only on eth1
 	s.answered(t, a(6))
 }
 
@@ -433,7 +433,7 @@ func TestBridgeAnswersForItsPort(t *testing.T) {
 			}
 			return nil
 		})
-		s.tell(t, s.question(s.host, s.vip[1]))
+		s.transmit(t, s.request(s.host, s.vip[1]))
 		s.answered(t, s.vip[0])
 		s.learns(t, s.vip[2])
 	})
@@ -447,7 +447,7 @@ func TestStoppedAnnouncerAnswersNothing(t *testing.T) {
 		s.node.Must(t, func() error { _, err := other.Announce(set); return err })
 		s.answered(t, s.vip[0])
 		stop()
-		s.tell(t, s.question(s.host, s.vip[0]))
+		s.transmit(t, s.request(s.host, s.vip[0]))
 		s.hold(t, s.vip[1])
 		s.answered(t, s.vip[1])
 		if _, err := other.Announce(nil); err == nil {
@@ -540,18 +540,18 @@ func reported(t *testing.T, conn *packet.Conn, group string) {
 }
 
 // Another node has answered as well for a while, and neighbours may have recorded its hardware address.
-func TestAnnouncedAgain(t *testing.T) {
+func TestReannounced(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, s *side) {
 		s.hold(t, s.vip[0], s.vip[1])
-		said := func() float64 { return s.count(t, "announcements_total", s.codec.family()) }
+		announced := func() float64 { return s.count(t, "announcements_total", s.codec.family()) }
 		per := float64(len(steps) - s.family) // the reply form is ARP's
-		eventually(t, "the announcements are over", func() bool { return said() == 2*per })
+		eventually(t, "the announcements are over", func() bool { return announced() == 2*per })
 		s.learns(t, s.vip[0])
 		s.setNeighbour(t, s.vip[0], mac{2, 0, 0, 0, 0, 0x66})
 		again := on(s.on)
 		again.Again = 1
 		s.announce(t, map[netip.Addr]plan.Announcement{s.vip[0]: again, s.vip[1]: on(s.on)})
 		s.wantNeighbour(t, s.vip[0], s.self)
-		eventually(t, "one of the two is announced again", func() bool { return said() == 3*per })
+		eventually(t, "one of the two is announced again", func() bool { return announced() == 3*per })
 	})
 }

@@ -19,7 +19,7 @@ import (
 const Protocol netlink.RouteProtocol = 73
 
 // ErrForeign is wrapped by Add when another program has already made the address local to the node.
-var ErrForeign = errors.New("the address is already local to the node, made by another program: remove it there, or take it out of the pool")
+var ErrForeign = errors.New("the address is already local to the node and owned by another program: remove it there, or remove it from the pool")
 
 // Link is the network configuration of one network namespace. It is safe for concurrent use.
 type Link struct {
@@ -50,7 +50,7 @@ func (l *Link) Close() {
 // the addresses of interfaces, and those that other programs made local. Retained addresses are in ours only.
 func (l *Link) List() (ours, others map[netip.Addr]struct{}, err error) {
 	filter := &netlink.Route{Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL}
-	routes, err := dump.Whole(func() ([]netlink.Route, error) {
+	routes, err := dump.Complete(func() ([]netlink.Route, error) {
 		return l.handle.RouteListFiltered(netlink.FAMILY_ALL, filter, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE)
 	})
 	if err != nil {

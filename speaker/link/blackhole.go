@@ -19,7 +19,7 @@ const blackholeMetric = 1_000_000
 // of the main table.
 func (l *Link) Blackholes() (map[netip.Prefix]struct{}, error) {
 	filter := &netlink.Route{Table: unix.RT_TABLE_MAIN, Type: unix.RTN_BLACKHOLE, Protocol: Protocol}
-	routes, err := dump.Whole(func() ([]netlink.Route, error) {
+	routes, err := dump.Complete(func() ([]netlink.Route, error) {
 		return l.handle.RouteListFiltered(netlink.FAMILY_ALL, filter, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE|netlink.RT_FILTER_PROTOCOL)
 	})
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 
 // Gateways returns the next hops of the routes in all tables, sorted, except link-local ones. It reads every route.
 func (l *Link) Gateways() ([]netip.Addr, error) {
-	all, err := dump.Whole(func() ([]netip.Addr, error) {
+	all, err := dump.Complete(func() ([]netip.Addr, error) {
 		var found []netip.Addr
 		for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
 			err := l.handle.RouteListFilteredIter(family, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE, func(r netlink.Route) bool {
@@ -41,7 +41,7 @@ func (l *Link) Gateways() ([]netip.Addr, error) {
 // gatewaysOf returns the next hops of a route, including one of the other family (RFC 5549).
 func gatewaysOf(r netlink.Route) []net.IP {
 	var out []net.IP
-	note := func(gateway net.IP, via netlink.Destination) {
+	add := func(gateway net.IP, via netlink.Destination) {
 		if gateway != nil {
 			out = append(out, gateway)
 		}
@@ -49,9 +49,9 @@ func gatewaysOf(r netlink.Route) []net.IP {
 			out = append(out, v.Addr)
 		}
 	}
-	note(r.Gw, r.Via)
+	add(r.Gw, r.Via)
 	for _, hop := range r.MultiPath {
-		note(hop.Gw, hop.Via)
+		add(hop.Gw, hop.Via)
 	}
 	return out
 }

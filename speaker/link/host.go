@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kubeProxys is the interface with the Service addresses of kube-proxy's ipvs mode.
-const kubeProxys = "kube-ipvs0"
+// kubeProxyInterface is the interface with the Service addresses of kube-proxy's ipvs mode.
+const kubeProxyInterface = "kube-ipvs0"
 
 // HostAddresses returns the node's own addresses, sorted: those of its interfaces, except loopback and link-local ones,
 // unusable (also tentative) ones, and Service addresses, which are kube-proxy's or ours (ipvs.md 2.4.1). NodePorts are
@@ -23,7 +23,7 @@ func (l *Link) HostAddresses() ([]netip.Addr, error) {
 		return nil, err
 	}
 	foreign := -1
-	if dummy, err := l.handle.LinkByName(kubeProxys); err == nil {
+	if dummy, err := l.handle.LinkByName(kubeProxyInterface); err == nil {
 		foreign = dummy.Attrs().Index
 	}
 	var host []netip.Addr

@@ -156,7 +156,7 @@ func TestKernelDoesNotAnswerARP(t *testing.T) {
 	wantChange(t, l.Add, vip, true)
 	mac := node.MAC(t, "eth0").String()
 
-	if got := askARP(t, client, vip); got != mac {
+	if got := probeARP(t, client, vip); got != mac {
 		t.Errorf("without the sysctls %v is at %q, want %s: this test proves nothing", vip, got, mac)
 	}
 	node.Must(t, func() error {
@@ -165,17 +165,17 @@ func TestKernelDoesNotAnswerARP(t *testing.T) {
 		})
 		return err
 	})
-	if got := askARP(t, client, vip); got != "" {
+	if got := probeARP(t, client, vip); got != "" {
 		t.Errorf("%v is at %s, want no answer", vip, got)
 	}
-	if got := askARP(t, client, netip.MustParseAddr("203.0.113.130")); got != mac {
+	if got := probeARP(t, client, netip.MustParseAddr("203.0.113.130")); got != mac {
 		t.Errorf("the node's own address is at %q, want %s", got, mac)
 	}
 }
 
-// askARP sends one request for the address, and then one for the node's own address, which is answered after the first.
-// It returns the hardware address in the answer to the first, or nothing.
-func askARP(t *testing.T, from *netspace.Space, addr netip.Addr) string {
+// probeARP sends one request for the address, and then one for the node's own address, which is answered after the
+// first. It returns the hardware address in the answer to the first, or nothing.
+func probeARP(t *testing.T, from *netspace.Space, addr netip.Addr) string {
 	t.Helper()
 	var client *arp.Client
 	from.Must(t, func() error {
@@ -218,41 +218,41 @@ func TestWatch(t *testing.T) {
 	netspace.Join(t, client, "eth0", "192.0.2.2/24", node, "eth0", "192.0.2.1/24")
 	l := open(t, node)
 	ctx, cancel := context.WithCancel(context.Background())
-	kicks, routed, ended := make(chan struct{}, 100), make(chan struct{}, 100), make(chan error, 1)
+	changes, routed, ended := make(chan struct{}, 100), make(chan struct{}, 100), make(chan error, 1)
 	go func() {
 		ended <- node.Do(func() error {
-			return link.Watch(ctx, func() { kicks <- struct{}{} }, func() { routed <- struct{}{} })
+			return link.Watch(ctx, func() { changes <- struct{}{} }, func() { routed <- struct{}{} })
 		})
 	}()
-	kicked := func(why string) {
+	changed := func(why string) {
 		t.Helper()
 		select {
-		case <-kicks:
+		case <-changes:
 		case err := <-ended:
 			t.Fatalf("%s: Watch ended: %v", why, err)
 		case <-time.After(5 * time.Second):
-			t.Fatalf("%s: no kick", why)
+			t.Fatalf("%s: not called", why)
 		}
 	}
-	kicked("start")
-	waitQuiet(t, kicks)
+	changed("start")
+	waitIdle(t, changes)
 	for _, act := range []struct {
 		name string
 		do   func()
 	}{
 		{"a new address", func() { node.Address(t, "eth0", "198.51.100.1/26") }},
 		{"a new IPv6 address", func() { node.Address(t, "eth0", "2001:db8:1::1/64") }},
-		{"our route taken away", func() {
+		{"our route removed", func() {
 			wantChange(t, l.Add, vip, true)
 			ip(t, node, "route", "del", "local", vip.String(), "dev", "lo", "table", "local")
 		}},
-		{"our IPv6 route taken away", func() {
+		{"our IPv6 route removed", func() {
 			wantChange(t, l.Add, vip6, true)
 			ip(t, node, "-6", "route", "del", "local", vip6.String(), "dev", "lo", "table", "local")
 		}},
 		{"our route replaced by another program", func() {
 			wantChange(t, l.Add, vip, true)
-			drain(kicks)
+			drain(changes)
 			ip(t, node, "route", "replace", "local", vip.String(), "dev", "lo", "table", "local", "proto", "static", "scope", "host")
 		}},
 		{"the other end down", func() { ip(t, client, "link", "set", "eth0", "down") }},
@@ -264,16 +264,16 @@ func TestWatch(t *testing.T) {
 			}
 		}},
 	} {
-		drain(kicks)
+		drain(changes)
 		act.do()
-		kicked(act.name)
+		changed(act.name)
 	}
 	drain(routed)
 	ip(t, node, "route", "add", "198.51.100.128/25", "via", "192.0.2.254")
 	select {
 	case <-routed:
 	case <-time.After(5 * time.Second):
-		t.Error("a new gateway: not told")
+		t.Error("a new gateway: not called")
 	}
 	cancel()
 	select {
@@ -282,30 +282,30 @@ func TestWatch(t *testing.T) {
 			t.Errorf("Watch = %v", err)
 		}
 	case <-time.After(5 * time.Second):
-		t.Error("Watch goes on after its context has ended")
+		t.Error("Watch continues after its context has ended")
 	}
 }
 
-// waitQuiet waits until the interfaces have settled (IPv6 runs duplicate address detection for a second). It never
-// returns if a subscription fails and is renewed repeatedly, with a kick each time.
-func waitQuiet(t *testing.T, kicks chan struct{}) {
+// waitIdle waits until the interfaces have settled (IPv6 runs duplicate address detection for a second). It never
+// returns if a subscription fails and is renewed repeatedly, with a call each time.
+func waitIdle(t *testing.T, changes chan struct{}) {
 	t.Helper()
 	deadline := time.After(20 * time.Second)
 	for {
 		select {
-		case <-kicks:
+		case <-changes:
 		case <-time.After(500 * time.Millisecond):
 			return
 		case <-deadline:
-			t.Fatal("kicks although nothing changes")
+			t.Fatal("called although nothing changes")
 		}
 	}
 }
 
-func drain(kicks chan struct{}) {
+func drain(changes chan struct{}) {
 	for {
 		select {
-		case <-kicks:
+		case <-changes:
 		default:
 			return
 		}

@@ -55,7 +55,7 @@ func icmp6(t *testing.T, s *netspace.Space) int {
 func solicit(t *testing.T, from *netspace.Space, target, own netip.Addr) bool {
 	t.Helper()
 	fd := icmp6(t, from)
-	ask := func() {
+	probe := func() {
 		for _, addr := range []netip.Addr{target, own} {
 			low := addr.As16()
 			group := [16]byte{0xff, 0x02, 11: 1, 12: 0xff, 13: low[13], 14: low[14], 15: low[15]}
@@ -65,11 +65,11 @@ func solicit(t *testing.T, from *netspace.Space, target, own netip.Addr) bool {
 		}
 	}
 	answered := false
-	ask()
+	probe()
 	for buffer, deadline := make([]byte, 1500), time.Now().Add(10*time.Second); time.Now().Before(deadline); {
 		n, _, err := unix.Recvfrom(fd, buffer, 0)
 		if errors.Is(err, unix.EAGAIN) {
-			ask()
+			probe()
 		}
 		if err != nil || n < 24 || buffer[0] != 136 {
 			continue

@@ -18,7 +18,7 @@ import (
 )
 
 // Retain makes the kernel itself answer ARP and neighbour discovery for our addresses, each on its interfaces, until
-// Release or the end of the lifetime, even if this process ends. The lifetime counts in whole seconds. If it fails,
+// Release or the end of the lifetime, even if this process ends. The lifetime counts in full seconds. If it fails,
 // nothing is retained.
 func (l *Link) Retain(addrs map[netip.Addr][]string, lifetime time.Duration) error {
 	devices, done := map[string]netlink.Link{}, map[netip.Addr]struct{}{}
@@ -150,7 +150,7 @@ func (l *Link) ReleaseAll() error {
 
 // interfaceAddrs lists the addresses of all interfaces.
 func (l *Link) interfaceAddrs() ([]netlink.Addr, error) {
-	addrs, err := dump.Whole(func() ([]netlink.Addr, error) { return l.handle.AddrList(nil, netlink.FAMILY_ALL) })
+	addrs, err := dump.Complete(func() ([]netlink.Addr, error) { return l.handle.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("list the addresses of interfaces: %w", err)
 	}

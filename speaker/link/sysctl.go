@@ -133,7 +133,7 @@ func (s Sysctl) met(value string) bool {
 func (s Sysctl) read() (string, error) {
 	value, err := os.ReadFile(s.path())
 	if err != nil {
-		return "", fmt.Errorf("read sysctl %s%s: %w", s.Key, mend(s.Key, err), err)
+		return "", fmt.Errorf("read sysctl %s%s: %w", s.Key, remedy(s.Key, err), err)
 	}
 	return strings.TrimSpace(string(value)), nil
 }
@@ -149,13 +149,13 @@ func setSysctl(s Sysctl) (string, error) {
 		return from, err
 	}
 	if err := os.WriteFile(s.path(), []byte(s.Value), 0o644); err != nil {
-		return "", fmt.Errorf("set sysctl %s=%s%s: %w", s.Key, s.Value, mend(s.Key, err), err)
+		return "", fmt.Errorf("set sysctl %s=%s%s: %w", s.Key, s.Value, remedy(s.Key, err), err)
 	}
 	return from, nil
 }
 
-// mend returns a remediation for the error.
-func mend(key string, err error) string {
+// remedy returns a remediation for the error.
+func remedy(key string, err error) string {
 	missing := errors.Is(err, os.ErrNotExist)
 	switch {
 	case missing && strings.HasPrefix(key, "net.ipv4.vs."):
@@ -163,7 +163,7 @@ func mend(key string, err error) string {
 	case missing && strings.HasPrefix(key, "net.netfilter."):
 		return ` (module nf_conntrack missing: run "modprobe nf_conntrack" on the node)`
 	case missing && strings.HasPrefix(key, "net.ipv6."):
-		return ` (IPv6 is off in this kernel: take the IPv6 addresses out of the pools, or boot without ipv6.disable=1)`
+		return ` (IPv6 is off in this kernel: remove the IPv6 addresses from the pools, or boot without ipv6.disable=1)`
 	case errors.Is(err, os.ErrPermission), errors.Is(err, unix.EROFS):
 		return " (run as root with /proc/sys writable, or set it on the node beforehand)"
 	}

@@ -66,9 +66,9 @@ func TestStricterSysctls(t *testing.T) {
 			if strings.TrimSpace(string(got)) != want {
 				t.Errorf("arp_ignore=%s became %q, want %s", value, got, want)
 			}
-			var m Met
+			var m SysctlWatch
 			defer m.Open(nil)
-			if m.Open(wanted); !m.Still() {
+			if m.Open(wanted); !m.Met() {
 				t.Errorf("arp_ignore=%s does not count as met", want)
 			}
 			return err
@@ -107,22 +107,22 @@ func TestRelies(t *testing.T) {
 		}
 		value, err := os.ReadFile("/proc/sys/net/ipv6/conf/all/forwarding")
 		if string(value) != "0\n" {
-			t.Errorf("forwarding is %q, and router advertisements are not taken any more", value)
+			t.Errorf("forwarding is %q, and router advertisements are not accepted any more", value)
 		}
 		return err
 	})
 }
 
-// TestMet: every check detects a changed, missing or unreadable parameter.
-func TestMet(t *testing.T) {
+// TestSysctlWatch: every check detects a changed, missing or unreadable parameter.
+func TestSysctlWatch(t *testing.T) {
 	s := netspace.New(t)
 	netspace.Join(t, netspace.New(t), "eth0", "192.0.2.2/24", s, "eth0", "192.0.2.1/24")
 	want := []Sysctl{{Key: "net.ipv4.ip_forward", Value: "1"}, {Key: "net.ipv4.conf.eth0.arp_ignore", Value: "1"}}
-	var m Met
+	var m SysctlWatch
 	defer m.Open(nil)
 	still := func(expected bool, when string) {
 		t.Helper()
-		if got := m.Still(); got != expected {
+		if got := m.Met(); got != expected {
 			t.Errorf("%s: %t, want %t", when, got, expected)
 		}
 	}
@@ -148,7 +148,7 @@ func TestMet(t *testing.T) {
 	})
 	still(false, "its interface is gone")
 	s.Must(t, func() error { m.Open(want); return nil })
-	still(false, "one cannot be looked at")
+	still(false, "one cannot be read")
 }
 
 // TestConntrackSysctls: kube-proxy's values; a larger table stays.

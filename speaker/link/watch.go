@@ -14,20 +14,20 @@ import (
 // they are read.
 const resubscribeAfter = 100 * time.Millisecond
 
-// Watch calls kick when an interface or an address changes in the network namespace of the calling thread; when one of
-// our local routes is deleted; when another program adds one, which may replace ours; and whenever events may have been
-// missed. It calls routed likewise when a route with a gateway is added or removed, and when an interface changes,
+// Watch calls changed when an interface or an address changes in the network namespace of the calling thread; when one
+// of our local routes is deleted; when another program adds one, which may replace ours; and whenever events may have
+// been missed. It calls routed likewise when a route with a gateway is added or removed, and when an interface changes,
 // because the kernel then drops routes without an event (fib_sync_down_dev in net/ipv4/fib_semantics.c). Neither
 // callback may block. Watch is a task: it returns nil when ctx ends.
-func Watch(ctx context.Context, kick, routed func()) error {
+func Watch(ctx context.Context, changed, routed func()) error {
 	for {
 		s, err := subscribe()
 		if err != nil {
 			return err
 		}
-		kick() // for changes before the subscription
+		changed() // for changes before the subscription
 		routed()
-		s.forward(ctx, kick, routed)
+		s.forward(ctx, changed, routed)
 		s.close()
 		select {
 		case <-ctx.Done():
@@ -75,11 +75,11 @@ func subscribe() (*subscription, error) {
 	return s, nil
 }
 
-// kickPause is the minimum interval between two kicks: hundreds of addresses may change at once.
-const kickPause = 20 * time.Millisecond
+// wakePause is the minimum interval between two calls: hundreds of addresses may change at once.
+const wakePause = 20 * time.Millisecond
 
-// forward triggers kick and routed until ctx ends or one of the sockets fails.
-func (s *subscription) forward(ctx context.Context, kick, routed func()) {
+// forward calls changed and routed until ctx ends or one of the sockets fails.
+func (s *subscription) forward(ctx context.Context, changed, routed func()) {
 	var last time.Time
 	var due <-chan time.Time
 	for {
@@ -103,24 +103,24 @@ func (s *subscription) forward(ctx context.Context, kick, routed func()) {
 			if len(gatewaysOf(route.Route)) > 0 {
 				routed()
 			}
-			if !concerns(route) {
+			if !affectsVIP(route) {
 				continue
 			}
 		}
-		if wait := kickPause - time.Since(last); wait > 0 {
+		if wait := wakePause - time.Since(last); wait > 0 {
 			if due == nil {
 				due = time.After(wait)
 			}
 			continue
 		}
-		kick()
+		changed()
 		last, due = time.Now(), nil
 	}
 }
 
-// concerns reports whether a route change may remove a virtual address. A route that the kernel adds itself comes with
-// an interface address, which has an event of its own.
-func concerns(u netlink.RouteUpdate) bool {
+// affectsVIP reports whether a route change may remove a virtual address. A route that the kernel adds itself comes
+// with an interface address, which has an event of its own.
+func affectsVIP(u netlink.RouteUpdate) bool {
 	if u.Type == unix.RTM_DELROUTE {
 		return u.Protocol == Protocol
 	}

@@ -34,7 +34,7 @@ func TestTwoClusters(t *testing.T) {
 		if i >= 3 {
 			own = second
 		}
-		if !m.hears(own...) || len(m.members.Peers) != 2 || m.members.Observer || m.Counts().FalseDeaths > 0 {
+		if !m.receives(own...) || len(m.members.Peers) != 2 || m.members.Observer || m.Counts().FalseDeaths > 0 {
 			t.Errorf("%d, %s: %+v", i, m.name, m.members)
 		}
 		if m.drops[member.DropCluster] == 0 || m.drops[member.DropName] > 0 {

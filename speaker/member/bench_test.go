@@ -12,7 +12,7 @@ import (
 func BenchmarkInterval(b *testing.B) {
 	w := newWorld(b, 100)
 	for _, m := range w.nodes {
-		w.say(m, claims(20))
+		w.publish(m, claims(20))
 	}
 	w.settle()
 	m := w.nodes[0]
@@ -24,16 +24,16 @@ func BenchmarkInterval(b *testing.B) {
 	now := epoch
 	b.ReportAllocs()
 	b.ResetTimer()
-	taken := 0
+	accepted := 0
 	for i, p := range recorded {
 		if i%40 == 0 {
 			now = now.Add(member.Standard.Interval / 5)
 			m.Tick(now, now.Sub(epoch))
 		}
-		if m.Receive(now, now.Sub(epoch), p) == member.Taken {
-			taken++
+		if m.Receive(now, now.Sub(epoch), p) == member.Accepted {
+			accepted++
 		}
 	}
 	b.ReportMetric(float64(len(recorded))/float64(b.N), "datagrams/op")
-	b.ReportMetric(float64(taken)/float64(b.N), "taken/op")
+	b.ReportMetric(float64(accepted)/float64(b.N), "accepted/op")
 }

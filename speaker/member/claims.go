@@ -16,12 +16,12 @@ const tombstones = 1024
 // versions name a part of it, and a node that has all up to one version needs only the later changes.
 type journal struct {
 	version, digest uint64
-	at              map[plan.VIPID]said // with state 0: removed
-	order           []change            // ascending by version; superseded if at has another version
+	at              map[plan.VIPID]versionedClaim // with state 0: removed
+	order           []change                      // ascending by version; superseded if at has another version
 	live            int
 }
 
-type said struct {
+type versionedClaim struct {
 	claim   plan.Claim
 	version uint64
 }
@@ -31,7 +31,7 @@ type change struct {
 	id      plan.VIPID
 }
 
-func newJournal() journal { return journal{at: map[plan.VIPID]said{}} }
+func newJournal() journal { return journal{at: map[plan.VIPID]versionedClaim{}} }
 
 // set changes one claim; state 0 removes it. It reports whether anything changed.
 func (j *journal) set(id plan.VIPID, claim plan.Claim) bool {
@@ -41,7 +41,7 @@ func (j *journal) set(id plan.VIPID, claim plan.Claim) bool {
 	}
 	j.digest += weigh(id, claim) - weigh(id, have.claim)
 	j.version++
-	j.at[id] = said{claim, j.version}
+	j.at[id] = versionedClaim{claim, j.version}
 	j.order = append(j.order, change{j.version, id})
 	if have.claim.State != 0 {
 		j.live--
@@ -57,14 +57,14 @@ func (j *journal) set(id plan.VIPID, claim plan.Claim) bool {
 
 // compact removes superseded changes and the oldest tombstones.
 func (j *journal) compact() {
-	forget := len(j.at) - j.live - tombstones
+	excess := len(j.at) - j.live - tombstones
 	j.order = slices.DeleteFunc(j.order, func(c change) bool {
 		have := j.at[c.id]
 		if have.version != c.version {
 			return true
 		}
-		if have.claim.State == 0 && forget > 0 {
-			forget--
+		if have.claim.State == 0 && excess > 0 {
+			excess--
 			delete(j.at, c.id)
 			return true
 		}
@@ -82,15 +82,17 @@ func (j *journal) since(version uint64) []change {
 type replica struct {
 	claims          map[plan.VIPID]plan.Claim
 	version, digest uint64
-	// saidVersion and saidDigest are the version and digest in the newest datagram.
-	saidVersion, saidDigest uint64
+	// advertisedVersion and advertisedDigest are the version and digest in the newest datagram.
+	advertisedVersion, advertisedDigest uint64
 	// shared is set while claims is in a snapshot, so that the next change copies it.
 	shared bool
 	// fresh is the copy that is built when everything is requested again because the digest differs.
 	fresh *replica
 }
 
-func (r *replica) synced() bool { return r.version == r.saidVersion && r.digest == r.saidDigest }
+func (r *replica) synced() bool {
+	return r.version == r.advertisedVersion && r.digest == r.advertisedDigest
+}
 
 // next returns the version after which this node requests claims.
 func (r *replica) next() uint64 {
@@ -103,14 +105,14 @@ func (r *replica) next() uint64 {
 // apply applies a part of the other's journal and reports each VirtualIP whose claim changed.
 func (r *replica) apply(after, upTo uint64, entries []entry, changed func(plan.VIPID)) {
 	if r.fresh != nil && after <= r.fresh.version && upTo > r.fresh.version {
-		r.fresh.take(upTo, entries, func(plan.VIPID) {})
+		r.fresh.applyEntries(upTo, entries, func(plan.VIPID) {})
 	}
 	if after <= r.version && upTo > r.version {
-		r.take(upTo, entries, changed)
+		r.applyEntries(upTo, entries, changed)
 	}
 }
 
-func (r *replica) take(upTo uint64, entries []entry, changed func(plan.VIPID)) {
+func (r *replica) applyEntries(upTo uint64, entries []entry, changed func(plan.VIPID)) {
 	for _, e := range entries {
 		have := r.claims[e.id]
 		if have == e.claim {
@@ -133,10 +135,10 @@ func (r *replica) take(upTo uint64, entries []entry, changed func(plan.VIPID)) {
 	r.version = upTo
 }
 
-// settle compares the replica with the node's last version and digest. If the digest differs, everything is requested
-// again; the new copy replaces the old one once it is complete.
-func (r *replica) settle(changed func(plan.VIPID)) {
-	if f := r.fresh; f != nil && f.version >= r.saidVersion {
+// reconcile compares the replica with the node's last version and digest. If the digest differs, everything is
+// requested again; the new copy replaces the old one once it is complete.
+func (r *replica) reconcile(changed func(plan.VIPID)) {
+	if f := r.fresh; f != nil && f.version >= r.advertisedVersion {
 		for id, claim := range f.claims {
 			if r.claims[id] != claim {
 				changed(id)
@@ -149,7 +151,7 @@ func (r *replica) settle(changed func(plan.VIPID)) {
 		}
 		r.claims, r.version, r.digest, r.shared, r.fresh = f.claims, f.version, f.digest, false, nil
 	}
-	if r.fresh == nil && r.version > 0 && r.version == r.saidVersion && r.digest != r.saidDigest {
+	if r.fresh == nil && r.version > 0 && r.version == r.advertisedVersion && r.digest != r.advertisedDigest {
 		r.fresh = &replica{}
 	}
 }
@@ -161,7 +163,7 @@ func weigh(id plan.VIPID, c plan.Claim) uint64 {
 		return 0
 	}
 	h := mix(uint64(id) ^ 0x9e3779b97f4a7c15)
-	h = mix(h ^ uint64(c.State)<<16 ^ uint64(c.Place)<<24)
+	h = mix(h ^ uint64(c.State)<<16 ^ uint64(c.Rank)<<24)
 	h = mix(h ^ uint64(c.Generation))
 	for i := range len(c.Successor) {
 		h = mix(h ^ uint64(c.Successor[i]))

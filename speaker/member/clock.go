@@ -26,13 +26,13 @@ type clock struct {
 	behind [3]time.Duration
 	since  time.Time // when the present window began
 	known  bool      // there was a window before
-	// stood is how long this node's clock stopped, according to the other's last heartbeat.
-	stood time.Duration
+	// stopped is how long this node's clock stopped, according to the other's last heartbeat.
+	stopped time.Duration
 }
 
 // compare evaluates a heartbeat of a process that has run for ran. It returns how long this node's clock stopped
 // recently, or 0: delay and loss make a clock appear late, never early.
-func (k *clock) compare(now time.Time, ran, ranHere time.Duration) (stood time.Duration) {
+func (k *clock) compare(now time.Time, ran, ranHere time.Duration) (stopped time.Duration) {
 	behind := ranHere - ran
 	switch age := now.Sub(k.since); {
 	case k.since.IsZero() || age >= 2*clockWindow: // the first one, or the first after a long time
@@ -53,13 +53,13 @@ func (k *clock) compare(now time.Time, ran, ranHere time.Duration) (stood time.D
 // everything is given up, as after a visible stall. If other nodes with known clocks are received, one of them must
 // confirm the stop: a single machine may have a bad oscillator.
 func (c *Core) clocks(now time.Time, p *peer, ran, ranHere time.Duration) {
-	p.clock.stood = p.clock.compare(now, ran, ranHere)
+	p.clock.stopped = p.clock.compare(now, ran, ranHere)
 	if !c.showsStop(p) {
 		return
 	}
 	others, agree := false, false
 	for _, q := range c.order {
-		if q != p && q.clock.known && c.hears(now, q, 0) {
+		if q != p && q.clock.known && c.receivesRecently(now, q, 0) {
 			others, agree = true, agree || c.showsStop(q)
 		}
 	}
@@ -75,7 +75,7 @@ func (c *Core) clocks(now time.Time, p *peer, ran, ranHere time.Duration) {
 
 // showsStop reports whether a peer's last heartbeat showed that this node's clock stopped for too long. The interval
 // between two ticks is added, because this node may have been about to send.
-func (c *Core) showsStop(p *peer) bool { return p.clock.stood+c.profile.turn() > c.profile.fence() }
+func (c *Core) showsStop(p *peer) bool { return p.clock.stopped+c.profile.tick() > c.profile.fence() }
 
 // raw reads CLOCK_MONOTONIC_RAW. It stops with the machine as CLOCK_MONOTONIC does, but adjtimex(2) does not slew it; a
 // time service slews by up to a tenth after a pause.

@@ -25,7 +25,7 @@ func testPausedMachine(t *testing.T, nodes int, profile member.Profile) {
 	w.must("settled", 20*time.Second, w.settled)
 	a := w.nodes[0]
 	id := plan.IDOf("vip-0")
-	w.say(a, claims(1))
+	w.publish(a, claims(1))
 	w.must("known", 5*time.Second, func() bool { return w.nodes[1].members.Peers[a.name].Claims[id].State == plan.Held })
 	w.run(30*time.Second, nil)
 	w.pause(a, 10*time.Second)
@@ -48,7 +48,7 @@ func testPausedMachine(t *testing.T, nodes int, profile member.Profile) {
 			t.Errorf("%s: %d fences, %d for its clock, want %d", m.name, n.Fences, n.ClockStops, want)
 		}
 	}
-	if a.members.Observer || !a.hears(w.nodes...) {
+	if a.members.Observer || !a.receives(w.nodes...) {
 		t.Errorf("it does not take part again: %+v", a.members)
 	}
 }
@@ -69,7 +69,7 @@ func TestShortPause(t *testing.T) {
 	}
 }
 
-// Delayed heartbeats, in either direction, do not look like a stopped clock: queues of up to a quarter of a second that
+// Delayed heartbeats, in either direction, are no stopped clock: queues of up to a quarter of a second that
 // fill and empty, and late loops.
 func TestDelayIsNoPause(t *testing.T) {
 	w := newWorld(t, 5)

@@ -16,7 +16,7 @@ func TestSameNameByGroup(t *testing.T) {
 	for _, a := range []arrival{{group: true}, {broadcast: true}, {}} {
 		var log bytes.Buffer
 		l := &loop{Detector: &Detector{options: Options{Log: slog.New(slog.NewTextHandler(&log, nil))}}}
-		l.complain(DropName, a)
+		l.logRejected(DropName, a)
 		if !bytes.Contains(log.Bytes(), []byte("has the name of this node")) {
 			t.Errorf("%+v: log %q", a, log.String())
 		}

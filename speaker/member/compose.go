@@ -7,13 +7,13 @@ import (
 )
 
 const (
-	// answersPerTurn is how many datagrams of claims a node gets per request; for more it must ask again.
-	answersPerTurn = 16
-	// changesPerBeat is how many datagrams of changed claims a heartbeat sends to everybody; the rest is sent on
+	// answersPerRequest is how many datagrams of claims a node gets per request; for more it must repeat the request.
+	answersPerRequest = 16
+	// changesPerHeartbeat is how many datagrams of changed claims a heartbeat sends to all nodes; the rest is sent on
 	// request.
-	changesPerBeat = 4
-	// repeatsPerBeat is how many datagrams of claims a heartbeat has if its node receives nobody.
-	repeatsPerBeat = 2
+	changesPerHeartbeat = 4
+	// repeatsPerHeartbeat is how many datagrams of claims a heartbeat has if its node receives no other node.
+	repeatsPerHeartbeat = 2
 	// groupAfter is how many requests for claims go unanswered before they are sent to the group.
 	groupAfter = 3
 )
@@ -27,26 +27,26 @@ func joins(datagram []byte) bool { return datagram[2]&0xf >= minorGroup }
 // compose writes the datagrams to send: a heartbeat if it is due, and requests and answers. ran is how long this
 // process has run.
 func (c *Core) compose(now time.Time, ran time.Duration) {
-	if c.beatNow || !now.Before(c.nextBeat) {
-		c.beat(now, ran)
+	if c.heartbeatNow || !now.Before(c.nextHeartbeat) {
+		c.sendHeartbeat(now, ran)
 	}
-	c.beatNow, c.urgent = false, false
+	c.heartbeatNow, c.urgent = false, false
 	for _, p := range c.order {
-		c.converse(now, p)
+		c.sendPending(now, p)
 	}
 }
 
-// beat sends to everybody this node's state, the nodes it receives, and the claims changed in the last three
+// sendHeartbeat sends to all nodes this node's state, the nodes it receives, and the claims changed in the last three
 // heartbeats.
-func (c *Core) beat(now time.Time, ran time.Duration) {
+func (c *Core) sendHeartbeat(now time.Time, ran time.Duration) {
 	// The heartbeats of many nodes must not synchronize.
-	c.nextBeat = now.Add(c.profile.Interval - time.Duration(c.random.Int64N(int64(c.profile.Interval/10))))
+	c.nextHeartbeat = now.Add(c.profile.Interval - time.Duration(c.random.Int64N(int64(c.profile.Interval/10))))
 	version := c.recent[len(c.recent)-1]
 	copy(c.recent[1:], c.recent[:])
 	c.recent[0] = c.mine.version
-	most, alone := changesPerBeat, c.hearsNobody()
+	most, alone := changesPerHeartbeat, c.alone()
 	if alone {
-		if version, most = c.repeated, repeatsPerBeat; version >= c.mine.version {
+		if version, most = c.repeated, repeatsPerHeartbeat; version >= c.mine.version {
 			version = 0
 		}
 	}
@@ -56,16 +56,16 @@ func (c *Core) beat(now time.Time, ran time.Duration) {
 			b = c.appendSilent(c.appendSegments(appendRan(b, ran), now))
 		}
 		b, version = c.appendClaims(b, version)
-		c.everybody(c.finish(b))
+		c.toAll(c.finish(b))
 	}
 	if alone {
 		c.repeated = version
 	}
 }
 
-// hearsNobody reports whether no other node is alive from this node's view. If the link is asymmetric and this node
+// alone reports whether no other node is alive from this node's view. If the link is asymmetric and this node
 // receives nothing, no request for its claims arrives either: it repeats all of them.
-func (c *Core) hearsNobody() bool {
+func (c *Core) alone() bool {
 	return !slices.ContainsFunc(c.order, func(p *peer) bool { return p.paths[0].up })
 }
 
@@ -80,7 +80,7 @@ func (c *Core) Goodbye(retained time.Duration) []Send {
 			b, at = beginField(b, fieldRetained)
 			b = endField(appendRetained(b, retained), at)
 		}
-		c.everybody(c.finish(b))
+		c.toAll(c.finish(b))
 	}
 	return c.sends
 }
@@ -104,14 +104,14 @@ func (c *Core) groupOn(at int, data []byte, broadcast bool) {
 	}
 }
 
-// hearsEarlier reports whether a node is alive whose version does not receive the group. For an observer the result is
-// incomplete.
-func (c *Core) hearsEarlier() bool {
+// earlierVersionAlive reports whether a node is alive whose version does not receive the group. For an observer the
+// result is incomplete.
+func (c *Core) earlierVersionAlive() bool {
 	return slices.ContainsFunc(c.order, func(p *peer) bool { return p.paths[0].up && p.minor < minorGroup })
 }
 
-// everybody sends to all segments, and to all Nodes.
-func (c *Core) everybody(data []byte) {
+// toAll sends to all segments, and to all Nodes.
+func (c *Core) toAll(data []byte) {
 	c.group(data, c.broadcasts)
 	for _, p := range c.order {
 		for _, addr := range p.addrs {
@@ -120,8 +120,8 @@ func (c *Core) everybody(data []byte) {
 	}
 }
 
-// converse sends one peer the answers to its requests, and this node's requests.
-func (c *Core) converse(now time.Time, p *peer) {
+// sendPending sends one peer the answers to its requests, and this node's requests.
+func (c *Core) sendPending(now time.Time, p *peer) {
 	if p.newerThan > 0 {
 		b := c.appendHello(c.begin(), 0)
 		b, at := beginField(b, fieldNewer)
@@ -130,38 +130,38 @@ func (c *Core) converse(now time.Time, p *peer) {
 		c.sends = append(c.sends, Send{To: p.newerTo, Data: c.finish(endField(b, at))})
 		p.newerThan = 0
 	}
-	if p.doubts {
-		p.doubts = false
-		c.reassure(now, p)
+	if p.probesSelf {
+		p.probesSelf = false
+		c.announceAlive(now, p)
 	}
-	for len(p.helpAbout) > 0 || len(p.answerAbout) > 0 {
-		c.to(p, c.finish(c.appendTalk(c.appendHello(c.begin(), 0), p)))
+	for len(p.relayRequests) > 0 || len(p.relayAnswers) > 0 {
+		c.to(p, c.finish(c.appendRelays(c.appendHello(c.begin(), 0), p)))
 	}
 	if p.wants {
 		c.answer(p)
 		p.wants = false
 	}
-	if p.paths[0].up && !p.claims.synced() && now.Sub(p.asked) >= c.profile.Interval {
+	if p.paths[0].up && !p.claims.synced() && now.Sub(p.claimsRequested) >= c.profile.Interval {
 		c.want(now, p)
 	}
 }
 
-// reassure answers a peer that has not received this node for a while: directly, and on the segments, because only
+// announceAlive answers a peer that has not received this node for a while: directly, and on the segments, because only
 // reception on a segment counts there. On the segments it sends at most twice per interval, and also by broadcast,
 // because the network may have begun to drop the group.
-func (c *Core) reassure(now time.Time, p *peer) {
+func (c *Core) announceAlive(now time.Time, p *peer) {
 	data := c.finish(c.appendHello(c.begin(), 0))
 	c.to(p, data)
-	if now.Sub(c.reassured) < c.profile.Interval/2 {
+	if now.Sub(c.announcedAlive) < c.profile.Interval/2 {
 		return
 	}
-	c.reassured = now
+	c.announcedAlive = now
 	c.group(data, true)
 }
 
-// want asks a peer for its claims.
+// want requests a peer's claims.
 func (c *Core) want(now time.Time, p *peer) {
-	p.asked = now
+	p.claimsRequested = now
 	p.tries++
 	group := p.tries > groupAfter && p.tries%2 == 0 && p.fromIface > 0
 	b := c.appendHello(c.begin(), 0)
@@ -182,7 +182,7 @@ func (c *Core) answer(p *peer) {
 	if version > c.mine.version { // a version of an earlier incarnation
 		version = 0
 	}
-	for i := 0; i < answersPerTurn && version < c.mine.version; i++ {
+	for i := 0; i < answersPerRequest && version < c.mine.version; i++ {
 		var b []byte
 		b, version = c.appendClaims(c.appendHello(c.begin(), 0), version)
 		if data := c.finish(b); p.wantsGroup > 0 {
@@ -245,17 +245,17 @@ func (c *Core) appendHello(b []byte, flags byte) []byte {
 // interface, which is all that versions before 1.3 compare, then the other keys as far as they fit.
 func (c *Core) appendSegments(b []byte, now time.Time) []byte {
 	b, at := beginField(b, fieldSegments)
-	for k, said, more := 0, 0, true; more && said < maxSegments; k++ {
+	for k, written, more := 0, 0, true; more && written < maxSegments; k++ {
 		more = false
-		for i := 1; i < len(c.ifaces) && said < maxSegments; i++ {
+		for i := 1; i < len(c.ifaces) && written < maxSegments; i++ {
 			f := &c.ifaces[i]
 			if !f.link || k >= len(f.keys) {
 				continue
 			}
 			b = binary.BigEndian.AppendUint64(b, f.keys[k])
-			b = append(b, c.hearsOn(now, i))
+			b = append(b, c.countReceived(now, i))
 			b = append(b, f.mac[:]...)
-			said, more = said+1, true
+			written, more = written+1, true
 		}
 	}
 	return endField(b, at)
@@ -267,10 +267,10 @@ func appendRan(b []byte, ran time.Duration) []byte {
 	return endField(binary.BigEndian.AppendUint64(b, uint64(ran)), at)
 }
 
-// hearsOn counts the peers that this node itself receives on an interface.
-func (c *Core) hearsOn(now time.Time, at int) (n uint8) {
+// countReceived counts the peers that this node itself receives on an interface.
+func (c *Core) countReceived(now time.Time, at int) (n uint8) {
 	for _, p := range c.order {
-		if w := &p.paths[at]; w.up && !p.away && now.Sub(w.heard) < p.deadAfter(c) && n < 255 {
+		if w := &p.paths[at]; w.up && !p.away && now.Sub(w.received) < p.deadAfter(c) && n < 255 {
 			n++
 		}
 	}
@@ -313,29 +313,29 @@ func (c *Core) appendClaims(b []byte, version uint64) (grown []byte, upTo uint64
 	return endField(b, at), upTo
 }
 
-// appendTalk writes as many questions and answers for a peer as fit.
-func (c *Core) appendTalk(b []byte, p *peer) []byte {
+// appendRelays writes as many relay requests and answers for a peer as fit.
+func (c *Core) appendRelays(b []byte, p *peer) []byte {
 	const most = 24 // of each, so that both fit with the longest name
-	if n := min(len(p.helpAbout), most); n > 0 {
+	if n := min(len(p.relayRequests), most); n > 0 {
 		var at int
-		b, at = beginField(b, fieldAsk)
-		for _, a := range p.helpAbout[:n] {
+		b, at = beginField(b, fieldRelayRequest)
+		for _, a := range p.relayRequests[:n] {
 			b = binary.BigEndian.AppendUint64(b, a.node)
 			b = binary.BigEndian.AppendUint64(b, a.segment)
 		}
 		b = endField(b, at)
-		p.helpAbout = p.helpAbout[:copy(p.helpAbout, p.helpAbout[n:])]
+		p.relayRequests = p.relayRequests[:copy(p.relayRequests, p.relayRequests[n:])]
 	}
-	if n := min(len(p.answerAbout), most); n > 0 {
+	if n := min(len(p.relayAnswers), most); n > 0 {
 		var at int
-		b, at = beginField(b, fieldHeard)
-		for _, s := range p.answerAbout[:n] {
+		b, at = beginField(b, fieldRelay)
+		for _, s := range p.relayAnswers[:n] {
 			b = binary.BigEndian.AppendUint64(b, s.node)
 			b = binary.BigEndian.AppendUint64(b, s.segment)
 			b = appendMilliseconds(b, s.age)
 		}
 		b = endField(b, at)
-		p.answerAbout = p.answerAbout[:copy(p.answerAbout, p.answerAbout[n:])]
+		p.relayAnswers = p.relayAnswers[:copy(p.relayAnswers, p.relayAnswers[n:])]
 	}
 	return b
 }

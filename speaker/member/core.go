@@ -26,35 +26,35 @@ type Core struct {
 	authorities []uint64
 	self        uint64 // nodeID of this node
 
-	incarnation, sequence uint64
-	begun                 bool
-	began                 time.Duration // raw at the first tick
-	lastTick, nextBeat    time.Time
-	beatNow               bool // at the next tick, whatever the time
-	urgent                bool // an answer waits to be sent
-	broadcasts            bool // datagrams to the group are also sent by broadcast
-	reassured             time.Time
+	incarnation, sequence   uint64
+	begun                   bool
+	began                   time.Duration // raw at the first tick
+	lastTick, nextHeartbeat time.Time
+	heartbeatNow            bool // at the next tick, whatever the time
+	urgent                  bool // an answer waits to be sent
+	broadcasts              bool // datagrams to the group are also sent by broadcast
+	announcedAlive          time.Time
 
-	observer      bool
-	observerSince time.Time
-	fenced        bool
-	fences, seen  uint64    // seen: fences that the reconcile loop has observed
-	forgive       time.Time // silence before it does not count
+	observer            bool
+	observerSince       time.Time
+	fenced              bool
+	fences, fencesAcked uint64    // fencesAcked: fences that the reconcile loop has observed
+	forgive             time.Time // silence before it does not count
 
-	word    plan.Word // advertised last
-	changes []entry
-	ids     map[string]plan.VIPID
-	mine    journal
-	recent  [3]uint64 // versions of mine at the last heartbeats, newest first
-	leaving bool
+	published plan.LocalState // advertised last
+	changes   []entry
+	ids       map[string]plan.VIPID
+	mine      journal
+	recent    [3]uint64 // versions of mine at the last heartbeats, newest first
+	leaving   bool
 
-	ifaces []iface // the first one stands for any path
-	peers  map[string]*peer
-	order  []*peer // by name
-	byID   map[uint64]*peer
-	gone   map[uint64]uint64 // incarnations of removed nodes, by id
+	ifaces  []iface // the first one stands for any path
+	peers   map[string]*peer
+	order   []*peer // by name
+	byID    map[uint64]*peer
+	removed map[uint64]uint64 // incarnations of removed nodes, by id
 
-	repeated uint64 // version up to which a node that receives nobody has repeated its claims
+	repeated uint64 // version up to which a node without reception has repeated its claims
 	silentAt int    // where the list of nodes that are not received continues
 	returned int    // count of nodes received again after a silence
 	// unanswered are away nodes that were given up, for the log.
@@ -124,7 +124,7 @@ type Send struct {
 type Counts struct {
 	Received, Sent uint64
 	Broadcast      uint64 // of those sent
-	Asked          uint64 // relay evidence requested, per silent node and helper
+	RelayRequests  uint64 // relay evidence requested, per silent node and helper
 	Relayed        uint64 // nodes kept alive by relay evidence
 	FalseDeaths    uint64 // nodes received again in the same incarnation after they counted as dead
 	Fences         uint64
@@ -148,7 +148,7 @@ func NewCore(c Config) (*Core, error) {
 		config: c, profile: c.Profile, ring: ring, random: rand.New(rand.NewPCG(c.Seed, nodeID(c.Node))),
 		cluster: nodeID(c.Cluster), self: nodeID(c.Node), incarnation: max(c.Incarnation, 1),
 		observer: true, ids: map[string]plan.VIPID{}, mine: newJournal(), ifaces: []iface{{keys: []uint64{0}}},
-		peers: map[string]*peer{}, byID: map[uint64]*peer{}, gone: map[uint64]uint64{}, out: newOutbox(),
+		peers: map[string]*peer{}, byID: map[uint64]*peer{}, removed: map[uint64]uint64{}, out: newOutbox(),
 	}
 	core.SetAuthorities(c.Authorities)
 	return core, nil
@@ -211,33 +211,33 @@ func (c *Core) SetPeers(peers map[string][]netip.Addr) {
 		}
 	}
 	c.order = slices.DeleteFunc(c.order, func(p *peer) bool {
-		if p.addrs != nil || p.paths[0].up || c.lastTick.Sub(p.paths[0].last()) < forgetAfter {
+		if p.addrs != nil || p.paths[0].up || c.lastTick.Sub(p.paths[0].last()) < expireAfter {
 			return false
 		}
-		c.forget(p)
+		c.removePeer(p)
 		return true
 	})
 	c.profile = c.config.Profile.stretched(len(c.order))
 }
 
-// forgetAfter is how long the state of a silent node that is no Node is kept.
-const forgetAfter = 5 * time.Minute
+// expireAfter is how long the state of a silent node that is no Node is kept.
+const expireAfter = 5 * time.Minute
 
-// goneMost is how many removed nodes are kept, to distinguish them from new ones.
-const goneMost = 4096
+// maxRemoved is how many removed nodes are kept, to distinguish them from new ones.
+const maxRemoved = 4096
 
-// forget removes a node, except for its incarnation: with it, its old datagrams are not accepted as new.
-func (c *Core) forget(p *peer) {
-	if len(c.gone) >= goneMost {
+// removePeer removes a node, except for its incarnation: with it, its old datagrams are not accepted as new.
+func (c *Core) removePeer(p *peer) {
+	if len(c.removed) >= maxRemoved {
 		oldest := p.id
-		for id, incarnation := range c.gone {
-			if at, known := c.gone[oldest]; !known || incarnation < at || incarnation == at && id < oldest {
+		for id, incarnation := range c.removed {
+			if at, known := c.removed[oldest]; !known || incarnation < at || incarnation == at && id < oldest {
 				oldest = id
 			}
 		}
-		delete(c.gone, oldest)
+		delete(c.removed, oldest)
 	}
-	c.gone[p.id] = p.incarnation
+	c.removed[p.id] = p.incarnation
 	delete(c.peers, p.name)
 	delete(c.byID, p.id)
 	c.out.node(p)
@@ -246,24 +246,24 @@ func (c *Core) forget(p *peer) {
 	}
 }
 
-// Say advertises this node's claims to the others. It ends a fence, because the claims were decided after it. An
+// Publish advertises this node's claims to the others. It ends a fence, because the claims were decided after it. An
 // observer's Held and Leaving are advertised only once its observer phase has ended.
-func (c *Core) Say(w plan.Word) {
-	c.fenced, c.seen = false, c.fences
-	c.word = w
-	c.speak()
+func (c *Core) Publish(w plan.LocalState) {
+	c.fenced, c.fencesAcked = false, c.fences
+	c.published = w
+	c.updateJournal()
 }
 
-// speak updates the journal to the advertised claims, in the order of the ids, so that the same claims always produce
-// the same journal.
-func (c *Core) speak() {
+// updateJournal updates the journal to the advertised claims, in the order of the ids, so that the same claims always
+// produce the same journal.
+func (c *Core) updateJournal() {
 	c.changes = c.changes[:0]
-	note := func(id plan.VIPID, claim plan.Claim) {
+	record := func(id plan.VIPID, claim plan.Claim) {
 		if c.mine.at[id].claim != claim {
 			c.changes = append(c.changes, entry{id, claim})
 		}
 	}
-	for name, claim := range c.word.Claims {
+	for name, claim := range c.published.Claims {
 		id, known := c.ids[name]
 		if !known {
 			id = plan.IDOf(name)
@@ -275,13 +275,13 @@ func (c *Core) speak() {
 		if claim.State != plan.Leaving {
 			claim.Successor = ""
 		}
-		note(id, claim)
+		record(id, claim)
 	}
-	if len(c.ids) > len(c.word.Claims) {
+	if len(c.ids) > len(c.published.Claims) {
 		for name, id := range c.ids {
-			if _, still := c.word.Claims[name]; !still {
+			if _, still := c.published.Claims[name]; !still {
 				delete(c.ids, name)
-				note(id, plan.Claim{})
+				record(id, plan.Claim{})
 			}
 		}
 	}
@@ -289,14 +289,15 @@ func (c *Core) speak() {
 	for _, e := range c.changes {
 		c.mine.set(e.id, e.claim)
 	}
-	c.beatNow = c.beatNow || len(c.changes) > 0 || c.leaving != c.word.Leaving
-	c.leaving = c.word.Leaving
+	c.heartbeatNow = c.heartbeatNow || len(c.changes) > 0 || c.leaving != c.published.Leaving
+	c.leaving = c.published.Leaving
 }
 
 // Fences counts the fences. It distinguishes claims decided before a fence from later ones.
 func (c *Core) Fences() uint64 { return c.fences }
 
-// Fenced reports whether a fence is in force: until the next Say, or until the observer phase that began with it ends.
+// Fenced reports whether a fence is in force: until the next Publish, or until the observer phase that began with it
+// ends.
 func (c *Core) Fenced() bool { return c.fenced }
 
 // FenceAfter is the gap between two ticks after which this node fences itself.
@@ -315,15 +316,15 @@ func (c *Core) Silences() []time.Duration {
 
 // Next returns when Tick is due.
 func (c *Core) Next() time.Time {
-	next := c.lastTick.Add(c.profile.turn())
-	if c.nextBeat.Before(next) {
-		return c.nextBeat
+	next := c.lastTick.Add(c.profile.tick())
+	if c.nextHeartbeat.Before(next) {
+		return c.nextHeartbeat
 	}
 	return next
 }
 
 // Urgent reports whether a datagram waits to be sent, so that Tick is due now.
-func (c *Core) Urgent() bool { return c.urgent || c.beatNow }
+func (c *Core) Urgent() bool { return c.urgent || c.heartbeatNow }
 
 // peer returns the state of a node; it is created if missing.
 func (c *Core) peer(name string) *peer {
@@ -331,8 +332,8 @@ func (c *Core) peer(name string) *peer {
 		return p
 	}
 	p := &peer{name: name, id: nodeID(name), paths: make([]path, len(c.ifaces))}
-	p.incarnation = c.gone[p.id]
-	delete(c.gone, p.id)
+	p.incarnation = c.removed[p.id]
+	delete(c.removed, p.id)
 	c.peers[name], c.byID[p.id] = p, p
 	i, _ := slices.BinarySearchFunc(c.order, name, func(p *peer, name string) int {
 		if p.name < name {

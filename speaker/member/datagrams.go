@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// readAtMost limits the datagrams of one read, so that a flood cannot delay the loop's tick.
-const readAtMost = 4096
+// maxReads limits the datagrams of one read, so that a flood cannot delay the loop's tick.
+const maxReads = 4096
 
 // join joins the group on the current interfaces.
 func (l *loop) join() {
@@ -19,15 +19,15 @@ func (l *loop) join() {
 		families = append(families, s.v6)
 	}
 	for name, err := range l.groups.join(l.options.Port, families, l.ports) {
-		l.options.Log.Warn("cannot join the speakers' group: heartbeats are exchanged by broadcast there",
+		l.options.Log.Warn("cannot join the speakers' group: heartbeats are sent by broadcast there",
 			"interface", name, "error", err)
 	}
 }
 
-// sieve attaches a filter to the sockets: the kernel drops datagrams that are not from a speaker of this cluster. If
-// that fails, this process drops them.
-func (l *loop) sieve() {
-	now := sieve{cluster: l.core.cluster}
+// attachFilters attaches a filter to the sockets: the kernel drops datagrams that are not from a speaker of this
+// cluster. If that fails, this process drops them.
+func (l *loop) attachFilters() {
+	now := socketFilter{cluster: l.core.cluster}
 	for i := range l.core.ring.keys {
 		now.keys = append(now.keys, l.core.ring.keys[i].id)
 	}
@@ -38,17 +38,17 @@ func (l *loop) sieve() {
 	}
 	slices.Sort(now.indexes)
 	now.indexes = now.indexes[:min(len(now.indexes), maxIfaces)]
-	same := slices.Equal(now.keys, l.sieved.keys) && slices.Equal(now.indexes, l.sieved.indexes)
+	same := slices.Equal(now.keys, l.filterInput.keys) && slices.Equal(now.indexes, l.filterInput.indexes)
 	for _, s := range slices.Concat(l.sockets, l.groups.sockets) {
-		if same && s.sieved {
+		if same && s.filtered {
 			continue
 		}
 		if err := s.attach(now); err != nil {
 			l.options.Log.Warn("the kernel does not filter the speakers' datagrams: a flood may starve liveness", "error", err)
 		}
-		s.sieved = true
+		s.filtered = true
 	}
-	l.sieved = now
+	l.filterInput = now
 }
 
 // countEvery is how often the kernel's drop counters are read.
@@ -74,7 +74,7 @@ func (l *loop) receive() {
 		if l.polls[i+1].Revents == 0 || s.fd < 0 { // closed since the poll
 			continue
 		}
-		for range readAtMost {
+		for range maxReads {
 			a, err := s.receive(l.buffer[:])
 			if err == errEmpty {
 				break
@@ -89,12 +89,12 @@ func (l *loop) receive() {
 			in := Packet{Iface: l.name(s, a.index), Source: a.source, OnLink: a.hops == hopLimit,
 				Group: a.group || a.broadcast, Data: l.buffer[:a.size]}
 			now := time.Now()
-			if reason := l.core.Receive(now, raw(), in); reason != Taken {
+			if reason := l.core.Receive(now, raw(), in); reason != Accepted {
 				l.metrics.drop(reason)
-				l.complain(reason, a)
-			} else if a.index != 0 && joins(in.Data) && l.ways.onlyBroadcast(now, a) && !l.options.Broadcast {
-				l.options.Log.Warn("heartbeats arrive by broadcast alone: does the network drop the speakers' group? "+
-					"Have it pass, or set failover.transport: broadcast",
+				l.logRejected(reason, a)
+			} else if a.index != 0 && joins(in.Data) && l.arrivals.onlyBroadcast(now, a) && !l.options.Broadcast {
+				l.options.Log.Warn("heartbeats arrive by broadcast only: the network may drop the speakers' group; "+
+					"forward it, or set failover.transport: broadcast",
 					"interface", in.Iface, "groups", []netip.Addr{group4, group6})
 			}
 			if l.core.Fenced() { // set before the remaining datagrams are read, which may take long
@@ -104,21 +104,21 @@ func (l *loop) receive() {
 	}
 }
 
-// complainEvery is how often a datagram of this cluster with a wrong signature is logged.
-const complainEvery = 10 * time.Minute
+// logRejectedEvery is how often a datagram of this cluster with a wrong signature is logged.
+const logRejectedEvery = 10 * time.Minute
 
-// complain logs, at a limited rate, errors that an operator must fix. Only a node of this cluster sends to this node's
-// own address: a datagram to the group may be from another cluster with other keys.
-func (l *loop) complain(why Drop, a arrival) {
+// logRejected logs, at a limited rate, errors that an operator must fix. Only a node of this cluster sends to this
+// node's own address: a datagram to the group may be from another cluster with other keys.
+func (l *loop) logRejected(why Drop, a arrival) {
 	from := a.source
 	switch {
-	case why == DropName && !l.twice: // its tag was right, so it is from this cluster
-		l.twice = true
-		l.options.Log.Error("another speaker has the name of this node: give each node a name of its own", "from", from)
+	case why == DropName && !l.duplicateName: // its tag was right, so it is from this cluster
+		l.duplicateName = true
+		l.options.Log.Error("another speaker has the name of this node: give each node a unique name", "from", from)
 	case a.group || a.broadcast:
-	case (why == DropKey || why == DropTag) && (l.complained.IsZero() || time.Since(l.complained) >= complainEvery):
-		l.complained = time.Now()
-		l.options.Log.Error("a speaker signs with a key that this one has not: give all speakers the same Secret", "from", from, "reason", why)
+	case (why == DropKey || why == DropTag) && (l.rejectionLogged.IsZero() || time.Since(l.rejectionLogged) >= logRejectedEvery):
+		l.rejectionLogged = time.Now()
+		l.options.Log.Error("datagram with an unknown key: give all speakers the same Secret", "from", from, "reason", why)
 	}
 }
 
@@ -173,29 +173,29 @@ func (l *loop) sendOne(one Send) error {
 // logged.
 const onlyBroadcastFor = 10 * time.Second
 
-// ways records how datagrams of speakers that send to the group arrive, by interface index.
-type ways map[int]*way
+// arrivals records how datagrams of speakers that send to the group arrive, by interface index.
+type arrivals map[int]*arrivalMode
 
-type way struct {
+type arrivalMode struct {
 	grouped time.Time // when the last one arrived by the group, or the first one by broadcast
 	logged  bool
 }
 
 // onlyBroadcast reports, once per interface, whether datagrams there have arrived by broadcast only for
 // onlyBroadcastFor.
-func (w *ways) onlyBroadcast(now time.Time, a arrival) bool {
+func (w *arrivals) onlyBroadcast(now time.Time, a arrival) bool {
 	if *w == nil {
-		*w = ways{}
+		*w = arrivals{}
 	}
 	one := (*w)[a.index]
 	switch {
 	case a.group && one == nil:
-		(*w)[a.index] = &way{grouped: now}
+		(*w)[a.index] = &arrivalMode{grouped: now}
 	case a.group:
 		one.grouped, one.logged = now, false
 	case !a.broadcast:
 	case one == nil:
-		(*w)[a.index] = &way{grouped: now}
+		(*w)[a.index] = &arrivalMode{grouped: now}
 	case !one.logged && now.Sub(one.grouped) >= onlyBroadcastFor:
 		one.logged = true
 		return true

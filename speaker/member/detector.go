@@ -30,8 +30,8 @@ type Options struct {
 	Profile       Profile
 	Port          uint16 // 0: DefaultPort
 	Log           *slog.Logger
-	// Kick is called when Observe would return a change. It must not block.
-	Kick    func()
+	// Wake is called when Observe would return a change. It must not block.
+	Wake    func()
 	Metrics prometheus.Registerer
 	// Scheduled is called from Run with the scheduling class of its thread, and the reason if that is not Deadline. May
 	// be nil.
@@ -62,18 +62,18 @@ type Detector struct {
 	wake    int // eventfd
 	start   time.Time
 
-	// turned is the time of the loop's last tick, since start; fenced and limit belong to it. Fresh reads them from any
-	// goroutine.
-	turned, limit atomic.Int64
-	fenced        atomic.Bool
-	left          atomic.Bool
+	// lastTick is the time of the loop's last tick, since start; fenced and limit belong to it. Fresh reads them from
+	// any goroutine.
+	lastTick, limit atomic.Int64
+	fenced          atomic.Bool
+	left            atomic.Bool
 
 	// observed is the time of the last call of Observe, since start; 0 before the first.
 	observed atomic.Int64
 
-	mu  sync.Mutex // of the boxes
-	in  inbox
-	box boxed
+	mu      sync.Mutex // of the boxes
+	in      inbox
+	results results
 
 	macs     atomic.Pointer[map[[6]byte]string]
 	away     atomic.Pointer[[]Neighbour] // to be probed
@@ -82,11 +82,11 @@ type Detector struct {
 
 // inbox is what the loop takes over at its next tick; nil means unchanged.
 type inbox struct {
-	word  *plan.Word
-	fence uint64 // number of fences when the word was decided
-	peers map[string][]netip.Addr
-	keys  [][]byte
-	ports *ports
+	published *plan.LocalState
+	fence     uint64 // number of fences when the claims were decided
+	peers     map[string][]netip.Addr
+	keys      [][]byte
+	ports     *ports
 	// authorities are the new digests.
 	authorities []uint64
 	settled     bool
@@ -97,13 +97,13 @@ type inbox struct {
 	retainedFence uint64
 }
 
-// boxed is what Observe returns next.
-type boxed struct {
-	members plan.Members
-	nodes   map[string]struct{}
-	vips    map[plan.VIPID]struct{}
-	fences  uint64
-	seen    uint64 // fences that the reconcile loop has observed
+// results is what Observe returns next.
+type results struct {
+	members     plan.Members
+	nodes       map[string]struct{}
+	vips        map[plan.VIPID]struct{}
+	fences      uint64
+	fencesAcked uint64 // fences that the reconcile loop has observed
 }
 
 // New returns a Detector; Run starts it. New fails if the options are not usable.
@@ -126,11 +126,11 @@ func New(o Options) (*Detector, error) {
 		return nil, fmt.Errorf("make an eventfd: %w", err)
 	}
 	d := &Detector{options: o, core: core, wake: wake, start: now, metrics: newMetrics(o.Metrics), segments: make(chan []string, 1)}
-	d.turned.Store(-int64(time.Hour)) // not fresh before the first tick
+	d.lastTick.Store(-int64(time.Hour)) // not fresh before the first tick
 	d.limit.Store(int64(core.FenceAfter()))
 	d.macs.Store(&map[[6]byte]string{})
-	d.box.members.Observer = true
-	d.box.nodes, d.box.vips = map[string]struct{}{}, map[plan.VIPID]struct{}{}
+	d.results.members.Observer = true
+	d.results.nodes, d.results.vips = map[string]struct{}{}, map[plan.VIPID]struct{}{}
 	return d, nil
 }
 
@@ -139,17 +139,17 @@ func New(o Options) (*Detector, error) {
 func (d *Detector) Observe() (plan.Members, map[string]struct{}, map[plan.VIPID]struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	nodes, vips := d.box.nodes, d.box.vips
-	d.box.nodes, d.box.vips = map[string]struct{}{}, map[plan.VIPID]struct{}{}
-	d.box.seen = d.box.fences
+	nodes, vips := d.results.nodes, d.results.vips
+	d.results.nodes, d.results.vips = map[string]struct{}{}, map[plan.VIPID]struct{}{}
+	d.results.fencesAcked = d.results.fences
 	d.observed.Store(int64(time.Since(d.start)))
-	return d.box.members, nodes, vips
+	return d.results.members, nodes, vips
 }
 
-// Say advertises this node's claims to the others, at once if they differ. The argument must not change afterwards.
+// Publish advertises this node's claims to the others, at once if they differ. The argument must not change afterwards.
 // Claims decided before a fence that Observe has not returned yet are dropped.
-func (d *Detector) Say(w plan.Word) {
-	d.put(func(in *inbox) { in.word, in.fence = &w, d.box.seen })
+func (d *Detector) Publish(w plan.LocalState) {
+	d.put(func(in *inbox) { in.published, in.fence = &w, d.results.fencesAcked })
 }
 
 // SetPeers sets the Nodes and their InternalIPs. The map must not change afterwards.
@@ -174,7 +174,7 @@ func (d *Detector) SetAuthorities(authorities []uint64) {
 // Retain sets how long the node continues to answer for its claims after Run; the goodbye carries it. It has no effect
 // if there is a fence that Observe has not returned yet.
 func (d *Detector) Retain(lifetime time.Duration) {
-	d.put(func(in *inbox) { in.retained, in.retainedFence = lifetime, d.box.seen })
+	d.put(func(in *inbox) { in.retained, in.retainedFence = lifetime, d.results.fencesAcked })
 }
 
 // Left reports, after Run, whether a goodbye without retention was sent.
@@ -201,8 +201,8 @@ func (d *Detector) SetSegments(names []string) {
 // Fresh reports whether this node may answer for its VirtualIPs now: the loop ticks, and no fence is in force. It takes
 // no lock.
 func (d *Detector) Fresh() bool {
-	turned := d.turned.Load() // first: a tick that fences sets fenced before turned
-	return !d.fenced.Load() && int64(time.Since(d.start))-turned <= d.limit.Load()
+	lastTick := d.lastTick.Load() // first: a tick that fences sets fenced before lastTick
+	return !d.fenced.Load() && int64(time.Since(d.start))-lastTick <= d.limit.Load()
 }
 
 // MACs returns the hardware addresses that the other nodes advertise. The map must not be changed.
@@ -238,7 +238,7 @@ func (d *Detector) Run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { d.put(func(*inbox) {}) })
 	defer stop()
 	for ctx.Err() == nil {
-		if err := loop.turn(); err != nil {
+		if err := loop.iterate(); err != nil {
 			return err
 		}
 	}
@@ -255,10 +255,10 @@ const (
 
 // goodbye announces the end of this process, and how long the node continues to answer.
 func (l *loop) goodbye() {
-	turned := l.turned.Swap(-int64(time.Hour)) // no answer after the goodbye
-	l.empty()
-	stood := int64(time.Since(l.start))-turned > l.limit.Load()
-	if stood || l.core.Fenced() || l.core.Fences() != l.retainedFence {
+	lastTick := l.lastTick.Swap(-int64(time.Hour)) // no answer after the goodbye
+	l.applyInbox()
+	stalled := int64(time.Since(l.start))-lastTick > l.limit.Load()
+	if stalled || l.core.Fenced() || l.core.Fences() != l.retainedFence {
 		l.retained = 0
 	}
 	sends := l.core.Goodbye(l.retained)
@@ -290,12 +290,12 @@ func (d *Detector) follow(ctx context.Context, l *lister) {
 			return
 		case names = <-d.segments:
 		case <-ticker.C:
-			d.ask(l)
+			d.probeAway(l)
 		}
 		have, err := l.list(names)
 		if err != nil {
 			if failed != err.Error() {
-				d.options.Log.Error("cannot read the interfaces for liveness; the last state stays in use", "error", err)
+				d.options.Log.Error("cannot list the interfaces for liveness; the previous list is used", "error", err)
 			}
 			failed = err.Error()
 			continue
@@ -307,23 +307,23 @@ func (d *Detector) follow(ctx context.Context, l *lister) {
 
 // loop is the goroutine that owns the core, with its resources.
 type loop struct {
-	polls []unix.PollFd
-	reads []*socket // those in polls
-	twice bool      // another process with this node's name was reported
-	// complained is when a datagram with a wrong key was last logged.
-	complained time.Time
+	polls         []unix.PollFd
+	reads         []*socket // those in polls
+	duplicateName bool      // another process with this node's name was reported
+	// rejectionLogged is when a datagram with a wrong key was last logged.
+	rejectionLogged time.Time
 	watchdog
 	scheduling
 	*Detector
-	lister  *lister
-	sockets []*socket // per family, for unicast and broadcast
-	groups  groups
-	ways    ways
-	// sieved is the input of the current socket filters; counted is when the drop counters were last read.
-	sieved  sieve
-	counted time.Time
-	ports   ports
-	buffer  [MaxDatagram + 1]byte
+	lister   *lister
+	sockets  []*socket // per family, for unicast and broadcast
+	groups   groups
+	arrivals arrivals
+	// filterInput is the input of the current socket filters; counted is when the drop counters were last read.
+	filterInput socketFilter
+	counted     time.Time
+	ports       ports
+	buffer      [MaxDatagram + 1]byte
 	// retained is how long the node answers after the end; more fences than retainedFence cancel it.
 	retained      time.Duration
 	retainedFence uint64
@@ -346,7 +346,7 @@ func (d *Detector) open() (*loop, error) {
 		}
 		l.sockets = append(l.sockets, s)
 	}
-	l.sieve()
+	l.attachFilters()
 	return l, nil
 }
 
@@ -362,13 +362,13 @@ func (l *loop) close() {
 	l.wake = -1
 }
 
-// turn waits for work, reads all that has arrived, and runs the core.
-func (l *loop) turn() error {
+// iterate waits for work, reads all that has arrived, and runs the core.
+func (l *loop) iterate() error {
 	if err := l.wait(); err != nil {
 		return err
 	}
 	before := l.core.Counts()
-	l.empty()
+	l.applyInbox()
 	l.receive()
 	now := time.Now()
 	if l.core.Urgent() || !now.Before(l.core.Next()) {
@@ -381,19 +381,19 @@ func (l *loop) turn() error {
 		l.checkAway()
 		switch after := l.core.Counts(); {
 		case after.ClockStops != before.ClockStops:
-			l.options.Log.Warn("the clock of this node stood still while those of the others went on, " +
+			l.options.Log.Warn("the clock of this node stopped, " +
 				"as when a virtual machine is paused: " +
-				"all VirtualIPs given up, the others are heard first")
+				"all VirtualIPs released, observing the other nodes")
 		case after.Fences != before.Fences && !wedged:
-			l.options.Log.Warn("stood still for too long: all VirtualIPs given up, the others are heard first",
-				"for", now.Sub(l.start)-time.Duration(l.turned.Load()), "limit", l.core.FenceAfter())
+			l.options.Log.Warn("liveness loop stalled: all VirtualIPs released, observing the other nodes",
+				"for", now.Sub(l.start)-time.Duration(l.lastTick.Load()), "limit", l.core.FenceAfter())
 		}
 		l.fenced.Store(l.core.Fenced())
 		l.limit.Store(int64(l.core.FenceAfter()))
-		l.turned.Store(int64(now.Sub(l.start)))
+		l.lastTick.Store(int64(now.Sub(l.start)))
 	}
 	l.count(now)
-	l.tell()
+	l.publish()
 	return nil
 }
 
@@ -416,17 +416,17 @@ func (l *loop) wait() error {
 	return nil
 }
 
-// empty passes the inbox to the core.
-func (l *loop) empty() {
+// applyInbox passes the inbox to the core.
+func (l *loop) applyInbox() {
 	l.mu.Lock()
 	in := l.in
 	l.in = inbox{}
-	l.core.seen = l.box.seen
+	l.core.fencesAcked = l.results.fencesAcked
 	l.mu.Unlock()
 	if in.ports != nil {
 		l.ports = *in.ports
 		l.join()
-		l.sieve()
+		l.attachFilters()
 		links := make([]Link, 0, len(l.ports.byName))
 		for _, p := range l.ports.byName {
 			if p.up {
@@ -449,7 +449,7 @@ func (l *loop) empty() {
 	}
 	if in.keys != nil {
 		_ = l.core.SetKeys(in.keys) // checked by Detector.SetKeys
-		l.sieve()
+		l.attachFilters()
 	}
 	if in.retained > 0 {
 		l.retained, l.retainedFence = in.retained, in.retainedFence
@@ -458,14 +458,14 @@ func (l *loop) empty() {
 		l.core.Settled()
 	}
 	l.core.Answered(in.answered, in.silent)
-	if in.word != nil && in.fence == l.core.Fences() {
-		l.core.Say(*in.word)
+	if in.published != nil && in.fence == l.core.Fences() {
+		l.core.Publish(*in.published)
 		l.fenced.Store(false)
 	}
 }
 
-// tell stores what has changed for Observe, and wakes the reconcile loop by Kick.
-func (l *loop) tell() {
+// publish stores what has changed for Observe, and wakes the reconcile loop by Wake.
+func (l *loop) publish() {
 	if l.core.out.macs {
 		macs := l.core.MACs()
 		l.macs.Store(&macs)
@@ -481,11 +481,11 @@ func (l *loop) tell() {
 	members, nodes, vips := l.core.collect()
 	l.metrics.members(members)
 	l.mu.Lock()
-	l.box.members, l.box.fences = members, l.core.Fences()
-	merge(l.box.nodes, nodes)
-	merge(l.box.vips, vips)
+	l.results.members, l.results.fences = members, l.core.Fences()
+	merge(l.results.nodes, nodes)
+	merge(l.results.vips, vips)
 	l.mu.Unlock()
-	l.options.Kick()
+	l.options.Wake()
 }
 
 func merge[K comparable](into, from map[K]struct{}) {

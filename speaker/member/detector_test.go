@@ -28,7 +28,7 @@ type node struct {
 	*member.Detector
 	name     string
 	space    *netspace.Space
-	kicks    chan struct{}
+	wakes    chan struct{}
 	registry *prometheus.Registry
 	stop     context.CancelFunc
 	ended    chan error
@@ -138,16 +138,16 @@ func (h *hub) up(t *testing.T, name string, up bool) {
 // begin starts a node's Detector.
 func (h *hub) begin(t *testing.T, n *node) {
 	t.Helper()
-	n.kicks = make(chan struct{}, 1)
+	n.wakes = make(chan struct{}, 1)
 	n.registry = prometheus.NewRegistry()
-	kicks := n.kicks
+	wakes := n.wakes
 	var err error
 	n.Detector, err = member.New(member.Options{
 		Node: n.name, Cluster: "default", Keys: [][]byte{secret}, Profile: member.Standard, Log: slog.New(slog.NewTextHandler(&n.log, nil)),
 		Metrics: n.registry, Broadcast: h.broadcast,
-		Kick: func() {
+		Wake: func() {
 			select {
-			case kicks <- struct{}{}:
+			case wakes <- struct{}{}:
 			default:
 			}
 		},
@@ -186,14 +186,14 @@ func (n *node) until(t *testing.T, what string, ok func(plan.Members) bool) time
 			return time.Since(start)
 		}
 		select {
-		case <-n.kicks:
+		case <-n.wakes:
 		case <-deadline:
 			t.Fatalf("%s: not yet %s after %v: %+v", n.name, what, patience, n.seen)
 		}
 	}
 }
 
-func hears(names ...string) func(plan.Members) bool {
+func receivesAll(names ...string) func(plan.Members) bool {
 	return func(m plan.Members) bool {
 		for _, name := range names {
 			if _, on := m.Peers[name].On["eth0"]; !on {
@@ -224,7 +224,7 @@ func (h *hub) others(n *node) (names []string) {
 func (h *hub) settle(t *testing.T) {
 	t.Helper()
 	for _, n := range h.nodes {
-		n.until(t, "hears "+strings.Join(h.others(n), " "), hears(h.others(n)...))
+		n.until(t, "receives "+strings.Join(h.others(n), " "), receivesAll(h.others(n)...))
 	}
 }
 
@@ -263,7 +263,7 @@ func TestDetectorLosesCarrier(t *testing.T) {
 	h.settle(t)
 	h.up(t, "lan1", false)
 	h.nodes[0].SetSegments([]string{"eth0"}) // as the caller does on a netlink event
-	h.nodes[0].until(t, "hears nobody on the LAN", func(m plan.Members) bool { return lacks("b")(m) && lacks("c")(m) && m.Peers["b"].Alive })
+	h.nodes[0].until(t, "receives no node on the LAN", func(m plan.Members) bool { return lacks("b")(m) && lacks("c")(m) && m.Peers["b"].Alive })
 	h.nodes[1].until(t, "a is dead on the LAN", lacks("a"))
 	h.up(t, "lan1", true)
 	h.nodes[0].SetSegments([]string{"eth0"})
@@ -288,11 +288,11 @@ func TestDetectorInterfaceReturns(t *testing.T) {
 	h.settle(t)
 	mac := [6]byte(h.nodes[0].space.MAC(t, "eth0"))
 	for _, n := range h.nodes[1:] {
-		n.until(t, "knows the new hardware address", func(plan.Members) bool { return n.MACs()[mac] == "a" })
+		n.until(t, "has the new hardware address", func(plan.Members) bool { return n.MACs()[mac] == "a" })
 	}
 }
 
-func TestDetectorSaysGoodbye(t *testing.T) {
+func TestDetectorGoodbye(t *testing.T) {
 	h := newHub(t, "a", "b", "c")
 	h.settle(t)
 	a, b := h.nodes[0], h.nodes[1]
@@ -336,7 +336,7 @@ func TestDetectorRetains(t *testing.T) {
 }
 
 // The others probe it: it counts as alive as long as its kernel answers, and as dead within seconds after.
-func TestDetectorAsks(t *testing.T) {
+func TestDetectorProbes(t *testing.T) {
 	h := newHub(t, "a", "b", "c")
 	h.settle(t)
 	a, b := h.nodes[0], h.nodes[1]
@@ -347,7 +347,7 @@ func TestDetectorAsks(t *testing.T) {
 		select {
 		case <-hold:
 			hold = nil
-		case <-b.kicks:
+		case <-b.wakes:
 			if m, _, _ := b.Observe(); gone(m) {
 				t.Fatal("it does not count any more, and its kernel answers")
 			}
@@ -363,20 +363,20 @@ func TestDetectorAsks(t *testing.T) {
 }
 
 // Claims arrive at once and in full, and are kept by their version.
-func TestDetectorSays(t *testing.T) {
+func TestDetectorPublishes(t *testing.T) {
 	h := newHub(t, "a", "b", "c")
 	h.settle(t)
 	a, b := h.nodes[0], h.nodes[1]
 	b.Observe()
 	id := plan.IDOf("web")
 	for _, want := range []plan.Claim{
-		{State: plan.Held, Generation: 1}, {State: plan.Leaving, Generation: 2, Place: 1, Successor: "b"}, {State: plan.Declined, Generation: 3}, {},
+		{State: plan.Held, Generation: 1}, {State: plan.Leaving, Generation: 2, Rank: 1, Successor: "b"}, {State: plan.Declined, Generation: 3}, {},
 	} {
-		word := plan.Word{Claims: map[string]plan.Claim{"mail": {State: plan.Held}}}
+		state := plan.LocalState{Claims: map[string]plan.Claim{"mail": {State: plan.Held}}}
 		if want.State != 0 {
-			word.Claims["web"] = want
+			state.Claims["web"] = want
 		}
-		a.Say(word)
+		a.Publish(state)
 		var vips map[plan.VIPID]struct{}
 		deadline := time.After(patience)
 		for done := false; !done; {
@@ -386,16 +386,16 @@ func TestDetectorSays(t *testing.T) {
 				continue
 			}
 			select {
-			case <-b.kicks:
+			case <-b.wakes:
 			case <-deadline:
 				t.Fatalf("b has %+v, want %+v", m.Peers["a"].Claims, want)
 			}
 		}
-		if _, told := vips[id]; !told {
-			t.Errorf("%+v: the change is not told", want)
+		if _, reported := vips[id]; !reported {
+			t.Errorf("%+v: the change is not reported", want)
 		}
 	}
-	a.Say(plan.Word{Leaving: true})
+	a.Publish(plan.LocalState{Leaving: true})
 	b.until(t, "a leaves", func(m plan.Members) bool { return m.Peers["a"].Leaving && len(m.Peers["a"].Claims) == 0 })
 }
 
@@ -436,7 +436,7 @@ func TestDetectorOtherKey(t *testing.T) {
 		case <-ticker.C:
 			h.nodes[0].Observe()
 		case <-deadline:
-			t.Fatal("not told")
+			t.Fatal("not reported")
 		}
 	}
 	if n := h.nodes[0].metric(t, "ironlb_liveness_dropped_total", "unknown-key"); n == 0 {
@@ -458,7 +458,7 @@ func TestDetectorOtherKey(t *testing.T) {
 func TestDetectorPortInUse(t *testing.T) {
 	h := newHub(t, "a")
 	h.settle(t)
-	d, err := member.New(member.Options{Node: "b", Keys: [][]byte{secret}, Profile: member.Standard, Log: slog.New(slog.DiscardHandler), Kick: func() {}})
+	d, err := member.New(member.Options{Node: "b", Keys: [][]byte{secret}, Profile: member.Standard, Log: slog.New(slog.DiscardHandler), Wake: func() {}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,14 +19,14 @@ import (
 // A stalled loop: no answers are given, claims decided before the fence are no longer advertised, later ones are.
 func TestDetectorFence(t *testing.T) {
 	space := netspace.New(t)
-	kicks := make(chan struct{}, 1)
+	wakes := make(chan struct{}, 1)
 	var log bytes.Buffer
 	metrics := prometheus.NewRegistry()
 	d, err := New(Options{
 		Node: "a", Keys: [][]byte{bytes.Repeat([]byte("k"), 32)}, Profile: Fast, Metrics: metrics, Log: slog.New(slog.NewTextHandler(&log, nil)), Wedged: time.Hour,
-		Kick: func() {
+		Wake: func() {
 			select {
-			case kicks <- struct{}{}:
+			case wakes <- struct{}{}:
 			default:
 			}
 		},
@@ -48,7 +48,7 @@ func TestDetectorFence(t *testing.T) {
 		for !ok() {
 			select {
 			case <-tick.C:
-			case <-kicks:
+			case <-wakes:
 			case <-deadline:
 				t.Fatal("not yet " + what)
 			}
@@ -56,23 +56,23 @@ func TestDetectorFence(t *testing.T) {
 	}
 	observer := func() bool { m, _, _ := d.Observe(); return m.Observer }
 	wait("no observer", func() bool { return !observer() })
-	held := plan.Word{Claims: map[string]plan.Claim{"web": {State: plan.Held}}}
-	d.Say(held)
+	held := plan.LocalState{Claims: map[string]plan.Claim{"web": {State: plan.Held}}}
+	d.Publish(held)
 	wait("fresh", d.Fresh)
 
 	d.mu.Lock() // the loop needs it at each tick
 	wait("stale", func() bool { return !d.Fresh() })
-	wait("a fence", func() bool { return int64(time.Since(d.start))-d.turned.Load() > 2*d.limit.Load() })
+	wait("a fence", func() bool { return int64(time.Since(d.start))-d.lastTick.Load() > 2*d.limit.Load() })
 	d.mu.Unlock()
-	wait("fenced", func() bool { d.mu.Lock(); defer d.mu.Unlock(); return d.box.fences == 1 })
-	d.Say(held) // decided before the fence was observed
-	before := d.turned.Load()
-	wait("a turn", func() bool { return d.turned.Load() > before })
+	wait("fenced", func() bool { d.mu.Lock(); defer d.mu.Unlock(); return d.results.fences == 1 })
+	d.Publish(held) // decided before the fence was observed
+	before := d.lastTick.Load()
+	wait("a tick", func() bool { return d.lastTick.Load() > before })
 	if d.Fresh() {
-		t.Error("fresh though nobody has seen the fence")
+		t.Error("fresh although the fence was not observed")
 	}
 	// It stays an observer until the reconcile loop has observed the fence, however long that takes.
-	wait("the end of the phase", func() bool { return d.turned.Load()-before > int64(3*d.options.Profile.Dead) })
+	wait("the end of the phase", func() bool { return d.lastTick.Load()-before > int64(3*d.options.Profile.Dead) })
 	if d.Fresh() || !observer() {
 		t.Error("no observer after a fence, or fresh")
 	}
@@ -88,24 +88,24 @@ func TestDetectorFence(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, f := range families {
-		if sum := f.GetMetric()[0].GetHistogram().GetSampleSum(); f.GetName() == "ironlb_liveness_turn_late_seconds" && (sum <= 0 || sum > 60) {
+		if sum := f.GetMetric()[0].GetHistogram().GetSampleSum(); f.GetName() == "ironlb_liveness_tick_late_seconds" && (sum <= 0 || sum > 60) {
 			t.Errorf("late by %v seconds in all", sum)
 		}
 	}
-	if strings.Count(log.String(), "stood still") != 1 {
+	if strings.Count(log.String(), "liveness loop stalled") != 1 {
 		t.Errorf("logged %s", log.String())
 	}
 }
 
-// The reconcile loop is stuck: it is woken, then everything is given up until it observes again.
+// The reconcile loop stalls: it is woken, then everything is given up until it observes again.
 func TestDetectorWedged(t *testing.T) {
 	space := netspace.New(t)
 	var log bytes.Buffer
-	var kicks atomic.Int64
+	var wakes atomic.Int64
 	metrics := prometheus.NewRegistry()
 	d, err := New(Options{
 		Node: "a", Keys: [][]byte{bytes.Repeat([]byte("k"), 32)}, Profile: Standard, Metrics: metrics, Log: slog.New(slog.NewTextHandler(&log, nil)),
-		Kick: func() { kicks.Add(1) }, Wedged: 2 * time.Second,
+		Wake: func() { wakes.Add(1) }, Wedged: 2 * time.Second,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -132,65 +132,65 @@ func TestDetectorWedged(t *testing.T) {
 	if !d.Fresh() {
 		t.Error("given up before it was held")
 	}
-	looks := func() bool { m, _, _ := d.Observe(); return !m.Observer }
-	wait("no observer", looks)
-	d.Say(plan.Word{Claims: map[string]plan.Claim{"web": {State: plan.Held}}})
-	stuck, before := time.Now(), kicks.Load()
+	observes := func() bool { m, _, _ := d.Observe(); return !m.Observer }
+	wait("no observer", observes)
+	d.Publish(plan.LocalState{Claims: map[string]plan.Claim{"web": {State: plan.Held}}})
+	stuck, before := time.Now(), wakes.Load()
 	wait("given up", func() bool { return !d.Fresh() })
-	if took := time.Since(stuck); took < d.options.Wedged-100*time.Millisecond || kicks.Load()-before < 2 {
-		t.Errorf("given up after %v and %d kicks", took, kicks.Load()-before)
+	if took := time.Since(stuck); took < d.options.Wedged-100*time.Millisecond || wakes.Load()-before < 2 {
+		t.Errorf("given up after %v and %d wakes", took, wakes.Load()-before)
 	}
-	d.Say(plan.Word{Claims: map[string]plan.Claim{"web": {State: plan.Held}}}) // what the loop was about to advertise
-	turned := d.turned.Load()
-	wait("some turns", func() bool { return d.turned.Load()-turned > int64(2*d.options.Profile.Dead) })
+	d.Publish(plan.LocalState{Claims: map[string]plan.Claim{"web": {State: plan.Held}}}) // what the loop was about to advertise
+	lastTick := d.lastTick.Load()
+	wait("some ticks", func() bool { return d.lastTick.Load()-lastTick > int64(2*d.options.Profile.Dead) })
 	if d.Fresh() {
-		t.Error("fresh though nobody has looked")
+		t.Error("fresh although Observe was not called")
 	}
 	if m, _, _ := d.Observe(); !m.Observer {
 		t.Error("no observer after it was stuck")
 	}
-	wait("no observer any more", looks)
+	wait("no observer any more", observes)
 	wait("fresh again", d.Fresh)
 	cancel()
 	if err := <-ended; err != nil {
 		t.Fatal(err)
 	}
 	if got := testutil.ToFloat64(d.metrics.wedged); got != 1 {
-		t.Errorf("%v times stuck", got)
+		t.Errorf("%v stalls", got)
 	}
-	if text := log.String(); strings.Count(text, "is stuck") != 1 || strings.Count(text, "turns again") != 1 || strings.Count(text, "\n") != 2 {
+	if text := log.String(); strings.Count(text, "reconcile loop stalled") != 1 || strings.Count(text, "reconcile loop resumed") != 1 || strings.Count(text, "\n") != 2 {
 		t.Errorf("logged %s", text)
 	}
 }
 
-// A stall of the whole process, longer than the wedge limit, does not count as a stuck loop: the reconcile loop could
+// A stall of the whole process, longer than the wedge limit, does not count as a stalled loop: the reconcile loop could
 // not run either.
-func TestStandstillIsNotWedged(t *testing.T) {
+func TestStallIsNotWedged(t *testing.T) {
 	var log bytes.Buffer
-	d, err := New(Options{Node: "a", Keys: [][]byte{bytes.Repeat([]byte("k"), 32)}, Profile: Standard, Log: slog.New(slog.NewTextHandler(&log, nil)), Kick: func() {}})
+	d, err := New(Options{Node: "a", Keys: [][]byte{bytes.Repeat([]byte("k"), 32)}, Profile: Standard, Log: slog.New(slog.NewTextHandler(&log, nil)), Wake: func() {}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	l := &loop{Detector: d}
 	d.limit.Store(int64(d.core.FenceAfter()))
 	at := d.start.Add(time.Minute)
-	turn := func(after time.Duration) bool {
+	tick := func(after time.Duration) bool {
 		at = at.Add(after)
 		began := l.watch(at)
-		d.turned.Store(int64(at.Sub(d.start)))
+		d.lastTick.Store(int64(at.Sub(d.start)))
 		return began
 	}
 	d.observed.Store(int64(time.Minute))
-	d.turned.Store(int64(time.Minute))
-	if turn(time.Minute) || d.core.Fences() != 0 || log.Len() > 0 {
+	d.lastTick.Store(int64(time.Minute))
+	if tick(time.Minute) || d.core.Fences() != 0 || log.Len() > 0 {
 		t.Errorf("stuck after a standstill: %s", log.String())
 	}
 	for range 399 { // a stall that ended is no reason, however long no Observe follows
-		if turn(50 * time.Millisecond) {
+		if tick(50 * time.Millisecond) {
 			t.Fatalf("stuck %v after the standstill", at.Sub(d.start)-2*time.Minute)
 		}
 	}
-	if !turn(50*time.Millisecond) || d.core.Fences() != 1 {
+	if !tick(50*time.Millisecond) || d.core.Fences() != 1 {
 		t.Error("not stuck after 20 s")
 	}
 }
@@ -201,20 +201,20 @@ func TestFenceEndsRetention(t *testing.T) {
 		"none":            func(*loop) {},
 		"fence":           func(l *loop) { l.core.Fence(time.Now()) },
 		"fence before it": func(l *loop) { l.core.Fence(time.Now()); l.Retain(time.Minute) },
-		"standstill":      func(l *loop) { l.turned.Store(int64(time.Since(l.start) - time.Minute)) },
+		"standstill":      func(l *loop) { l.lastTick.Store(int64(time.Since(l.start) - time.Minute)) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			d, err := New(Options{
 				Node: "a", Keys: [][]byte{bytes.Repeat([]byte("k"), 32)}, Profile: Standard, Metrics: prometheus.NewRegistry(),
-				Log: slog.New(slog.DiscardHandler), Kick: func() {},
+				Log: slog.New(slog.DiscardHandler), Wake: func() {},
 			})
 			if err != nil {
 				t.Fatal(err)
 			}
 			l := &loop{Detector: d}
-			d.turned.Store(int64(time.Since(d.start)))
+			d.lastTick.Store(int64(time.Since(d.start)))
 			l.Retain(time.Minute)
-			l.empty()
+			l.applyInbox()
 			harm(l)
 			l.goodbye()
 			if retained := l.retained > 0; retained != (name == "none") {

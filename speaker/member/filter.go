@@ -22,17 +22,17 @@ const (
 	packetBroadcast, packetMulticast = 1, 2
 )
 
-// sieve is the input of a socket filter.
-type sieve struct {
+// socketFilter is the input of a socket filter.
+type socketFilter struct {
 	cluster uint64
 	keys    [][4]byte
 	// indexes are the interfaces on which broadcasts are accepted. The group has a socket per interface.
 	indexes []int
 }
 
-// accepts returns a filter program that passes datagrams of this version and cluster with one of the keys' ids. A flood
+// program returns a filter program that passes datagrams of this version and cluster with one of the keys' ids. A flood
 // of anything else neither wakes the process nor fills the buffer. The process checks the tag.
-func (v sieve) accepts(s *socket) ([]bpf.RawInstruction, error) {
+func (v socketFilter) program(s *socket) ([]bpf.RawInstruction, error) {
 	var p []bpf.Instruction
 	drop := bpf.RetConstant{Val: 0}
 	if s.index == 0 {
@@ -80,9 +80,9 @@ func (v sieve) accepts(s *socket) ([]bpf.RawInstruction, error) {
 	return bpf.Assemble(p)
 }
 
-// attach attaches the filter of a sieve to the socket.
-func (s *socket) attach(v sieve) error {
-	program, err := v.accepts(s)
+// attach attaches a filter to the socket.
+func (s *socket) attach(v socketFilter) error {
+	program, err := v.program(s)
 	if err != nil {
 		return fmt.Errorf("assemble the filter of the %s socket for the speakers' datagrams: %w", s.family(), err)
 	}
@@ -108,7 +108,7 @@ func (s *socket) dropped() uint32 {
 		return 0
 	}
 	now := info[unix.SK_MEMINFO_DROPS]
-	news := now - s.drops
+	added := now - s.drops
 	s.drops = now
-	return news
+	return added
 }

@@ -36,7 +36,7 @@ func newFlooded(t testing.TB) *flooded {
 	detector := func(name string) *Detector {
 		d, err := New(Options{
 			Node: name, Cluster: "default", Keys: [][]byte{floodKey}, Profile: Standard, Metrics: prometheus.NewRegistry(),
-			Log: slog.New(slog.DiscardHandler), Kick: func() {},
+			Log: slog.New(slog.DiscardHandler), Wake: func() {},
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -69,8 +69,8 @@ func newFlooded(t testing.TB) *flooded {
 	return f
 }
 
-// turns runs ticks of the loop until a condition holds.
-func (f *flooded) turns(t testing.TB, what string, ok func() bool) {
+// until runs ticks of the loop until a condition holds.
+func (f *flooded) until(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); !ok(); {
 		if time.Now().After(deadline) {
@@ -78,7 +78,7 @@ func (f *flooded) turns(t testing.TB, what string, ok func() bool) {
 		}
 		f.node.Must(t, func() error {
 			for range 20 {
-				if err := f.turn(); err != nil {
+				if err := f.iterate(); err != nil {
 					return err
 				}
 			}
@@ -143,12 +143,12 @@ func TestFilter(t *testing.T) {
 	for name, data := range junk(t) {
 		t.Run(name, func(t *testing.T) {
 			f := newFlooded(t)
-			f.turns(t, "settled", f.meets)
+			f.until(t, "settled", f.meets)
 			before, drops := f.core.Counts().Received, testutil.ToFloat64(f.metrics.filtered)
 			const sent = 2000 // less than the buffer holds
 			f.send(t, data, sent, 0)
 			dropped := func() float64 { return testutil.ToFloat64(f.metrics.filtered) - drops }
-			f.turns(t, "read", func() bool { return f.core.Counts().Received-before+uint64(dropped()) >= sent })
+			f.until(t, "read", func() bool { return f.core.Counts().Received-before+uint64(dropped()) >= sent })
 			passed := sent - int(dropped())
 			t.Logf("%d of %d passed the filter", passed, sent)
 			switch {
@@ -156,7 +156,7 @@ func TestFilter(t *testing.T) {
 				name == "wrong tag" && passed != sent:
 				t.Errorf("%d of %d passed the filter", passed, sent)
 			}
-			f.turns(t, "settled after it stood still", f.meets)
+			f.until(t, "settled after it stalled", f.meets)
 			if len(f.core.peers) != 1 || len(f.core.ifaces) != 2 || f.core.Counts().FalseDeaths > 0 {
 				t.Errorf("%d nodes, %d interfaces, %+v", len(f.core.peers), len(f.core.ifaces), f.core.Counts())
 			}
@@ -172,7 +172,7 @@ func BenchmarkFlood(b *testing.B) {
 	for _, name := range []string{"none", "anything", "another key", "wrong tag"} {
 		b.Run(name, func(b *testing.B) {
 			f := newFlooded(b)
-			f.turns(b, "settled", f.meets)
+			f.until(b, "settled", f.meets)
 			const rate = 200_000
 			sent := make(chan int)
 			stop := make(chan struct{})
@@ -198,7 +198,7 @@ func BenchmarkFlood(b *testing.B) {
 			f.node.Must(b, func() error {
 				before := threadTime()
 				for time.Since(start) < time.Duration(b.N)*time.Second {
-					if err := f.turn(); err != nil {
+					if err := f.iterate(); err != nil {
 						return err
 					}
 					if !f.meets() {

@@ -35,7 +35,7 @@ func (g *groups) join(port uint16, families []bool, have ports) map[string]error
 	}
 	clear(g.sockets[len(kept):])
 	g.sockets = kept
-	failed, news := map[string]string{}, map[string]error{}
+	failed, added := map[string]string{}, map[string]error{}
 	for name, p := range have.byName {
 		for _, v6 := range families {
 			if g.find(p.index, v6) != nil || !v6 && !p.v4 {
@@ -47,13 +47,13 @@ func (g *groups) join(port uint16, families []bool, have ports) map[string]error
 				g.sockets = append(g.sockets, s)
 			case !v6 || !p.v4: // with IPv4 present, IPv6 may be disabled
 				if failed[name] = err.Error(); g.failed[name] != err.Error() {
-					news[name] = err
+					added[name] = err
 				}
 			}
 		}
 	}
 	g.failed = failed
-	return news
+	return added
 }
 
 // find returns the group socket of an interface, nil if there is none.

@@ -141,9 +141,9 @@ func TestDetectorGroupDropped(t *testing.T) {
 	h.settle(t)
 	b := h.nodes[1]
 	b.leaveGroups(t)
-	b.until(t, "told", func(plan.Members) bool {
+	b.until(t, "logged", func(plan.Members) bool {
 		b.SetSegments([]string{"eth0"})
-		return b.log.count("by broadcast alone") == 1
+		return b.log.count("by broadcast only") == 1
 	})
 	for _, n := range h.nodes {
 		if deaths := n.metric(t, "ironlb_liveness_false_deaths_total", ""); deaths != 0 {
@@ -205,7 +205,7 @@ func TestRolloutToGroup(t *testing.T) {
 			})
 			missed := func() bool {
 				for _, n := range w.nodes {
-					if n != m && !n.hears(w.others(n, m)...) {
+					if n != m && !n.receives(w.others(n, m)...) {
 						t.Fatalf("slow %t: %s misses a node: %v", slow, n.name, n.members.Peers)
 					}
 				}
@@ -257,7 +257,7 @@ func TestGroupDropped(t *testing.T) {
 	w.dropGroup = true
 	w.run(5*time.Minute, func() bool {
 		for _, m := range w.nodes {
-			if !m.hears(w.nodes...) {
+			if !m.receives(w.nodes...) {
 				t.Fatalf("%v: %s misses a node", w.now.Sub(epoch), m.name)
 			}
 		}
@@ -279,7 +279,7 @@ func TestMixedSettings(t *testing.T) {
 		if n := m.Counts().Broadcast - before; (n > 0) != (i == 0) {
 			t.Errorf("%s: %d broadcasts", m.name, n)
 		}
-		if !m.hears(w.nodes...) || m.Counts().FalseDeaths > 0 {
+		if !m.receives(w.nodes...) || m.Counts().FalseDeaths > 0 {
 			t.Errorf("%s: %v", m.name, m.members.Peers)
 		}
 	}
@@ -296,7 +296,7 @@ func (w *world) others(a, b *machine) (others []*machine) {
 }
 
 // A node that starts where the network drops the group, for all nodes or at its own port only, is received because it
-// asks the others.
+// requests relays of the others.
 func TestBeginsWithoutGroup(t *testing.T) {
 	for _, nodes := range []int{2, 3} {
 		w := newWorld(t, nodes)
@@ -310,7 +310,7 @@ func TestBeginsWithoutGroup(t *testing.T) {
 		w.boot(last, 2)
 		w.must(fmt.Sprint("settled, ", nodes, " nodes"), 5*time.Second, w.settled)
 		w.watch = func(m *machine) {
-			if !m.hears(w.nodes...) || len(m.members.Isolated) > 0 {
+			if !m.receives(w.nodes...) || len(m.members.Isolated) > 0 {
 				t.Fatalf("%d nodes: %s: %+v", nodes, m.name, m.members)
 			}
 		}

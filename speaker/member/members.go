@@ -9,13 +9,13 @@ import (
 
 // outbox is what has changed since the last snapshot.
 type outbox struct {
-	nodes    map[string]struct{}
-	vips     map[plan.VIPID]struct{}
-	mine     bool // Observer or Isolated
-	dirty    map[*peer]struct{}
-	macs     bool
-	silences []time.Duration // of the paths that died
-	told     plan.Members
+	nodes       map[string]struct{}
+	vips        map[plan.VIPID]struct{}
+	mine        bool // Observer or Isolated
+	dirty       map[*peer]struct{}
+	macs        bool
+	silences    []time.Duration // of the paths that died
+	lastMembers plan.Members
 }
 
 func newOutbox() outbox {
@@ -27,7 +27,7 @@ func (o *outbox) vip(id plan.VIPID) { o.vips[id] = struct{}{} }
 func (o *outbox) own()              { o.mine = true }
 func (o *outbox) changed() bool     { return o.mine || len(o.dirty) > 0 || len(o.vips) > 0 }
 
-// silent records a silence, unless nobody reads them.
+// silent records a silence, unless they are not read.
 func (o *outbox) silent(d time.Duration) {
 	if len(o.silences) < 1024 {
 		o.silences = append(o.silences, d)
@@ -41,13 +41,13 @@ func (c *Core) Changed() bool { return c.out.changed() }
 // the last call's. This node is among the nodes when Observer, Isolated or Returned changed. The results do not change
 // later. The call marks all fences so far as observed by the reconcile loop.
 func (c *Core) Members() (m plan.Members, nodes map[string]struct{}, vips map[plan.VIPID]struct{}) {
-	c.seen = c.fences
+	c.fencesAcked = c.fences
 	return c.collect()
 }
 
 func (c *Core) collect() (m plan.Members, nodes map[string]struct{}, vips map[plan.VIPID]struct{}) {
 	o := &c.out
-	m = o.told
+	m = o.lastMembers
 	m.Observer, m.Returned = c.observer, c.returned
 	if o.mine || m.Isolated == nil {
 		m.Isolated, m.Segments = map[string]struct{}{}, map[string]struct{}{}
@@ -81,7 +81,7 @@ func (c *Core) collect() (m plan.Members, nodes map[string]struct{}, vips map[pl
 		}
 		m.Peers = peers
 	}
-	o.told = m
+	o.lastMembers = m
 	nodes, vips = o.nodes, o.vips
 	o.nodes, o.vips, o.mine = map[string]struct{}{}, map[plan.VIPID]struct{}{}, false
 	clear(o.dirty)
@@ -92,7 +92,7 @@ func (c *Core) collect() (m plan.Members, nodes map[string]struct{}, vips map[pl
 func sameBut(m, n plan.Member) bool {
 	return m.Alive == n.Alive && m.Away == n.Away && m.Observer == n.Observer && m.Leaving == n.Leaving &&
 		m.Synced == n.Synced &&
-		m.Returned == n.Returned && maps.Equal(m.On, n.On) && maps.Equal(m.Deaf, n.Deaf)
+		m.Returned == n.Returned && maps.Equal(m.On, n.On) && maps.Equal(m.Asymmetric, n.Asymmetric)
 }
 
 func (c *Core) member(p *peer) plan.Member {
@@ -107,11 +107,11 @@ func (c *Core) member(p *peer) plan.Member {
 			continue
 		}
 		m.On[f.name] = struct{}{}
-		if p.paths[i].deaf {
-			if m.Deaf == nil {
-				m.Deaf = map[string]struct{}{}
+		if p.paths[i].asymmetric {
+			if m.Asymmetric == nil {
+				m.Asymmetric = map[string]struct{}{}
 			}
-			m.Deaf[f.name] = struct{}{}
+			m.Asymmetric[f.name] = struct{}{}
 		}
 	}
 	return m

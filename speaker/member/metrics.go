@@ -40,38 +40,38 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	}
 	m := &metrics{
 		alive:    gauge("peers_alive", "Other nodes whose speaker is alive."),
-		observer: gauge("observer", "1 while this node claims nothing because it has just started or stood still."),
-		isolated: gauge("isolated_interfaces", "Interfaces on which nobody is heard though others hear one another there."),
+		observer: gauge("observer", "1 while this node claims nothing, after a start or a stall."),
+		isolated: gauge("isolated_interfaces", "Interfaces on which no other node is received although other nodes receive each other there."),
 		detection: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: ns, Subsystem: "failover", Name: "detection_seconds",
 			Help: "Silence of a node, on one path, when it was found dead there.", Buckets: []float64{.1, .2, .25, .3, .35, .4, .45, .5, .55, .6, .7, .8, 1, 2, 5}}),
-		lateness: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: ns, Subsystem: sub, Name: "turn_late_seconds",
-			Help: "How late the loop turned.", Buckets: prometheus.ExponentialBuckets(.0001, 2.5, 10)}),
+		lateness: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: ns, Subsystem: sub, Name: "tick_late_seconds",
+			Help: "Delay of the liveness loop's ticks after they were due.", Buckets: prometheus.ExponentialBuckets(.0001, 2.5, 10)}),
 		classes: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: ns, Subsystem: sub, Name: "scheduling_class",
 			Help: "1 for the scheduling class of the liveness thread."}, []string{"class"}),
 		dropped: map[Drop]prometheus.Counter{},
 		unsent:  count("unsent_total", "Datagrams that could not be sent."),
 		filtered: count("filtered_total",
-			"Datagrams that the kernel dropped: of no speaker of this cluster, or for want of room."),
-		wedged: count("wedged_total", "Times that the speaker's own loop was stuck and everything was given up."),
+			"Datagrams dropped by the kernel: not from a speaker of this cluster, or the receive buffer was full."),
+		wedged: count("wedged_total", "Times that the reconcile loop stalled and all VirtualIPs were released."),
 	}
 	for _, c := range priority.Classes {
 		m.classes.WithLabelValues(string(c)) // 0 until Run
 	}
 	m.counters = []counter{
-		{count("received_total", "Datagrams that were received."), func(c *Counts) uint64 { return c.Received }},
-		{count("sent_total", "Datagrams that were to be sent."), func(c *Counts) uint64 { return c.Sent }},
-		{count("broadcast_total", "Datagrams that were to be sent by broadcast, which all hosts of a segment receive."),
+		{count("received_total", "Datagrams received."), func(c *Counts) uint64 { return c.Received }},
+		{count("sent_total", "Datagrams to send."), func(c *Counts) uint64 { return c.Sent }},
+		{count("broadcast_total", "Datagrams to send by broadcast, which all hosts of a segment receive."),
 			func(c *Counts) uint64 { return c.Broadcast }},
-		{count("relays_asked_total", "Questions to other nodes about a silent one."), func(c *Counts) uint64 { return c.Asked }},
-		{count("relayed_total", "Nodes that were kept alive because another node heard them."), func(c *Counts) uint64 { return c.Relayed }},
-		{count("false_deaths_total", "Nodes heard again, not restarted, after they counted as dead."), func(c *Counts) uint64 { return c.FalseDeaths }},
+		{count("relay_requests_total", "Requests to other nodes for relay evidence of a silent node."), func(c *Counts) uint64 { return c.RelayRequests }},
+		{count("relayed_total", "Nodes kept alive by relay evidence of another node."), func(c *Counts) uint64 { return c.Relayed }},
+		{count("false_deaths_total", "Nodes received again without a restart after they counted as dead."), func(c *Counts) uint64 { return c.FalseDeaths }},
 		{count("clock_stops_total",
-			"Times that this node's clock had stood still while the others' went on, as when a virtual machine is paused."),
+			"Times that this node's clock stopped while those of other nodes did not, as when a virtual machine is paused."),
 			func(c *Counts) uint64 { return c.ClockStops }},
-		{count("fences_total", "Times that this node stood still for too long and gave everything up."), func(c *Counts) uint64 { return c.Fences }},
+		{count("fences_total", "Times that this node stalled for too long and released all VirtualIPs."), func(c *Counts) uint64 { return c.Fences }},
 	}
 	drops := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: ns, Subsystem: sub, Name: "dropped_total",
-		Help: "Datagrams that were not taken in, by reason."}, []string{"reason"})
+		Help: "Datagrams dropped, by reason."}, []string{"reason"})
 	for _, reason := range append(Drops, "unreadable") {
 		m.dropped[reason] = drops.WithLabelValues(string(reason))
 	}

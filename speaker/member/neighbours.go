@@ -22,64 +22,64 @@ const answerWithin = relistAfter / 2
 type neighbours struct {
 	// handle does not use the strict check, which rejects the library's padding of netlink.Ndmsg.
 	handle *netlink.Handle
-	asked  map[Neighbour]time.Time
+	probed map[Neighbour]time.Time
 	failed string // last logged error
 }
 
-// ask makes the kernel probe neighbours, each at its hardware address, and returns which have answered the previous
+// probe makes the kernel probe neighbours, each at its hardware address, and returns which have answered the previous
 // probe, and which have not. A neighbour that could not be probed is in neither list, for example one whose entry of
 // the neighbour table an administrator has set; such an entry stays.
-func (k *neighbours) ask(all []Neighbour, indexes map[string]int) (answered, silent []Neighbour, err error) {
+func (k *neighbours) probe(all []Neighbour, indexes map[string]int) (answered, silent []Neighbour, err error) {
 	// A list of one interface is no cheaper: the kernel sends all. An entry missing from the list would count as
 	// silent.
-	list, err := dump.Whole(func() ([]netlink.Neigh, error) { return k.handle.NeighList(0, netlink.FAMILY_ALL) })
+	list, err := dump.Complete(func() ([]netlink.Neigh, error) { return k.handle.NeighList(0, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, nil, fmt.Errorf("list the neighbours: %w", err)
 	}
 	read := time.Now()
-	type place struct {
+	type neighbourKey struct {
 		index int
 		addr  netip.Addr
 	}
-	table := make(map[place]*netlink.Neigh, len(list))
+	table := make(map[neighbourKey]*netlink.Neigh, len(list))
 	for i := range list {
 		addr, _ := netip.AddrFromSlice(list[i].IP)
-		table[place{list[i].LinkIndex, addr.Unmap()}] = &list[i]
+		table[neighbourKey{list[i].LinkIndex, addr.Unmap()}] = &list[i]
 	}
-	asked := map[Neighbour]time.Time{}
+	probed := map[Neighbour]time.Time{}
 	var failures []error
 	for _, n := range all {
 		index, known := indexes[n.Iface]
 		if !known {
 			index, known = k.index(n.Iface)
 		}
-		have := table[place{index, n.Addr.WithZone("")}]
+		have := table[neighbourKey{index, n.Addr.WithZone("")}]
 		if !known || have != nil && have.State&(unix.NUD_PERMANENT|unix.NUD_NOARP) != 0 {
 			continue
 		}
-		before, again := k.asked[n]
-		if again && read.Sub(before) < answerWithin {
-			asked[n] = before
+		before, repeated := k.probed[n]
+		if repeated && read.Sub(before) < answerWithin {
+			probed[n] = before
 			continue
 		}
-		asked[n] = time.Now()
+		probed[n] = time.Now()
 		switch {
-		case !again:
+		case !repeated:
 		case have != nil && !read.Add(-time.Duration(have.Confirmed)*clockTick).Before(before.Add(-clockTick)):
 			answered = append(answered, n)
 		default:
 			silent = append(silent, n)
 		}
-		switch err := k.question(n, index, have); {
+		switch err := k.probeEntry(n, index, have); {
 		case err == nil:
-		case !errors.Is(err, errUnasked):
-			failures = append(failures, fmt.Errorf("ask %v on %s: %w", n.Addr, n.Iface, err))
-			delete(asked, n)
-		case !again: // else the kernel has given up probing, which counts as silent
-			delete(asked, n)
+		case !errors.Is(err, errNotProbed):
+			failures = append(failures, fmt.Errorf("probe %v on %s: %w", n.Addr, n.Iface, err))
+			delete(probed, n)
+		case !repeated: // else the kernel has given up probing, which counts as silent
+			delete(probed, n)
 		}
 	}
-	k.asked = asked
+	k.probed = probed
 	return answered, silent, errors.Join(failures...)
 }
 
@@ -92,15 +92,15 @@ func (k *neighbours) index(name string) (index int, known bool) {
 	return link.Attrs().Index, true
 }
 
-// errUnasked means that nothing is known of a neighbour in this round.
-var errUnasked = errors.New("not asked")
+// errNotProbed means that nothing is known of a neighbour in this round.
+var errNotProbed = errors.New("not probed")
 
-// question makes the kernel probe at once (net/core/neighbour.c: __neigh_update). The rest of the entry stays.
-func (k *neighbours) question(n Neighbour, index int, have *netlink.Neigh) error {
+// probeEntry makes the kernel probe at once (net/core/neighbour.c: __neigh_update). The rest of the entry stays.
+func (k *neighbours) probeEntry(n Neighbour, index int, have *netlink.Neigh) error {
 	entry := netlink.Neigh{LinkIndex: index, IP: n.Addr.AsSlice(), State: unix.NUD_PROBE}
 	if have == nil || have.State&(unix.NUD_FAILED|unix.NUD_INCOMPLETE) != 0 { // else the kernel's address is better
 		if n.MAC == ([6]byte{}) {
-			return errUnasked
+			return errNotProbed
 		}
 		entry.HardwareAddr = n.MAC[:]
 	}
@@ -109,7 +109,7 @@ func (k *neighbours) question(n Neighbour, index int, have *netlink.Neigh) error
 		if err := k.handle.NeighAdd(&entry); !errors.Is(err, unix.EEXIST) {
 			return err
 		}
-		return errUnasked
+		return errNotProbed
 	}
 	entry.Flags = have.Flags &^ unix.NTF_USE
 	if entry.FlagsExt = have.FlagsExt &^ netlink.NTF_EXT_MANAGED; entry.FlagsExt == have.FlagsExt {
@@ -131,21 +131,21 @@ func (l *loop) checkAway() {
 		l.away.Store(nil)
 	}
 	for _, node := range l.core.Unanswered() {
-		l.options.Log.Warn("a node whose speaker is replaced does not answer ARP or neighbour discovery any more: "+
+		l.options.Log.Warn("a node without a speaker stopped answering ARP or neighbour discovery: "+
 			"it counts as dead", "node", node)
 	}
 }
 
-// ask probes which nodes without a process answer.
-func (d *Detector) ask(l *lister) {
+// probeAway probes which nodes without a process answer.
+func (d *Detector) probeAway(l *lister) {
 	away := d.away.Load()
 	if away == nil {
-		l.asked = nil
+		l.probed = nil
 		return
 	}
-	answered, silent, err := l.neighbours.ask(*away, l.indexes)
+	answered, silent, err := l.neighbours.probe(*away, l.indexes)
 	if err != nil && l.failed != err.Error() {
-		d.options.Log.Error("cannot ask whether nodes whose speaker is replaced still answer; they are believed",
+		d.options.Log.Error("cannot probe nodes without a speaker; they count as alive",
 			"error", err)
 	}
 	l.failed = ""

@@ -14,8 +14,8 @@ import (
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 )
 
-// asking probes a neighbour repeatedly until the wanted result comes. With "unknown", no result may come.
-func asking(t *testing.T, a *netspace.Space, n Neighbour, want string) {
+// probing probes a neighbour repeatedly until the wanted result comes. With "unknown", no result may come.
+func probing(t *testing.T, a *netspace.Space, n Neighbour, want string) {
 	t.Helper()
 	var l *lister
 	a.Must(t, func() (err error) { l, err = newLister(); return err })
@@ -25,7 +25,7 @@ func asking(t *testing.T, a *netspace.Space, n Neighbour, want string) {
 		if _, err := l.list([]string{n.Iface}); err != nil {
 			t.Fatal(err)
 		}
-		answered, silent, err := l.neighbours.ask([]Neighbour{n}, l.indexes)
+		answered, silent, err := l.neighbours.probe([]Neighbour{n}, l.indexes)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -75,9 +75,9 @@ func rules(t *testing.T, space *netspace.Space, text string) {
 	})
 }
 
-// The kernel is asked which neighbours answer, in both families, although the neighbour's packet filter drops the
+// The kernel probes which neighbours answer, in both families, although the neighbour's packet filter drops the
 // speakers' port and all ICMP; entries set by an administrator stay.
-func TestAsk(t *testing.T) {
+func TestProbe(t *testing.T) {
 	for _, addr := range []string{"192.0.2.2", "fe80::2", "2001:db8::2"} {
 		t.Run(addr, func(t *testing.T) {
 			t.Parallel()
@@ -99,40 +99,40 @@ func TestAsk(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			rules(t, b, `table inet wall {
+			rules(t, b, `table inet filter {
 				chain in {
 					type filter hook input priority 0; policy drop
 					icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept
 				}
 			}`)
-			asking(t, a, n, "answers")
+			probing(t, a, n, "answers")
 			// Managed, as Cilium sets it: the kernel maintains the entry.
 			managed := netlink.Neigh{LinkIndex: link.Attrs().Index, IP: n.Addr.AsSlice(), Flags: netlink.NTF_EXT_LEARNED,
 				FlagsExt: netlink.NTF_EXT_MANAGED}
 			if err := a.Handle.NeighSet(&managed); err != nil {
 				t.Fatal(err)
 			}
-			asking(t, a, n, "answers")
-			asking(t, a, n, "answers")
+			probing(t, a, n, "answers")
+			probing(t, a, n, "answers")
 			if have := listed(t, a, n); have.Flags&netlink.NTF_EXT_LEARNED == 0 || have.FlagsExt&netlink.NTF_EXT_MANAGED == 0 {
 				t.Errorf("the entry has lost its flags: %+v", have)
 			}
 			rules(t, b, `table netdev cut {
 				chain in { type filter hook ingress device eth0 priority 0; policy drop; }
 			}`)
-			asking(t, a, n, "silent")
+			probing(t, a, n, "silent")
 			set(unix.NUD_PERMANENT)
-			asking(t, a, n, "unknown")
+			probing(t, a, n, "unknown")
 			if have := listed(t, a, n); have.State != unix.NUD_PERMANENT {
 				t.Errorf("what was set is not there any more: %+v", have)
 			}
-			asking(t, a, Neighbour{Iface: "eth9", Addr: n.Addr, MAC: n.MAC}, "unknown")
+			probing(t, a, Neighbour{Iface: "eth9", Addr: n.Addr, MAC: n.MAC}, "unknown")
 		})
 	}
 }
 
 // A silent neighbour with an unknown hardware address is silent in each round, although the kernel has given up.
-func TestAskUnknownAddress(t *testing.T) {
+func TestProbeUnknownAddress(t *testing.T) {
 	t.Parallel()
 	a, b := netspace.New(t), netspace.New(t)
 	netspace.Join(t, a, "eth0", "192.0.2.1/24", b, "eth0", "192.0.2.2/24")
@@ -147,11 +147,11 @@ func TestAskUnknownAddress(t *testing.T) {
 		chain in { type filter hook ingress device eth0 priority 0; policy drop; }
 	}`)
 	deadline, silences := time.After(30*time.Second), 0
-	for silences < 2*unansweredMost {
+	for silences < 2*maxUnanswered {
 		if _, err := l.list([]string{"eth0"}); err != nil {
 			t.Fatal(err)
 		}
-		_, silent, err := l.neighbours.ask([]Neighbour{n}, l.indexes)
+		_, silent, err := l.neighbours.probe([]Neighbour{n}, l.indexes)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -27,25 +27,25 @@ type peer struct {
 	fromIface           int
 	internal            time.Time // when one arrived from an InternalIP
 
-	clock  clock
-	claims replica
-	asked  time.Time // when its claims were requested
-	tries  int
-	// retainedUntil is until when the node answers for the claims of an ended process; former are those claims, once
-	// the next process is received. away is set while no process of the node is received and its kernel answers.
-	retainedUntil time.Time
-	away          bool
-	former        map[plan.VIPID]plan.Claim
+	clock           clock
+	claims          replica
+	claimsRequested time.Time // when its claims were requested
+	tries           int
+	// retainedUntil is until when the node answers for the claims of an ended process; retainedClaims are those claims,
+	// once the next process is received. away is set while no process of the node is received and its kernel answers.
+	retainedUntil  time.Time
+	away           bool
+	retainedClaims map[plan.VIPID]plan.Claim
 
 	// Pending messages to it.
-	wants       bool
-	wantsAfter  uint64
-	wantsGroup  int  // interface whose group gets the answer, 0 for none
-	doubts      bool // it asks whether this node is alive
-	helpAbout   []about
-	answerAbout []sighting
-	newerThan   uint64
-	newerTo     netip.Addr
+	wants         bool
+	wantsAfter    uint64
+	wantsGroup    int  // interface whose group gets the answer, 0 for none
+	probesSelf    bool // it probes whether this node is alive
+	relayRequests []about
+	relayAnswers  []relayEvidence
+	newerThan     uint64
+	newerTo       netip.Addr
 
 	died bool // died without a goodbye
 	// givenUp is set from when it stopped answering while away until it is received again.
@@ -57,28 +57,28 @@ type peer struct {
 
 // path is the reception of a peer on one interface.
 type path struct {
-	heard, relayed, asked time.Time
-	up                    bool
-	byRelay               bool // not received by this node itself for a dead time
-	lost                  bool // was up, and became silent without a goodbye
-	deaf                  bool // asymmetric link: it reports that it does not receive this node there
-	unsaid                int  // number of heartbeats since, without room to repeat that report
-	window                window
+	received, relayed, relayRequested time.Time
+	up                                bool
+	byRelay                           bool // not received by this node itself for a dead time
+	lost                              bool // was up, and became silent without a goodbye
+	asymmetric                        bool // asymmetric link: it reports that it does not receive this node there
+	unreported                        int  // number of heartbeats since, without room to repeat that report
+	window                            window
 	// from is the source of the last datagram, or of the last one to the group if byGroup is set. silences counts
-	// unanswered questions while the node is away; company is set if another node was received there when it became
+	// unanswered probes while the node is away; othersReceived is set if another node was received there when it became
 	// away.
-	from     netip.Addr
-	byGroup  bool
-	silences int
-	company  bool
+	from           netip.Addr
+	byGroup        bool
+	silences       int
+	othersReceived bool
 }
 
 // last is when the peer was last seen alive there, directly or by relay.
 func (p *path) last() time.Time {
-	if p.relayed.After(p.heard) {
+	if p.relayed.After(p.received) {
 		return p.relayed
 	}
-	return p.heard
+	return p.received
 }
 
 // iface is an interface of this node.
@@ -157,7 +157,7 @@ func (c *Core) SetLinks(now time.Time, links []Link) {
 			changed = true
 		}
 		if !slices.Equal(f.keys, l.Keys) || f.mac != l.MAC {
-			f.keys, f.mac, c.beatNow = l.Keys, l.MAC, true
+			f.keys, f.mac, c.heartbeatNow = l.Keys, l.MAC, true
 		}
 	}
 	if !changed {

@@ -15,9 +15,9 @@ var shares = []time.Duration{5 * time.Millisecond, time.Millisecond}
 
 const (
 	shareOf = 20 * time.Millisecond
-	// raiseAgain is the pause after the kernel has refused every share: another program may have ended, or a cpuset
+	// raiseRetry is the pause after the kernel has refused every share: another program may have ended, or a cpuset
 	// changed.
-	raiseAgain = 10 * time.Second
+	raiseRetry = 10 * time.Second
 )
 
 // scheduling is the scheduling class of the loop's thread.
@@ -31,7 +31,7 @@ type scheduling struct {
 // raise gives the loop's thread priority over others, and publishes the scheduling class obtained. With a class below
 // Deadline the loop works, but may be late on a busy node; a later call retries.
 func (l *loop) raise(now time.Time) {
-	if l.class == priority.Deadline || !l.tried.IsZero() && now.Sub(l.tried) < raiseAgain {
+	if l.class == priority.Deadline || !l.tried.IsZero() && now.Sub(l.tried) < raiseRetry {
 		return
 	}
 	l.restore()

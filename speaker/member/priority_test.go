@@ -54,7 +54,7 @@ func TestRaise(t *testing.T) {
 	now := time.Now()
 	for range 3 {
 		l.raise(now)
-		now = now.Add(raiseAgain)
+		now = now.Add(raiseRetry)
 	}
 	if want := []string{"Nice true"}; !slices.Equal(published, want) {
 		t.Errorf("on one core: published %q, want %q", published, want)
@@ -68,7 +68,7 @@ func TestRaise(t *testing.T) {
 	}
 	for deadline := time.Now().Add(20 * time.Second); l.class != priority.Deadline && time.Now().Before(deadline); { // other programs may use all shares
 		l.raise(now)
-		now = now.Add(raiseAgain)
+		now = now.Add(raiseRetry)
 		runtime.Gosched()
 	}
 	if l.class != priority.Deadline || published[len(published)-1] != "Deadline false" {

@@ -31,14 +31,14 @@ func ProfileNamed(name string) (Profile, error) {
 }
 
 const (
-	// turnsPerInterval is the number of ticks per interval, so a death is detected at most one tick late.
-	turnsPerInterval = 4
-	// observeAtMost ends the observer phase even if a node that is received has not sent all its claims.
-	observeAtMost = 3 * time.Second
+	// ticksPerInterval is the number of ticks per interval, so a death is detected at most one tick late.
+	ticksPerInterval = 4
+	// maxObserverTime ends the observer phase even if a node that is received has not sent all its claims.
+	maxObserverTime = 3 * time.Second
 	// unstretched is the number of other nodes that the interval suits. Twice as many double it, so that a node never
 	// reads more than a few thousand datagrams per second (wire.md 1.3).
 	unstretched = 200
-	// helpers is how many other nodes are asked about a silent one.
+	// helpers is how many other nodes receive a relay request about a silent one.
 	helpers = 3
 )
 
@@ -49,7 +49,7 @@ func (p Profile) stretched(peers int) Profile {
 	return p
 }
 
-func (p Profile) turn() time.Duration { return p.Interval / turnsPerInterval }
+func (p Profile) tick() time.Duration { return p.Interval / ticksPerInterval }
 
 // fence is the gap between two ticks after which this node's state is outdated: the others, which received its last
 // heartbeat up to an interval before the gap, may be about to take over.

@@ -11,7 +11,7 @@ type Drop string
 
 // The reasons, as in the metric label.
 const (
-	Taken       Drop = ""
+	Accepted    Drop = ""
 	DropForm    Drop = "malformed"
 	DropVersion Drop = "version"
 	DropCluster Drop = "other-cluster"
@@ -27,9 +27,9 @@ const (
 // Drops are all reasons.
 var Drops = []Drop{DropForm, DropVersion, DropCluster, DropKey, DropTag, DropOwn, DropName, DropRepeat, DropOld, DropEnded}
 
-// late is the sequence lag accepted behind another path's newest datagram, for at most half a dead time; beyond it a
-// datagram is a replay.
-const late = 1 << 13
+// maxReorder is the sequence lag accepted behind another path's newest datagram, for at most half a dead time; beyond
+// it a datagram is a replay.
+const maxReorder = 1 << 13
 
 // Receive handles a received datagram.
 func (c *Core) Receive(now time.Time, raw time.Duration, in Packet) Drop {
@@ -56,7 +56,7 @@ func (c *Core) Receive(now time.Time, raw time.Duration, in Packet) Drop {
 		if known && !p.paths[at].window.fresh(h.sequence) { // before the tag is computed: most datagrams arrive twice
 			return DropRepeat
 		}
-		if h.sequence <= p.newest && (h.sequence+late < p.newest || now.Sub(p.newestAt) > c.profile.Dead/2) {
+		if h.sequence <= p.newest && (h.sequence+maxReorder < p.newest || now.Sub(p.newestAt) > c.profile.Dead/2) {
 			return DropOld
 		}
 	}
@@ -77,7 +77,7 @@ func (c *Core) Receive(now time.Time, raw time.Duration, in Packet) Drop {
 		return DropName
 	}
 	if p == nil {
-		if h.incarnation <= c.gone[nodeID(string(h.name))] {
+		if h.incarnation <= c.removed[nodeID(string(h.name))] {
 			return DropOld
 		}
 		p = c.peer(string(h.name))
@@ -87,7 +87,7 @@ func (c *Core) Receive(now time.Time, raw time.Duration, in Packet) Drop {
 		p.newerThan, p.newerTo = p.incarnation, in.Source
 		return DropOld
 	case h.incarnation > p.incarnation:
-		c.succeeds(now, p, h.incarnation)
+		c.processReplaced(now, p, h.incarnation)
 	case p.ended:
 		return DropEnded
 	}
@@ -100,15 +100,15 @@ func (c *Core) Receive(now time.Time, raw time.Duration, in Packet) Drop {
 		p.newest, p.newestAt = h.sequence, now
 	}
 	if p.minor = h.minor; h.minor < minorGroup && !c.broadcasts {
-		c.beatNow = true // the peer has not received this node yet
+		c.heartbeatNow = true // the peer has not received this node yet
 	}
 	p.from, p.fromIface = in.Source, at
 	p.arrives(now, in)
 	if in.Group || !p.paths[at].byGroup {
 		p.paths[at].from, p.paths[at].byGroup = in.Source, in.Group
 	}
-	c.take(now, raw, p, at, latest)
-	return Taken
+	c.processMessage(now, raw, p, at, latest)
+	return Accepted
 }
 
 // restarted discards what an earlier process of the node sent.
@@ -116,30 +116,31 @@ func (c *Core) restarted(p *peer, incarnation uint64) {
 	for id := range p.claims.claims {
 		c.out.vip(id)
 	}
-	for id := range p.former {
+	for id := range p.retainedClaims {
 		c.out.vip(id)
 	}
 	p.incarnation, p.newest, p.ended, p.died, p.claims = incarnation, 0, false, false, replica{}
 	p.clock = clock{}
-	p.tries, p.retainedUntil, p.former, p.away, p.returned = 0, time.Time{}, nil, false, time.Time{}
+	p.tries, p.retainedUntil, p.retainedClaims, p.away, p.returned = 0, time.Time{}, nil, false, time.Time{}
 	for i := range p.paths {
-		p.paths[i].window, p.paths[i].deaf, p.paths[i].lost = window{}, false, false
+		p.paths[i].window, p.paths[i].asymmetric, p.paths[i].lost = window{}, false, false
 	}
 	c.out.node(p)
 }
 
-// take processes the message in c.msg. A node's own state counts only if no newer datagram arrived by another path.
-func (c *Core) take(now time.Time, raw time.Duration, p *peer, at int, latest bool) {
+// processMessage processes the message in c.msg. A node's own state counts only if no newer datagram arrived by another
+// path.
+func (c *Core) processMessage(now time.Time, raw time.Duration, p *peer, at int, latest bool) {
 	m := &c.msg
 	if m.flags&flagEnded != 0 {
-		c.goes(now, p, m.retained)
+		c.handleGoodbye(now, p, m.retained)
 		return
 	}
 	if p.away { // its process was starved, not absent
 		p.away = false
 		c.out.node(p)
 	}
-	c.heard(now, p, at)
+	c.recordReception(now, p, at)
 	changed := func(id plan.VIPID) {
 		p.decided(id)
 		c.out.vip(id)
@@ -155,10 +156,10 @@ func (c *Core) take(now time.Time, raw time.Duration, p *peer, at int, latest bo
 			c.release(p)
 		}
 		p.dead = min(m.dead, time.Minute)
-		p.claims.saidVersion, p.claims.saidDigest = m.version, m.digest
+		p.claims.advertisedVersion, p.claims.advertisedDigest = m.version, m.digest
 		if m.hasSegments {
-			c.hearing(p)
-			c.places(p, m.segments)
+			c.recordAsymmetry(p)
+			c.setSegments(p, m.segments)
 		}
 	}
 	if m.hasRan && c.begun {
@@ -168,20 +169,20 @@ func (c *Core) take(now time.Time, raw time.Duration, p *peer, at int, latest bo
 		before := p.claims.next()
 		p.claims.apply(m.after, m.upTo, m.entries, changed)
 		if p.claims.next() > before {
-			p.asked, p.tries = time.Time{}, 0
+			p.claimsRequested, p.tries = time.Time{}, 0
 		}
 	}
-	p.claims.settle(changed)
+	p.claims.reconcile(changed)
 	if is := p.claims.synced(); is != was {
 		c.out.node(p)
-	} else if !is && p.asked.IsZero() {
+	} else if !is && p.claimsRequested.IsZero() {
 		c.urgent = true
 	}
-	c.questions(now, p, at)
+	c.handleRequests(now, p, at)
 }
 
-// questions handles the node's questions and answers.
-func (c *Core) questions(now time.Time, p *peer, at int) {
+// handleRequests handles the node's requests and answers.
+func (c *Core) handleRequests(now time.Time, p *peer, at int) {
 	m := &c.msg
 	if m.hasWant && m.want.of == c.self {
 		p.wants, p.wantsAfter, p.wantsGroup, c.urgent = true, m.want.after, 0, true
@@ -189,19 +190,19 @@ func (c *Core) questions(now time.Time, p *peer, at int) {
 			p.wantsGroup = at
 		}
 	}
-	for _, a := range m.asks {
-		c.asked(now, p, a)
+	for _, a := range m.relayRequests {
+		c.answerRelayRequest(now, p, a)
 	}
-	for _, s := range m.heard {
-		c.witness(now, s)
+	for _, s := range m.relays {
+		c.recordRelay(now, s)
 	}
 	if m.hasNewer && m.newer.to == c.self && m.newer.incarnation > c.incarnation { // else the sender got a replay
-		c.incarnation, c.sequence, c.beatNow = m.newer.incarnation+1, 0, true
+		c.incarnation, c.sequence, c.heartbeatNow = m.newer.incarnation+1, 0, true
 	}
 }
 
-// heard records that the node was just received on an interface.
-func (c *Core) heard(now time.Time, p *peer, at int) {
+// recordReception records that the node was just received on an interface.
+func (c *Core) recordReception(now time.Time, p *peer, at int) {
 	if p.first.IsZero() {
 		p.first = now
 		c.out.node(p)
@@ -210,12 +211,12 @@ func (c *Core) heard(now time.Time, p *peer, at int) {
 		p.died = false
 		c.count.FalseDeaths++
 		c.returns(p, at)
-		p.returned, c.beatNow = now, true
+		p.returned, c.heartbeatNow = now, true
 	} else if p.givenUp || at > 0 && p.paths[at].lost { // the node network was not interrupted
 		c.returns(p, at)
 	}
 	p.givenUp = false
-	c.hear(now, p, 0)
+	c.markReceived(now, p, 0)
 	if at == 0 {
 		return
 	}
@@ -230,7 +231,7 @@ func (c *Core) heard(now time.Time, p *peer, at int) {
 		}
 	}
 	f.last = now
-	c.hear(now, p, at)
+	c.markReceived(now, p, at)
 }
 
 // returns records that a node that was not restarted is received again.
@@ -240,27 +241,27 @@ func (c *Core) returns(p *peer, at int) {
 	c.out.own()
 }
 
-func (c *Core) hear(now time.Time, p *peer, at int) {
-	p.paths[at].heard, p.paths[at].byRelay = now, false
+func (c *Core) markReceived(now time.Time, p *peer, at int) {
+	p.paths[at].received, p.paths[at].byRelay = now, false
 	if !p.paths[at].up {
 		p.paths[at].up = true
 		c.out.node(p)
 	}
 }
 
-// ended handles a goodbye: the node counts as dead at once.
-func (c *Core) ended(p *peer) {
+// markEnded handles a goodbye: the node counts as dead at once.
+func (c *Core) markEnded(p *peer) {
 	incarnation := p.incarnation
 	c.restarted(p, incarnation)
 	p.ended, p.flags = true, flagEnded
 	for i := range p.paths {
-		p.paths[i].up, p.paths[i].heard, p.paths[i].relayed = false, time.Time{}, time.Time{}
+		p.paths[i].up, p.paths[i].received, p.paths[i].relayed = false, time.Time{}, time.Time{}
 	}
 	c.out.node(p)
 }
 
-// places records the segments of the node, and its hardware address on each.
-func (c *Core) places(p *peer, segments []segment) {
+// setSegments records the segments of the node, and its hardware address on each.
+func (c *Core) setSegments(p *peer, segments []segment) {
 	same := len(segments) == len(p.segments)
 	for i := 0; same && i < len(segments); i++ {
 		same = segments[i].mac == p.segments[i].mac

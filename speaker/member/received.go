@@ -46,7 +46,7 @@ type reported struct {
 // silent.
 func (c *Core) receives(p *peer) bool {
 	any := &p.paths[0]
-	return any.up && !any.byRelay && !p.away && (p.internal.IsZero() || any.heard.Sub(p.internal) < p.deadAfter(c))
+	return any.up && !any.byRelay && !p.away && (p.internal.IsZero() || any.received.Sub(p.internal) < p.deadAfter(c))
 }
 
 // arrives records the source of a datagram.

@@ -15,11 +15,11 @@ import (
 // that it is the expected one; the claims of the previous process count until it has decided itself.
 
 const (
-	// retainedMost limits the duration in a goodbye.
-	retainedMost = 5 * time.Minute
-	// unansweredMost is the number of consecutive unanswered questions after which a node without a process counts as
-	// dead. One question is sent each relistAfter. The link may lose some.
-	unansweredMost = 5
+	// maxRetained limits the duration in a goodbye.
+	maxRetained = 5 * time.Minute
+	// maxUnanswered is the number of consecutive unanswered probes after which a node without a process counts as
+	// dead. One probe is sent each relistAfter. The link may lose some.
+	maxUnanswered = 5
 )
 
 // Neighbour is a node on the segment of an interface.
@@ -37,7 +37,7 @@ func (c *Core) Away() (away []Neighbour) {
 			continue
 		}
 		for at := 1; at < len(p.paths); at++ {
-			if mac, can := c.asks(p, at); can {
+			if mac, can := c.probeTarget(p, at); can {
 				away = append(away, Neighbour{Iface: c.ifaces[at].name, Addr: p.paths[at].from, MAC: mac})
 			}
 		}
@@ -45,29 +45,29 @@ func (c *Core) Away() (away []Neighbour) {
 	return away
 }
 
-// Answered records which nodes of Away answered a question and which did not; for the others the state is unknown. A
+// Answered records which nodes of Away answered a probe and which did not; for the others the state is unknown. A
 // result does not count if this node has stopped receiving all other nodes on that interface: this node itself may be
 // cut off.
 func (c *Core) Answered(answered, silent []Neighbour) {
-	note := func(all []Neighbour, do func(w *path)) {
+	record := func(all []Neighbour, do func(w *path)) {
 		for _, n := range all {
 			at, known := c.findIface(n.Iface)
 			if !known {
 				continue
 			}
 			for _, p := range c.order {
-				if w := &p.paths[at]; p.away && w.from == n.Addr && (!w.company || c.accompanied(p, at)) {
+				if w := &p.paths[at]; p.away && w.from == n.Addr && (!w.othersReceived || c.receivesOther(p, at)) {
 					do(w)
 				}
 			}
 		}
 	}
-	note(answered, func(w *path) { w.silences = 0 })
-	note(silent, func(w *path) { w.silences++ })
+	record(answered, func(w *path) { w.silences = 0 })
+	record(silent, func(w *path) { w.silences++ })
 }
 
-// asks reports whether a node can be probed on an interface, and returns its hardware address there if known.
-func (c *Core) asks(p *peer, at int) (mac [6]byte, can bool) {
+// probeTarget reports whether a node can be probed on an interface, and returns its hardware address there if known.
+func (c *Core) probeTarget(p *peer, at int) (mac [6]byte, can bool) {
 	w, f := &p.paths[at], &c.ifaces[at]
 	if !w.up || w.byRelay || !w.from.IsValid() {
 		return mac, false
@@ -80,59 +80,59 @@ func (c *Core) asks(p *peer, at int) (mac [6]byte, can bool) {
 	return mac, true
 }
 
-// leaves records that a node answers without a process from now on.
-func (c *Core) leaves(p *peer) {
+// becomeAway records that a node answers without a process from now on.
+func (c *Core) becomeAway(p *peer) {
 	p.away = true
 	for at := 1; at < len(p.paths); at++ {
-		p.paths[at].silences, p.paths[at].company = 0, c.accompanied(p, at)
+		p.paths[at].silences, p.paths[at].othersReceived = 0, c.receivesOther(p, at)
 	}
 	c.out.node(p)
 }
 
-// accompanied reports whether this node receives another node with a process on an interface.
-func (c *Core) accompanied(p *peer, at int) bool {
+// receivesOther reports whether this node receives another node with a process on an interface.
+func (c *Core) receivesOther(p *peer, at int) bool {
 	return slices.ContainsFunc(c.order, func(q *peer) bool {
 		return q != p && !q.away && q.paths[at].up && !q.paths[at].byRelay
 	})
 }
 
-// answers keeps a node without a process alive where its kernel answers, and where it cannot be probed. If it can be
-// probed nowhere, it counts as alive everywhere. It reports whether the node is alive.
-func (c *Core) answers(now time.Time, p *peer) bool {
-	asked, alive := false, false
+// evaluateAway keeps a node without a process alive where its kernel answers, and where it cannot be probed. If it can
+// be probed nowhere, it counts as alive everywhere. It reports whether the node is alive.
+func (c *Core) evaluateAway(now time.Time, p *peer) bool {
+	probed, alive := false, false
 	for at := 1; at < len(p.paths); at++ {
-		if _, can := c.asks(p, at); !can {
+		if _, can := c.probeTarget(p, at); !can {
 			continue
 		}
-		asked = true
+		probed = true
 		w := &p.paths[at]
-		if w.silences < unansweredMost {
+		if w.silences < maxUnanswered {
 			alive = true
 			continue
 		}
 		w.up, w.lost = false, true
 		c.out.node(p)
 	}
-	if asked && !alive {
+	if probed && !alive {
 		c.unanswered = append(c.unanswered, p.name)
 		return false
 	}
 	for at := range p.paths {
 		if w := &p.paths[at]; w.up {
-			w.heard = now
+			w.received = now
 		}
 	}
 	return true
 }
 
-// goes handles a goodbye. Either the node continues to answer, or it counts as dead at once.
-func (c *Core) goes(now time.Time, p *peer, retained time.Duration) {
+// handleGoodbye handles a goodbye. Either the node continues to answer, or it counts as dead at once.
+func (c *Core) handleGoodbye(now time.Time, p *peer, retained time.Duration) {
 	if retained == 0 || !p.paths[0].up {
-		c.ended(p)
+		c.markEnded(p)
 		return
 	}
-	p.ended, p.retainedUntil = true, now.Add(min(retained, retainedMost))
-	c.leaves(p)
+	p.ended, p.retainedUntil = true, now.Add(min(retained, maxRetained))
+	c.becomeAway(p)
 }
 
 // retains reports whether a node answers without a process that is received. Once that ends, it is handled like any
@@ -142,13 +142,13 @@ func (c *Core) retains(now time.Time, p *peer) bool {
 	case p.retainedUntil.IsZero():
 		return false
 	case now.Before(p.retainedUntil):
-		if !p.away || c.answers(now, p) {
+		if !p.away || c.evaluateAway(now, p) {
 			return p.away
 		}
 	}
 	p.givenUp = now.Before(p.retainedUntil)
 	if p.ended {
-		c.ended(p)
+		c.markEnded(p)
 	} else { // its process may be received again
 		c.release(p)
 	}
@@ -162,26 +162,27 @@ func (c *Core) Unanswered() []string {
 	return nodes
 }
 
-// falls reports whether a silent node continues to answer: its process was the expected one, and had not decided on
-// everything. That process may be received again.
-func (c *Core) falls(now time.Time, p *peer) bool {
-	if len(p.former) == 0 || !now.Before(p.retainedUntil) {
+// retainSilent reports whether a silent node continues to answer: its process was the expected one, and had not decided
+// on everything. That process may be received again.
+func (c *Core) retainSilent(now time.Time, p *peer) bool {
+	if len(p.retainedClaims) == 0 || !now.Before(p.retainedUntil) {
 		return false
 	}
 	for id := range p.claims.claims {
 		c.out.vip(id)
 	}
 	p.claims = replica{}
-	c.leaves(p)
+	c.becomeAway(p)
 	return true
 }
 
-// succeeds handles the start of another process on a node. The previous claims stay in force if the node retains them.
-func (c *Core) succeeds(now time.Time, p *peer, incarnation uint64) {
-	former, until, alive := p.claimed(), p.retainedUntil, p.paths[0].up
+// processReplaced handles the start of another process on a node. The previous claims stay in force if the node retains
+// them.
+func (c *Core) processReplaced(now time.Time, p *peer, incarnation uint64) {
+	claims, until, alive := p.claimed(), p.retainedUntil, p.paths[0].up
 	c.restarted(p, incarnation)
-	if c.msg.flags&flagRetained != 0 && now.Before(until) && alive && len(former) > 0 {
-		p.former, p.retainedUntil = maps.Clone(former), until // the map may be in a snapshot
+	if c.msg.flags&flagRetained != 0 && now.Before(until) && alive && len(claims) > 0 {
+		p.retainedClaims, p.retainedUntil = maps.Clone(claims), until // the map may be in a snapshot
 	}
 }
 
@@ -192,23 +193,23 @@ func (c *Core) release(p *peer) {
 		p.away = false
 		c.out.node(p)
 	}
-	if p.former == nil {
+	if p.retainedClaims == nil {
 		return
 	}
-	for id := range p.former {
+	for id := range p.retainedClaims {
 		c.out.vip(id)
 	}
-	p.former = nil
+	p.retainedClaims = nil
 	c.out.node(p)
 }
 
 // claimed returns a node's claims, including those in force from a previous process. The map must not be changed.
 func (p *peer) claimed() map[plan.VIPID]plan.Claim {
 	p.claims.shared = true
-	if p.former == nil {
+	if p.retainedClaims == nil {
 		return p.claims.claims
 	}
-	all := maps.Clone(p.former)
+	all := maps.Clone(p.retainedClaims)
 	maps.Copy(all, p.claims.claims)
 	return all
 }
@@ -216,11 +217,11 @@ func (p *peer) claimed() map[plan.VIPID]plan.Claim {
 // decided records that the present process has advertised a claim of a VirtualIP: the previous process's claim ends
 // permanently.
 func (p *peer) decided(id plan.VIPID) {
-	delete(p.former, id)
+	delete(p.retainedClaims, id)
 }
 
 // Settled records that this process has decided on everything retained from a previous one.
 func (c *Core) Settled() {
-	c.beatNow = c.beatNow || c.config.Retained
+	c.heartbeatNow = c.heartbeatNow || c.config.Retained
 	c.config.Retained = false
 }

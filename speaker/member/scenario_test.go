@@ -32,7 +32,7 @@ func TestBeginsAsObserver(t *testing.T) {
 func TestObserverWaitsForClaims(t *testing.T) {
 	w := newWorld(t, 3)
 	w.settle()
-	w.say(w.nodes[0], claims(1))
+	w.publish(w.nodes[0], claims(1))
 	w.run(time.Second, nil)
 	late := w.nodes[2]
 	w.boot(late, 2)
@@ -66,7 +66,7 @@ func TestDetectionBounds(t *testing.T) {
 				victim.off = true
 				took := w.must("dead everywhere", 2*profile.Dead, func() bool {
 					for _, m := range w.nodes {
-						if m != victim && (m.hears(victim) || m.members.Peers[victim.name].Alive) {
+						if m != victim && (m.receives(victim) || m.members.Peers[victim.name].Alive) {
 							return false
 						}
 					}
@@ -105,7 +105,7 @@ func testLinkCut(t *testing.T, w *world) {
 	w.settle()
 	cut := w.nodes[0]
 	w.drop = func(from, to *machine, iface string) bool { return iface == "eth0" && (from == cut || to == cut) }
-	took := w.must("dead on the LAN", time.Second, func() bool { return !w.nodes[1].hears(cut) && !w.nodes[2].hears(cut) })
+	took := w.must("dead on the LAN", time.Second, func() bool { return !w.nodes[1].receives(cut) && !w.nodes[2].receives(cut) })
 	if took > member.Standard.Dead+member.Standard.Interval/2 {
 		t.Errorf("after %v", took)
 	}
@@ -115,7 +115,7 @@ func testLinkCut(t *testing.T, w *world) {
 	w.must("isolated", 2*member.Standard.Interval, func() bool { _, is := cut.members.Isolated["eth0"]; return is })
 	w.run(5*time.Second, nil)
 	// Relay evidence still shows that the others are there.
-	if _, is := cut.members.Isolated["eth0"]; !is || !cut.hears(w.nodes...) {
+	if _, is := cut.members.Isolated["eth0"]; !is || !cut.receives(w.nodes...) {
 		t.Errorf("it is not isolated any more: %+v", cut.members)
 	}
 	// Healed: it listens for a dead time before it may claim.
@@ -142,7 +142,7 @@ func TestLinkCutOfTwo(t *testing.T) {
 			t.Fatalf("%s gives up", m.name)
 		}
 	}
-	w.must("dead on the LAN", time.Second, func() bool { return !a.hears(b) && !b.hears(a) })
+	w.must("dead on the LAN", time.Second, func() bool { return !a.receives(b) && !b.receives(a) })
 	w.run(5*time.Second, nil)
 	w.drop, w.watch = nil, nil
 	w.must("settled", time.Second, w.settled)
@@ -156,28 +156,28 @@ func TestAsymmetricLoss(t *testing.T) {
 	w.drop = func(from, to *machine, _ string) bool { return from == a && to == b }
 	w.loss = 0.05
 	w.watch = func(m *machine) {
-		if !m.hears(w.nodes...) {
+		if !m.receives(w.nodes...) {
 			t.Fatalf("after %v %s counts somebody as dead: %+v", w.now.Sub(epoch), m.name, m.members.Peers)
 		}
 	}
 	w.run(5*time.Minute, nil)
-	if b.Counts().Asked == 0 || b.Counts().Relayed == 0 {
-		t.Errorf("nobody was asked: %+v", b.Counts())
+	if b.Counts().RelayRequests == 0 || b.Counts().Relayed == 0 {
+		t.Errorf("no relay request was sent: %+v", b.Counts())
 	}
 	// Once it is dead, relay evidence of the past does not keep it alive.
 	w.watch, w.loss = nil, 0
 	a.off = true
-	took := w.must("dead", time.Second, func() bool { return !b.hears(a) && !b.members.Peers[a.name].Alive })
+	took := w.must("dead", time.Second, func() bool { return !b.receives(a) && !b.members.Peers[a.name].Alive })
 	if took > member.Standard.Dead+member.Standard.Interval {
 		t.Errorf("dead after %v", took)
 	}
 	w.boot(a, 2)
 	w.drop = nil
 	w.settle()
-	// A new node that cannot receive another node detects it by asking, too.
+	// A new node that cannot receive another node detects it by relay requests, too.
 	w.drop = func(from, to *machine, iface string) bool { return from == a && to == b && iface == "eth0" }
 	w.boot(b, 2)
-	w.must("heard by relay", time.Second, func() bool { return b.members.Peers != nil && !b.members.Observer && b.hears(w.nodes...) })
+	w.must("alive by relay", time.Second, func() bool { return b.members.Peers != nil && !b.members.Observer && b.receives(w.nodes...) })
 }
 
 func TestPartitionHeals(t *testing.T) {
@@ -187,7 +187,7 @@ func TestPartitionHeals(t *testing.T) {
 	w.drop = func(from, to *machine, _ string) bool { return side(from) != side(to) }
 	w.must("parted", time.Second, func() bool {
 		for i, m := range w.nodes {
-			if i < 3 && !(m.hears(w.nodes[:3]...) && m.hearsNone(w.nodes[3:]...)) || i >= 3 && !(m.hears(w.nodes[3:]...) && m.hearsNone(w.nodes[:3]...)) {
+			if i < 3 && !(m.receives(w.nodes[:3]...) && m.receivesNone(w.nodes[3:]...)) || i >= 3 && !(m.receives(w.nodes[3:]...) && m.receivesNone(w.nodes[:3]...)) {
 				return false
 			}
 		}
@@ -206,28 +206,28 @@ func TestPause(t *testing.T) {
 	w := newWorld(t, 3)
 	w.settle()
 	slow := w.nodes[0]
-	w.say(slow, claims(3))
+	w.publish(slow, claims(3))
 	id := plan.IDOf("vip-1")
 	w.must("held", time.Second, func() bool { return w.nodes[1].members.Peers[slow.name].Claims[id].State == plan.Held })
 
-	slow.turn = w.now.Add(5 * time.Second)
-	w.must("dead", time.Second, func() bool { return !w.nodes[1].hears(slow) && !w.nodes[2].hears(slow) })
-	w.must("awake", 5*time.Second, func() bool { return w.nodes[1].hears(slow) })
+	slow.nextTick = w.now.Add(5 * time.Second)
+	w.must("dead", time.Second, func() bool { return !w.nodes[1].receives(slow) && !w.nodes[2].receives(slow) })
+	w.must("awake", 5*time.Second, func() bool { return w.nodes[1].receives(slow) })
 	if !slow.members.Observer || !slow.Fenced() || slow.Fences() != 1 {
 		t.Errorf("it is no observer: %+v", slow.members)
 	}
-	if !slow.hears(w.nodes...) {
-		t.Error("it counts the others as dead, which it has not heard while it slept")
+	if !slow.receives(w.nodes...) {
+		t.Error("it counts the others as dead, which it has not received while it slept")
 	}
 	peer := w.nodes[1].members.Peers[slow.name]
 	if len(peer.Claims) != 0 || !peer.Observer {
-		t.Errorf("the first thing it says is %+v", peer)
+		t.Errorf("the first state it sends is %+v", peer)
 	}
-	if _, told := slow.nodes[slow.name]; !told {
-		t.Error("the change of this node is not told")
+	if _, reported := slow.nodes[slow.name]; !reported {
+		t.Error("the change of this node is not reported")
 	}
 	// Claims set during the observer phase are advertised after it.
-	w.say(slow, claims(3))
+	w.publish(slow, claims(3))
 	w.run(member.Standard.Dead/2, nil)
 	if peer := w.nodes[1].members.Peers[slow.name]; len(peer.Claims) != 0 {
 		t.Errorf("it claims as an observer: %v", peer.Claims)
@@ -249,7 +249,7 @@ func TestLateLoops(t *testing.T) {
 	}
 	w.settle()
 	w.watch = func(m *machine) {
-		if !m.hears(w.nodes...) || m.members.Observer {
+		if !m.receives(w.nodes...) || m.members.Observer {
 			t.Fatalf("after %v %s: %+v", w.now.Sub(epoch), m.name, m.members)
 		}
 	}
@@ -257,14 +257,14 @@ func TestLateLoops(t *testing.T) {
 }
 
 // A loop whose ticks are all late also detects a dead node, somewhat later, and no node that is alive.
-func TestEveryTurnLate(t *testing.T) {
+func TestEveryTickLate(t *testing.T) {
 	w := newWorld(t, 3)
 	w.loss = 0.05
 	w.settle()
 	slow := w.nodes[1]
 	slow.late = func() time.Duration { return 100*time.Millisecond + time.Duration(w.random.IntN(100))*time.Millisecond }
 	w.watch = func(m *machine) {
-		if m == slow && !m.hears(w.nodes...) {
+		if m == slow && !m.receives(w.nodes...) {
 			t.Fatalf("after %v: %+v", w.now.Sub(epoch), m.members)
 		}
 	}
@@ -274,7 +274,7 @@ func TestEveryTurnLate(t *testing.T) {
 	}
 	w.watch = nil
 	w.nodes[0].off = true
-	took := w.must("dead", 2*time.Second, func() bool { return !slow.hears(w.nodes[0]) && !slow.members.Peers["node-1"].Alive })
+	took := w.must("dead", 2*time.Second, func() bool { return !slow.receives(w.nodes[0]) && !slow.members.Peers["node-1"].Alive })
 	if most := member.Standard.Dead + 500*time.Millisecond; took > most {
 		t.Errorf("after %v, want at most %v", took, most)
 	}
@@ -286,7 +286,7 @@ func TestBroadcastNeverPasses(t *testing.T) {
 	w.drop = func(_, _ *machine, iface string) bool { return iface == "eth0" }
 	w.settle()
 	w.nodes[0].off = true
-	took := w.must("dead", time.Second, func() bool { return !w.nodes[1].hears(w.nodes[0]) })
+	took := w.must("dead", time.Second, func() bool { return !w.nodes[1].receives(w.nodes[0]) })
 	if took > member.Standard.Dead+member.Standard.Interval/2 {
 		t.Errorf("after %v", took)
 	}
@@ -296,10 +296,10 @@ func TestRestart(t *testing.T) {
 	w := newWorld(t, 3)
 	w.settle()
 	a, b := w.nodes[0], w.nodes[1]
-	w.say(a, claims(40))
+	w.publish(a, claims(40))
 	w.must("claims", time.Second, func() bool { return len(b.members.Peers[a.name].Claims) == 40 })
 	b.vips = map[plan.VIPID]struct{}{}
-	a.Say(plan.Word{})
+	a.Publish(plan.LocalState{})
 	w.boot(a, 2)
 	w.must("restarted", time.Second, func() bool { return b.members.Peers[a.name].Observer })
 	if got := b.members.Peers[a.name]; len(got.Claims) != 0 || len(b.vips) != 40 || !got.Alive {
@@ -316,12 +316,12 @@ func TestGoodbye(t *testing.T) {
 	w := newWorld(t, 3)
 	w.settle()
 	a, b := w.nodes[0], w.nodes[1]
-	w.say(a, claims(2))
+	w.publish(a, claims(2))
 	w.must("claims", time.Second, func() bool { return len(b.members.Peers[a.name].Claims) == 2 })
 	w.send(a, a.Goodbye(0))
 	a.off = true
 	took := w.must("gone", time.Second, func() bool { return !b.members.Peers[a.name].Alive && !w.nodes[2].members.Peers[a.name].Alive })
-	if took > 2*time.Millisecond || b.hears(a) || len(b.members.Peers[a.name].Claims) != 0 {
+	if took > 2*time.Millisecond || b.receives(a) || len(b.members.Peers[a.name].Claims) != 0 {
 		t.Errorf("after %v %+v", took, b.members.Peers[a.name])
 	}
 }
@@ -335,18 +335,18 @@ func TestReplay(t *testing.T) {
 	w.run(20*time.Minute, nil)
 	recorded := slices.Clone(b.traffic)
 	a.off = true
-	w.must("dead", time.Second, func() bool { return !b.hears(a) && !b.members.Peers[a.name].Alive })
+	w.must("dead", time.Second, func() bool { return !b.receives(a) && !b.members.Peers[a.name].Alive })
 	for i, p := range recorded {
 		for _, iface := range []string{"eth0", "eth1"} {
 			p.Iface = iface
-			if reason := b.Receive(w.now, b.raw(w), p); reason == member.Taken {
-				t.Fatalf("datagram %d of %d was taken again on %s", i, len(recorded), iface)
+			if reason := b.Receive(w.now, b.raw(w), p); reason == member.Accepted {
+				t.Fatalf("datagram %d of %d was accepted again on %s", i, len(recorded), iface)
 			}
 		}
 		if i < len(recorded)/2 {
-			p.Iface = "eth2" // by which none of them arrived
-			if reason := b.Receive(w.now, b.raw(w), p); reason == member.Taken {
-				t.Fatalf("old datagram %d of %d was taken on another interface", i, len(recorded))
+			p.Iface = "eth2" // none of them arrived by it
+			if reason := b.Receive(w.now, b.raw(w), p); reason == member.Accepted {
+				t.Fatalf("old datagram %d of %d was accepted on another interface", i, len(recorded))
 			}
 		}
 	}
@@ -376,10 +376,10 @@ func TestSegmentKey(t *testing.T) {
 	}
 	want := key("2001:db8:1::5/64")
 	for name, got := range map[string]uint64{
-		"another node's":          key("2001:db8:1::9/64"),
-		"with a link-local one":   key("fe80::1/64", "2001:db8:1::5/64"),
-		"with a single address":   key("2001:db8::7/128", "2001:db8:1::5/64"),
-		"with one of IPv4 beside": key("203.0.113.7/32", "2001:db8:1::5/64"),
+		"another node's":        key("2001:db8:1::9/64"),
+		"with a link-local one": key("fe80::1/64", "2001:db8:1::5/64"),
+		"with a single address": key("2001:db8::7/128", "2001:db8:1::5/64"),
+		"with one of IPv4 also": key("203.0.113.7/32", "2001:db8:1::5/64"),
 	} {
 		if got != want {
 			t.Errorf("%s: another key", name)
@@ -410,7 +410,7 @@ func TestForeignDatagrams(t *testing.T) {
 			w.boot(w.nodes[1], 1, c.change)
 			w.run(2*time.Second, nil)
 			if len(w.nodes[0].members.Peers) != 0 || w.nodes[0].drops[c.want] == 0 {
-				t.Errorf("taken in: %v, dropped: %v", w.nodes[0].members.Peers, w.nodes[0].drops)
+				t.Errorf("accepted: %v, dropped: %v", w.nodes[0].members.Peers, w.nodes[0].drops)
 			}
 		})
 	}
@@ -425,11 +425,11 @@ func TestForeignDatagrams(t *testing.T) {
 			forged := p
 			forged.Data = slices.Clone(p.Data)
 			forged.Data[bit/8] ^= 1 << (bit % 8)
-			if reason := other.Receive(w.now, other.raw(w), forged); reason == member.Taken {
-				t.Fatalf("taken with bit %d turned", bit)
+			if reason := other.Receive(w.now, other.raw(w), forged); reason == member.Accepted {
+				t.Fatalf("accepted with bit %d flipped", bit)
 			}
 		}
-		if reason := other.Receive(w.now, other.raw(w), p); reason != member.Taken {
+		if reason := other.Receive(w.now, other.raw(w), p); reason != member.Accepted {
 			t.Errorf("as it was: %q", reason)
 		}
 	})
@@ -440,7 +440,7 @@ func TestForeignDatagrams(t *testing.T) {
 		b.record = true
 		w.run(time.Second, nil)
 		w.boot(b, 2)
-		b.turn = w.now.Add(time.Hour)
+		b.nextTick = w.now.Add(time.Hour)
 		for _, p := range b.traffic {
 			p.OnLink = p.Source == w.nodes[2].lan
 			b.Receive(w.now, b.raw(w), p)
@@ -461,7 +461,7 @@ func TestKeyChange(t *testing.T) {
 	w.settle()
 	old, next := secret, bytes.Repeat([]byte("n"), 32)
 	w.watch = func(m *machine) {
-		if !m.hears(w.nodes...) || m.drops[member.DropKey] > 0 {
+		if !m.receives(w.nodes...) || m.drops[member.DropKey] > 0 {
 			t.Fatalf("%s: %+v, %v", m.name, m.members, m.drops)
 		}
 	}
@@ -475,7 +475,7 @@ func TestKeyChange(t *testing.T) {
 	}
 	for _, bad := range [][][]byte{nil, {old, old}, {old, next, old}, {[]byte("short")}} {
 		if err := w.nodes[0].SetKeys(bad); err == nil {
-			t.Errorf("%q was taken", bad)
+			t.Errorf("%q was accepted", bad)
 		}
 	}
 	w.run(time.Second, nil)
@@ -486,9 +486,9 @@ func TestClaimsConverge(t *testing.T) {
 	w := newWorld(t, 4)
 	w.settle()
 	a := w.nodes[0]
-	same := func(word plan.Word) func() bool {
+	same := func(state plan.LocalState) func() bool {
 		want := map[plan.VIPID]plan.Claim{}
-		for name, claim := range word.Claims {
+		for name, claim := range state.Claims {
 			want[plan.IDOf(name)] = claim
 		}
 		return func() bool {
@@ -502,33 +502,33 @@ func TestClaimsConverge(t *testing.T) {
 	}
 	for _, loss := range []float64{0, 0.05, 0.3} {
 		w.loss = loss
-		w.say(a, plan.Word{})
-		w.must("nothing", 30*time.Second, same(plan.Word{}))
-		word := claims(2000)
-		w.say(a, word)
-		took := w.must("all claims", 30*time.Second, same(word))
+		w.publish(a, plan.LocalState{})
+		w.must("nothing", 30*time.Second, same(plan.LocalState{}))
+		state := claims(2000)
+		w.publish(a, state)
+		took := w.must("all claims", 30*time.Second, same(state))
 		t.Logf("loss %v: 2,000 claims after %v", loss, took)
 		if loss == 0 && took > 200*time.Millisecond {
 			t.Errorf("without loss after %v", took)
 		}
 		for i := range 50 {
-			claim := plan.Claim{State: plan.Leaving, Generation: int64(i), Place: 3, Successor: "node-2"}
+			claim := plan.Claim{State: plan.Leaving, Generation: int64(i), Rank: 3, Successor: "node-2"}
 			if i%3 == 0 {
 				claim = plan.Claim{State: plan.Declined, Generation: int64(i)}
 			}
-			word.Claims[fmt.Sprintf("vip-%d", i)] = claim
+			state.Claims[fmt.Sprintf("vip-%d", i)] = claim
 			if i%5 == 0 {
-				delete(word.Claims, fmt.Sprintf("vip-%d", i+100))
+				delete(state.Claims, fmt.Sprintf("vip-%d", i+100))
 			}
 		}
-		w.say(a, word)
-		took = w.must("the changes", 30*time.Second, same(word))
+		w.publish(a, state)
+		took = w.must("the changes", 30*time.Second, same(state))
 		if loss == 0 && took > 5*time.Millisecond {
 			t.Errorf("changes without loss after %v", took)
 		}
 		// A new node receives all of it.
 		w.boot(w.nodes[3], w.bump())
-		w.must("all claims at a new node", 30*time.Second, same(word))
+		w.must("all claims at a new node", 30*time.Second, same(state))
 	}
 }
 
@@ -542,14 +542,14 @@ func TestCarrier(t *testing.T) {
 	w.settle()
 	a := w.nodes[0]
 	w.link(a, false)
-	a.turn = w.now
-	w.must("told", time.Millisecond, func() bool { return a.hearsNone(w.nodes...) })
+	a.nextTick = w.now
+	w.must("reported", time.Millisecond, func() bool { return a.receivesNone(w.nodes...) })
 	w.drop = func(from, to *machine, iface string) bool { return iface == "eth0" && (from == a || to == a) }
-	w.must("dead on the LAN", time.Second, func() bool { return !w.nodes[1].hears(a) })
+	w.must("dead on the LAN", time.Second, func() bool { return !w.nodes[1].receives(a) })
 	w.run(time.Second, nil)
 	w.drop = nil
 	w.link(a, true)
-	a.turn = w.now
+	a.nextTick = w.now
 	took := w.must("settled", time.Second, w.settled)
 	if took < member.Standard.Dead {
 		t.Errorf("it listened for %v only", took)
@@ -565,16 +565,16 @@ func TestNoFalseAlarm(t *testing.T) {
 			w.drop = func(_, _ *machine, iface string) bool { return iface == "eth1" && !unicast }
 			w.settle()
 			w.watch = func(m *machine) {
-				if !m.hears(w.nodes...) {
+				if !m.receives(w.nodes...) {
 					t.Fatalf("%s, node network %v: after %v %s counts somebody as dead", profile.Name, unicast, w.now.Sub(epoch), m.name)
 				}
 			}
 			w.run(3*time.Minute, nil)
-			var asked, relayed uint64
+			var requested, relayed uint64
 			for _, m := range w.nodes {
-				asked, relayed = asked+m.Counts().Asked, relayed+m.Counts().Relayed
+				requested, relayed = requested+m.Counts().RelayRequests, relayed+m.Counts().Relayed
 			}
-			t.Logf("%s, node network %v: %d questions, %d times kept alive by an answer", profile.Name, unicast, asked, relayed)
+			t.Logf("%s, node network %v: %d relay requests, %d times kept alive by an answer", profile.Name, unicast, requested, relayed)
 		}
 	}
 }
@@ -585,10 +585,10 @@ func TestSameAgain(t *testing.T) {
 		w := newWorld(t, 4)
 		w.loss = 0.1
 		w.settle()
-		w.say(w.nodes[0], claims(500))
+		w.publish(w.nodes[0], claims(500))
 		w.run(time.Second, nil)
-		w.nodes[0].turn = w.now.Add(time.Second)
-		w.say(w.nodes[1], claims(300))
+		w.nodes[0].nextTick = w.now.Add(time.Second)
+		w.publish(w.nodes[1], claims(300))
 		w.run(5*time.Second, nil)
 		return w.hash.Sum64()
 	}
@@ -602,7 +602,7 @@ func TestTicksAreCheap(t *testing.T) {
 	w := newWorld(t, 30)
 	w.settle()
 	m := w.nodes[0]
-	w.say(m, claims(2000))
+	w.publish(m, claims(2000))
 	w.run(2*time.Second, nil)
 	now := w.now
 	allocs := testing.AllocsPerRun(100, func() {
@@ -610,7 +610,7 @@ func TestTicksAreCheap(t *testing.T) {
 		m.Tick(now, now.Sub(epoch))
 	})
 	if allocs > 0 {
-		t.Errorf("%v allocations per turn", allocs)
+		t.Errorf("%v allocations per tick", allocs)
 	}
 }
 
@@ -623,16 +623,16 @@ func TestClaimsDoNotNameTheirNode(t *testing.T) {
 	w.run(time.Second, nil)
 	clear(other.nodes)
 	clear(other.vips)
-	w.say(sayer, claims(5))
-	w.must("told", time.Second, func() bool { return len(other.vips) == 5 })
+	w.publish(sayer, claims(5))
+	w.must("reported", time.Second, func() bool { return len(other.vips) == 5 })
 	if _, named := other.nodes[sayer.name]; named {
-		t.Errorf("%s is named as heard otherwise although only its claims changed", sayer.name)
+		t.Errorf("%s is reported as changed although only its claims changed", sayer.name)
 	}
 	if got := len(other.members.Peers[sayer.name].Claims); got != 5 {
 		t.Errorf("%d claims of %s are known, want 5", got, sayer.name)
 	}
 	sayer.off = true
-	w.must("dead", time.Second, func() bool { return other.hearsNone(sayer) })
+	w.must("dead", time.Second, func() bool { return other.receivesNone(sayer) })
 	if _, named := other.nodes[sayer.name]; !named {
 		t.Errorf("%s is not named although it is dead", sayer.name)
 	}
@@ -644,7 +644,7 @@ func TestRestartRetains(t *testing.T) {
 	w := newWorld(t, 3)
 	w.settle()
 	a, b, c := w.nodes[0], w.nodes[1], w.nodes[2]
-	w.say(a, claims(40))
+	w.publish(a, claims(40))
 	holds := func(n *machine) bool {
 		m := n.members.Peers[a.name]
 		return m.Alive && len(m.On) == 1 && len(m.Claims) == 40
@@ -663,7 +663,7 @@ func TestRestartRetains(t *testing.T) {
 	if b.members.Peers[a.name].Observer {
 		t.Error("it observes still")
 	}
-	w.say(a, claims(39)) // another node took one
+	w.publish(a, claims(39)) // another node took one
 	w.watch = nil
 	a.Settled()
 	w.must("its own claims", time.Second, func() bool {
@@ -680,7 +680,7 @@ func TestRetainedEnds(t *testing.T) {
 		w := newWorld(t, 3)
 		w.settle()
 		a, b := w.nodes[0], w.nodes[1]
-		w.say(a, claims(2))
+		w.publish(a, claims(2))
 		w.must("claims", time.Second, func() bool { return len(b.members.Peers[a.name].Claims) == 2 })
 		w.send(a, a.Goodbye(10*time.Second))
 		a.off = true
@@ -736,23 +736,23 @@ func TestAwayAnswers(t *testing.T) {
 			w := newWorld(t, 3)
 			w.settle()
 			a, b := w.nodes[0], w.nodes[1]
-			w.say(a, claims(2))
+			w.publish(a, claims(2))
 			seen := func() plan.Member { return b.members.Peers[a.name] }
 			w.must("claims", time.Second, func() bool { return len(seen().Claims) == 2 })
 			w.send(a, a.Goodbye(125*time.Second))
 			a.off = true
 			w.run(20*time.Second, nil)
-			if m := seen(); !m.Away || !b.hears(a) || len(m.Claims) != 2 {
+			if m := seen(); !m.Away || !b.receives(a) || len(m.Claims) != 2 {
 				t.Fatalf("%+v", m)
 			}
 			c.harm(w, a)
 			if c.most == 0 {
-				if took, gone := w.run(100*time.Second, func() bool { return !b.hears(a) || len(seen().Claims) != 2 }); gone {
+				if took, gone := w.run(100*time.Second, func() bool { return !b.receives(a) || len(seen().Claims) != 2 }); gone {
 					t.Fatalf("gone after %v", took)
 				}
 				return
 			}
-			took := w.must("gone", c.most, func() bool { return !b.hears(a) })
+			took := w.must("gone", c.most, func() bool { return !b.receives(a) })
 			if took < c.least {
 				t.Errorf("gone after %v", took)
 			}
@@ -764,7 +764,7 @@ func TestAwayAnswers(t *testing.T) {
 }
 
 // The probing node loses its carrier for a while: that is no silence of the other node.
-func TestAskerUnplugged(t *testing.T) {
+func TestProberUnplugged(t *testing.T) {
 	w := newWorld(t, 3)
 	w.settle()
 	a, b := w.nodes[0], w.nodes[1]
@@ -776,15 +776,15 @@ func TestAskerUnplugged(t *testing.T) {
 	w.run(10*time.Second, nil)
 	w.drop = nil
 	w.link(b, true)
-	w.must("alive there again", time.Second, func() bool { return b.hears(a) })
-	if took, gone := w.run(30*time.Second, func() bool { return !b.hears(a) }); gone {
+	w.must("alive there again", time.Second, func() bool { return b.receives(a) })
+	if took, gone := w.run(30*time.Second, func() bool { return !b.receives(a) }); gone {
 		t.Errorf("given up %v after the return", took)
 	}
 }
 
 // The probing node is cut off but keeps its carrier: it gets no results, and the other node still counts as alive when
 // it is back. A path that works by relay only is not probed.
-func TestAskerCut(t *testing.T) {
+func TestProberCut(t *testing.T) {
 	for _, network := range []string{"eth0", "all", "one path"} {
 		t.Run(network, func(t *testing.T) {
 			w := newWorld(t, 4)
@@ -800,7 +800,7 @@ func TestAskerCut(t *testing.T) {
 				w.drop = cut
 				w.run(5*time.Second, nil)
 			}
-			w.must("heard", time.Second, func() bool { return b.hears(a) })
+			w.must("received", time.Second, func() bool { return b.receives(a) })
 			w.send(a, a.Goodbye(2*time.Minute))
 			w.run(10*time.Millisecond, nil)
 			a.off = true
@@ -809,9 +809,9 @@ func TestAskerCut(t *testing.T) {
 				w.drop = cut
 				w.run(10*time.Second, nil)
 				w.drop = nil
-				w.must("alive again", time.Second, func() bool { return b.hears(a) })
+				w.must("alive again", time.Second, func() bool { return b.receives(a) })
 			}
-			if took, gone := w.run(30*time.Second, func() bool { return !b.hears(a) }); gone {
+			if took, gone := w.run(30*time.Second, func() bool { return !b.receives(a) }); gone {
 				t.Errorf("given up after %v", took)
 			}
 		})
@@ -835,7 +835,7 @@ func TestGivenUpReturns(t *testing.T) {
 		t.Fatalf("%d have returned", n)
 	}
 	w.boot(a, 2, func(c *member.Config) { c.Retained = true })
-	w.must("returned", time.Second, func() bool { return b.hears(a) && b.members.Returned == 1 })
+	w.must("returned", time.Second, func() bool { return b.receives(a) && b.members.Returned == 1 })
 }
 
 // The next process, which has not decided, is cut off until its node is given up, and is received again.
@@ -843,7 +843,7 @@ func TestNextProcessReturns(t *testing.T) {
 	w := newWorld(t, 3)
 	w.settle()
 	a, b := w.nodes[0], w.nodes[1]
-	w.say(a, claims(2))
+	w.publish(a, claims(2))
 	w.run(time.Second, nil)
 	w.send(a, a.Goodbye(2*time.Minute))
 	a.off = true
@@ -854,9 +854,9 @@ func TestNextProcessReturns(t *testing.T) {
 	w.must("given up", 10*time.Second, func() bool { return !b.members.Peers[a.name].Alive })
 	w.run(3*time.Second, nil)
 	w.drop = nil
-	w.must("heard again", time.Second, func() bool { return b.hears(a) })
+	w.must("received again", time.Second, func() bool { return b.receives(a) })
 	if b.members.Returned == 0 {
-		t.Error("nobody is to announce again, and two may have answered")
+		t.Error("no owner re-announces, and two may have answered")
 	}
 }
 
@@ -877,7 +877,7 @@ func TestAwayNeverAnswers(t *testing.T) {
 		t.Fatal("it did not stand still")
 	}
 	w.boot(a, 2)
-	w.must("back", 2*time.Second, func() bool { return b.hears(a) })
+	w.must("back", 2*time.Second, func() bool { return b.receives(a) })
 	w.send(a, a.Goodbye(time.Minute))
 	a.off, a.dead = true, true
 	took := w.must("gone", 6100*time.Millisecond, func() bool { return !b.members.Peers[a.name].Alive })
@@ -892,7 +892,7 @@ func TestRetainsWhileTheNextProcessDies(t *testing.T) {
 	w := newWorld(t, 3)
 	w.settle()
 	a, b := w.nodes[0], w.nodes[1]
-	w.say(a, claims(2))
+	w.publish(a, claims(2))
 	seen := func() plan.Member { return b.members.Peers[a.name] }
 	w.must("claims", time.Second, func() bool { return len(seen().Claims) == 2 })
 	w.send(a, a.Goodbye(10*time.Second))
@@ -901,7 +901,7 @@ func TestRetainsWhileTheNextProcessDies(t *testing.T) {
 	w.boot(a, 2, func(c *member.Config) { c.Retained = true })
 	w.must("back", time.Second, func() bool { return !seen().Away && len(seen().Claims) == 2 })
 	w.run(2*time.Second, nil)
-	w.say(a, claims(1)) // nothing is decided on the other one yet
+	w.publish(a, claims(1)) // nothing is decided on the other one yet
 	w.run(time.Second, nil)
 	if len(seen().Claims) != 2 {
 		t.Fatalf("%+v", seen())
@@ -935,7 +935,7 @@ func TestCutWhileAnotherIsAway(t *testing.T) {
 }
 
 // With two nodes, the remaining one does not count itself as cut off, and keeps what it holds.
-func TestRetainsBesideOne(t *testing.T) {
+func TestRetainsWithOneOther(t *testing.T) {
 	w := newWorld(t, 2)
 	w.settle()
 	a, b := w.nodes[0], w.nodes[1]

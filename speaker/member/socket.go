@@ -28,11 +28,11 @@ type socket struct {
 	port uint16
 	// index is the interface of a group socket, else 0.
 	index int
-	// sieved is set once it has a filter.
-	sieved bool
-	drops  uint32 // the value of the last call of dropped
-	oob    [256]byte
-	out    []byte // control message for sending by broadcast
+	// filtered is set once it has a filter.
+	filtered bool
+	drops    uint32 // the value of the last call of dropped
+	oob      [256]byte
+	out      []byte // control message for sending by broadcast
 }
 
 // errEmpty means that there is nothing to read.

@@ -11,7 +11,7 @@ import (
 func (c *Core) Tick(now time.Time, raw time.Duration) []Send {
 	c.sends, c.arena = c.sends[:0], c.arena[:0]
 	if !c.begun {
-		c.begun, c.began, c.observerSince, c.lastTick, c.nextBeat = true, raw, now, now, now
+		c.begun, c.began, c.observerSince, c.lastTick, c.nextHeartbeat = true, raw, now, now, now
 	}
 	gap := now.Sub(c.lastTick)
 	c.lastTick = now
@@ -21,13 +21,13 @@ func (c *Core) Tick(now time.Time, raw time.Duration) []Send {
 	case gap > c.profile.Interval:
 		// Late: datagrams sent meanwhile may still be in the kernel. Silence counts only up to the last tick, so that
 		// this also works if all ticks are late.
-		c.judgeAll(now, gap)
+		c.evaluateAll(now, gap)
 	default:
-		c.judgeAll(now, 0)
+		c.evaluateAll(now, 0)
 	}
 	c.watchLinks(now)
 	c.watchObserver(now)
-	c.broadcasts = c.observer || c.hearsEarlier()
+	c.broadcasts = c.observer || c.earlierVersionAlive()
 	c.compose(now, raw-c.began)
 	c.count.Sent += uint64(len(c.sends))
 	return c.sends
@@ -41,14 +41,14 @@ func (c *Core) fence(now time.Time) {
 	c.fenced, c.forgive = true, now
 	c.fences++
 	c.count.Fences++
-	c.observe(now)
-	c.word = plan.Word{Leaving: c.leaving}
-	c.speak()
+	c.becomeObserver(now)
+	c.published = plan.LocalState{Leaving: c.leaving}
+	c.updateJournal()
 	c.out.own()
 }
 
-// observe makes this node an observer.
-func (c *Core) observe(now time.Time) { c.observer, c.observerSince = true, now }
+// becomeObserver makes this node an observer.
+func (c *Core) becomeObserver(now time.Time) { c.observer, c.observerSince = true, now }
 
 // watchObserver ends the observer phase, but not before the reconcile loop has observed its start.
 func (c *Core) watchObserver(now time.Time) {
@@ -56,38 +56,38 @@ func (c *Core) watchObserver(now time.Time) {
 		return
 	}
 	since := now.Sub(c.observerSince)
-	if since < c.profile.Dead || c.seen < c.fences {
+	if since < c.profile.Dead || c.fencesAcked < c.fences {
 		return
 	}
-	if since < max(observeAtMost, c.profile.Dead) {
+	if since < max(maxObserverTime, c.profile.Dead) {
 		for _, p := range c.order {
 			if p.paths[0].up && !p.claims.synced() {
 				return
 			}
 		}
 	}
-	c.observer, c.fenced, c.beatNow = false, false, true
-	c.speak()
+	c.observer, c.fenced, c.heartbeatNow = false, false, true
+	c.updateJournal()
 	c.out.own()
 }
 
-func (c *Core) judgeAll(now time.Time, slack time.Duration) {
+func (c *Core) evaluateAll(now time.Time, slack time.Duration) {
 	for _, p := range c.order {
 		if !c.retains(now, p) {
-			c.judge(now, p, slack)
+			c.evaluate(now, p, slack)
 		}
-		c.trust(now, p)
+		c.endReturn(now, p)
 	}
 }
 
-// trustAfter is how long claims of a node that had counted as dead are not yielded to. It is sent a heartbeat when it
+// returnGrace is how long claims of a node that had counted as dead are not yielded to. It is sent a heartbeat when it
 // is received again; from that, a paused node detects its pause and gives up everything.
-const trustAfter = 200 * time.Millisecond
+const returnGrace = 200 * time.Millisecond
 
-// trust ends the period after a node's return, but not before its claims are synced.
-func (c *Core) trust(now time.Time, p *peer) {
+// endReturn ends the period after a node's return, but not before its claims are synced.
+func (c *Core) endReturn(now time.Time, p *peer) {
 	since := now.Sub(p.returned)
-	if p.returned.IsZero() || since < trustAfter || !p.claims.synced() && since < observeAtMost {
+	if p.returned.IsZero() || since < returnGrace || !p.claims.synced() && since < maxObserverTime {
 		return
 	}
 	p.returned = time.Time{}
@@ -97,8 +97,8 @@ func (c *Core) trust(now time.Time, p *peer) {
 	c.out.node(p)
 }
 
-// judge evaluates on which paths a peer has been silent for longer than its dead time plus slack.
-func (c *Core) judge(now time.Time, p *peer, slack time.Duration) {
+// evaluate evaluates on which paths a peer has been silent for longer than its dead time plus slack.
+func (c *Core) evaluate(now time.Time, p *peer, slack time.Duration) {
 	dead := p.deadAfter(c) + slack
 	for at := range p.paths {
 		w := &p.paths[at]
@@ -110,23 +110,23 @@ func (c *Core) judge(now time.Time, p *peer, slack time.Duration) {
 			last = c.forgive
 		}
 		limit := dead
-		if at > 0 && len(p.former) > 0 { // expires on all paths at once
+		if at > 0 && len(p.retainedClaims) > 0 { // expires on all paths at once
 			limit += 2 * c.profile.Interval
 		}
 		if now.Sub(last) < limit {
-			if !w.byRelay && last == w.relayed && now.Sub(w.heard) >= dead {
+			if !w.byRelay && last == w.relayed && now.Sub(w.received) >= dead {
 				w.byRelay = true
 				c.count.Relayed++
 			}
 			continue
 		}
-		if at == 0 && c.falls(now, p) {
+		if at == 0 && c.retainSilent(now, p) {
 			return
 		}
 		w.up = false
 		c.out.node(p)
 		if at == 0 || c.ifaces[at].link {
-			c.out.silent(now.Sub(w.heard))
+			c.out.silent(now.Sub(w.received))
 		}
 		if at == 0 {
 			p.died = true
@@ -135,10 +135,10 @@ func (c *Core) judge(now time.Time, p *peer, slack time.Duration) {
 			w.lost = true
 		}
 	}
-	c.doubt(now, p)
+	c.checkSilent(now, p)
 }
 
-// watchLinks finds the interfaces on which this node must not claim: it receives nobody there although others receive
+// watchLinks finds the interfaces on which this node must not claim: it receives no node there although others receive
 // each other, or it has not listened long enough.
 func (c *Core) watchLinks(now time.Time) {
 	for i := 1; i < len(c.ifaces); i++ {
@@ -147,10 +147,10 @@ func (c *Core) watchLinks(now time.Time) {
 			continue
 		}
 		dead := c.profile.Dead
-		hears := !f.last.IsZero() && now.Sub(f.last) < dead
-		settled := hears && now.Sub(f.first) >= dead
-		listening := now.Sub(f.since) < dead && !settled && c.company()
-		if hears {
+		receives := !f.last.IsZero() && now.Sub(f.last) < dead
+		settled := receives && now.Sub(f.first) >= dead
+		listening := now.Sub(f.since) < dead && !settled && c.hasPeers()
+		if receives {
 			f.cut = f.cut && !settled
 		} else {
 			f.cut = c.others(f, now)
@@ -162,8 +162,8 @@ func (c *Core) watchLinks(now time.Time) {
 	}
 }
 
-// company reports whether there are other nodes at all.
-func (c *Core) company() bool {
+// hasPeers reports whether there are other nodes at all.
+func (c *Core) hasPeers() bool {
 	for _, p := range c.order {
 		if p.paths[0].up || len(p.addrs) > 0 {
 			return true
@@ -181,11 +181,11 @@ func (c *Core) others(f *iface, now time.Time) bool {
 		least = 1
 	}
 	for _, p := range c.order {
-		if !p.paths[0].up || p.away || !p.returned.IsZero() { // receives nobody there
+		if !p.paths[0].up || p.away || !p.returned.IsZero() { // receives no node there
 			continue
 		}
 		for _, s := range p.segments {
-			if f.is(s.key) && s.hears >= least {
+			if f.is(s.key) && s.received >= least {
 				return true
 			}
 		}

@@ -42,19 +42,19 @@ type world struct {
 // machine is a node: its Core, and its simulated faults.
 type machine struct {
 	*member.Core
-	name    string
-	addr    netip.Addr
-	lan     netip.Addr
-	waiting []member.Packet
-	turn    time.Time // time of the loop's next tick
-	off     bool
-	members plan.Members
-	nodes   map[string]struct{}
-	vips    map[plan.VIPID]struct{}
-	drops   map[member.Drop]int
-	late    func() time.Duration // of each tick
-	traffic []member.Packet      // received datagrams, if record is set
-	record  bool
+	name     string
+	addr     netip.Addr
+	lan      netip.Addr
+	waiting  []member.Packet
+	nextTick time.Time // time of the loop's next tick
+	off      bool
+	members  plan.Members
+	nodes    map[string]struct{}
+	vips     map[plan.VIPID]struct{}
+	drops    map[member.Drop]int
+	late     func() time.Duration // of each tick
+	traffic  []member.Packet      // received datagrams, if record is set
+	record   bool
 	// slew is the slew rate of its clock, skew the rate error of its oscillator; slewed and skewed are the resulting
 	// offsets of its two clocks at the time set.
 	slew, skew     float64
@@ -66,8 +66,8 @@ type machine struct {
 	earlier   bool // version 1.2, which sends and receives broadcasts, and no group
 	dead      bool // no power: its kernel does not answer either
 	unplugged bool // its LAN has no carrier
-	// asked is when it probed away nodes; answered and silent are the results.
-	asked            time.Time
+	// probed is when it probed away nodes; answered and silent are the results.
+	probed           time.Time
 	answered, silent []member.Neighbour
 }
 
@@ -123,7 +123,7 @@ func (w *world) boot(m *machine, incarnation uint64, change ...func(*member.Conf
 	m.SetPeers(peers)
 	m.off, m.dead, m.waiting, m.members, m.drops = false, false, nil, plan.Members{}, map[member.Drop]int{}
 	m.nodes, m.vips = map[string]struct{}{}, map[plan.VIPID]struct{}{}
-	m.turn = w.now.Add(time.Duration(w.random.IntN(int(c.Profile.Interval))))
+	m.nextTick = w.now.Add(time.Duration(w.random.IntN(int(c.Profile.Interval))))
 	w.link(m, true)
 }
 
@@ -150,14 +150,14 @@ func (w *world) run(most time.Duration, until func() bool) (took time.Duration, 
 			return w.now.Sub(start), true
 		}
 		next := w.next()
-		if next == nil || next.turn.After(end) {
+		if next == nil || next.nextTick.After(end) {
 			w.deliver(end)
 			w.now = end
 			return most, false
 		}
-		w.deliver(next.turn)
-		w.now = next.turn
-		w.turn(next)
+		w.deliver(next.nextTick)
+		w.now = next.nextTick
+		w.tick(next)
 	}
 }
 
@@ -176,7 +176,7 @@ func (w *world) next() (first *machine) {
 		if m.off || m.asleep {
 			continue
 		}
-		if first == nil || m.turn.Before(first.turn) {
+		if first == nil || m.nextTick.Before(first.nextTick) {
 			first = m
 		}
 	}
@@ -184,10 +184,10 @@ func (w *world) next() (first *machine) {
 		heap.Pop(&w.queue)
 	}
 	// A delivery wakes its node at once.
-	if len(w.queue) > 0 && (first == nil || w.queue[0].at.Before(first.turn)) &&
+	if len(w.queue) > 0 && (first == nil || w.queue[0].at.Before(first.nextTick)) &&
 		w.queue[0].to.late == nil && !w.queue[0].to.asleep {
-		if to := w.queue[0].to; to.turn.After(w.queue[0].at) && to.turn.Sub(w.queue[0].at) < time.Second {
-			to.turn = w.queue[0].at
+		if to := w.queue[0].to; to.nextTick.After(w.queue[0].at) && to.nextTick.Sub(w.queue[0].at) < time.Second {
+			to.nextTick = w.queue[0].at
 			return to
 		}
 	}
@@ -210,7 +210,7 @@ const asleepMost = 256
 func (w *world) pause(m *machine, d time.Duration) {
 	m.asleep = true
 	w.run(d, nil)
-	m.asleep, m.stopped, m.turn = false, m.stopped+d, w.now
+	m.asleep, m.stopped, m.nextTick = false, m.stopped+d, w.now
 }
 
 // clock returns the time by the machine's own clock, which may be slewed.
@@ -228,19 +228,19 @@ func (m *machine) clock(w *world) time.Time {
 // raw returns the time by the machine's clock that is not slewed.
 func (m *machine) raw(w *world) time.Duration { return m.clock(w).Sub(epoch) - m.slewed }
 
-// turn is one tick of a node's loop.
-func (w *world) turn(m *machine) {
+// tick is one tick of a node's loop.
+func (w *world) tick(m *machine) {
 	now, raw := m.clock(w), m.raw(w)
 	for _, p := range m.waiting {
 		if m.record {
 			m.traffic = append(m.traffic, p)
 		}
-		if reason := m.Receive(now, raw, p); reason != member.Taken {
+		if reason := m.Receive(now, raw, p); reason != member.Accepted {
 			m.drops[reason]++
 		}
 	}
 	m.waiting = m.waiting[:0]
-	w.ask(m)
+	w.probe(m)
 	if m.Urgent() || !now.Before(m.Next()) {
 		w.send(m, m.Tick(now, raw))
 	}
@@ -254,28 +254,28 @@ func (w *world) turn(m *machine) {
 			m.vips[v] = struct{}{}
 		}
 	}
-	m.turn = w.now.Add(time.Duration(float64(m.Next().Sub(now)) / (1 + m.slew + m.skew)))
+	m.nextTick = w.now.Add(time.Duration(float64(m.Next().Sub(now)) / (1 + m.slew + m.skew)))
 	if m.Urgent() {
-		m.turn = w.now
+		m.nextTick = w.now
 	}
 	if m.late != nil {
-		m.turn = m.turn.Add(m.late())
+		m.nextTick = m.nextTick.Add(m.late())
 	}
-	if !m.turn.After(w.now) && !m.Urgent() {
-		m.turn = w.now.Add(time.Microsecond)
+	if !m.nextTick.After(w.now) && !m.Urgent() {
+		m.nextTick = w.now.Add(time.Microsecond)
 	}
 	if w.watch != nil {
 		w.watch(m)
 	}
 }
 
-// ask probes, once a second, the kernels of away nodes, and delivers the results of the previous probes.
-func (w *world) ask(m *machine) {
+// probe probes, once a second, the kernels of away nodes, and delivers the results of the previous probes.
+func (w *world) probe(m *machine) {
 	away := m.Away()
-	if len(away) == 0 || w.now.Sub(m.asked) < time.Second {
+	if len(away) == 0 || w.now.Sub(m.probed) < time.Second {
 		return
 	}
-	m.asked = w.now
+	m.probed = w.now
 	m.Answered(m.answered, m.silent)
 	m.answered, m.silent = nil, nil
 	for _, n := range away {
@@ -333,8 +333,8 @@ func (w *world) carry(from, to *machine, iface string, source netip.Addr, data [
 		packet: member.Packet{Iface: iface, Source: source, OnLink: true, Group: group, Data: slices.Clone(data)}})
 }
 
-// hears reports whether a node counts others as alive on its LAN.
-func (m *machine) hears(others ...*machine) bool {
+// receives reports whether a node counts others as alive on its LAN.
+func (m *machine) receives(others ...*machine) bool {
 	for _, o := range others {
 		if _, on := m.members.Peers[o.name].On["eth0"]; o != m && !on {
 			return false
@@ -343,9 +343,9 @@ func (m *machine) hears(others ...*machine) bool {
 	return true
 }
 
-func (m *machine) hearsNone(others ...*machine) bool {
+func (m *machine) receivesNone(others ...*machine) bool {
 	for _, o := range others {
-		if o != m && m.hears(o) {
+		if o != m && m.receives(o) {
 			return false
 		}
 	}
@@ -362,7 +362,7 @@ func (w *world) settled() bool {
 			return false
 		}
 		for _, o := range w.nodes {
-			if o != m && !o.off && (!m.hears(o) || !m.members.Peers[o.name].Synced) {
+			if o != m && !o.off && (!m.receives(o) || !m.members.Peers[o.name].Synced) {
 				return false
 			}
 		}
@@ -373,17 +373,17 @@ func (w *world) settled() bool {
 func (w *world) settle() { w.t.Helper(); w.must("settled", 5*time.Second, w.settled) }
 
 // claims returns n held claims.
-func claims(n int) plan.Word {
-	word := plan.Word{Claims: map[string]plan.Claim{}}
+func claims(n int) plan.LocalState {
+	state := plan.LocalState{Claims: map[string]plan.Claim{}}
 	for i := range n {
-		word.Claims[fmt.Sprintf("vip-%d", i)] = plan.Claim{State: plan.Held, Generation: int64(i), Place: uint16(i % 7)}
+		state.Claims[fmt.Sprintf("vip-%d", i)] = plan.Claim{State: plan.Held, Generation: int64(i), Rank: uint16(i % 7)}
 	}
-	return word
+	return state
 }
 
-func (w *world) say(m *machine, word plan.Word) {
-	m.Say(word)
-	if m.turn.After(w.now) {
-		m.turn = w.now
+func (w *world) publish(m *machine, state plan.LocalState) {
+	m.Publish(state)
+	if m.nextTick.After(w.now) {
+		m.nextTick = w.now
 	}
 }

@@ -27,21 +27,21 @@ const (
 )
 
 const (
-	fieldHello    = 1  // flags, interval and dead time in ms, version and digest of the claims
-	fieldSegments = 2  // per segment: key, number of nodes received there (255: or more), MAC
-	fieldClaims   = 3  // after version, up to version, entries
-	fieldWant     = 4  // of node, after version, flags: request for its claims
-	fieldAsk      = 5  // node, segment key: question whether it is received there
-	fieldHeard    = 6  // node, segment key, age in ms
-	fieldNewer    = 7  // to node, incarnation: its own must be higher
-	fieldSilent   = 8  // node, segment key: not received there (minor version 1)
-	fieldRetained = 9  // of a goodbye: how long the node answers without its speaker: ms (minor version 2), s (3)
-	fieldRan      = 10 // of a heartbeat: how long the process has run, ns of CLOCK_MONOTONIC_RAW (minor version 3)
-	fieldCluster  = 11 // digests of the cluster's certificate authorities (minor version 3)
+	fieldHello        = 1  // flags, interval and dead time in ms, version and digest of the claims
+	fieldSegments     = 2  // per segment: key, number of nodes received there (255: or more), MAC
+	fieldClaims       = 3  // after version, up to version, entries
+	fieldWant         = 4  // of node, after version, flags: request for its claims
+	fieldRelayRequest = 5  // node, segment key: request for evidence that it is received there
+	fieldRelay        = 6  // node, segment key, age in ms
+	fieldNewer        = 7  // to node, incarnation: its own must be higher
+	fieldSilent       = 8  // node, segment key: not received there (minor version 1)
+	fieldRetained     = 9  // of a goodbye: how long the node answers without its speaker: ms (minor version 2), s (3)
+	fieldRan          = 10 // of a heartbeat: how long the process has run, ns of CLOCK_MONOTONIC_RAW (minor version 3)
+	fieldCluster      = 11 // digests of the cluster's certificate authorities (minor version 3)
 
-	helloSize, segmentSize, claimsSize, wantSize, askSize, heardSize = 21, 15, 16, 17, 16, 18
-	newerSize, silentSize, retainedSize, ranSize, authoritySize      = 16, 16, 4, 8, 8
-	earlierRetainedSize                                              = 2
+	helloSize, segmentSize, claimsSize, wantSize, relayRequestSize, relaySize = 21, 15, 16, 17, 16, 18
+	newerSize, silentSize, retainedSize, ranSize, authoritySize               = 16, 16, 4, 8, 8
+	earlierRetainedSize                                                       = 2
 
 	fieldHeader = 3
 )
@@ -114,8 +114,8 @@ type message struct {
 	entries         []entry
 	want            want
 	hasWant         bool
-	asks            []about
-	heard           []sighting
+	relayRequests   []about
+	relays          []relayEvidence
 	silent          []about
 	newer           struct{ to, incarnation uint64 }
 	hasNewer        bool
@@ -126,9 +126,9 @@ type message struct {
 }
 
 type segment struct {
-	key   uint64
-	hears uint8
-	mac   [6]byte
+	key      uint64
+	received uint8
+	mac      [6]byte
 }
 
 // entry is a claim; state 0 means that the claim is removed.
@@ -145,14 +145,14 @@ type want struct {
 // about names a node on a segment; segment 0 is any path.
 type about struct{ node, segment uint64 }
 
-type sighting struct {
+type relayEvidence struct {
 	about
 	age time.Duration
 }
 
 // parse reads the fields into m. Unknown content is an error, unless the sender's minor version is newer.
 func (m *message) parse(body []byte, theirs byte) error {
-	*m = message{segments: m.segments[:0], entries: m.entries[:0], asks: m.asks[:0], heard: m.heard[:0],
+	*m = message{segments: m.segments[:0], entries: m.entries[:0], relayRequests: m.relayRequests[:0], relays: m.relays[:0],
 		silent:      m.silent[:0],
 		authorities: m.authorities[:0]}
 	newer := theirs > minor
@@ -236,10 +236,10 @@ func (m *message) field(kind byte, v []byte, newer bool) error {
 func (m *message) list(kind byte, v []byte) error {
 	size := segmentSize
 	switch kind {
-	case fieldAsk:
-		size = askSize
-	case fieldHeard:
-		size = heardSize
+	case fieldRelayRequest:
+		size = relayRequestSize
+	case fieldRelay:
+		size = relaySize
 	case fieldSilent:
 		size = silentSize
 	case fieldCluster:
@@ -251,16 +251,16 @@ func (m *message) list(kind byte, v []byte) error {
 	m.hasSegments = m.hasSegments || kind == fieldSegments
 	for ; len(v) > 0; v = v[size:] {
 		a, b := binary.BigEndian.Uint64(v), uint64(0)
-		if size >= askSize {
+		if size >= relayRequestSize {
 			b = binary.BigEndian.Uint64(v[8:])
 		}
 		switch kind {
 		case fieldSegments:
-			m.segments = append(m.segments, segment{key: a, hears: v[8], mac: [6]byte(v[9:])})
-		case fieldAsk:
-			m.asks = append(m.asks, about{a, b})
-		case fieldHeard:
-			m.heard = append(m.heard, sighting{about{a, b}, milliseconds(v[16:])})
+			m.segments = append(m.segments, segment{key: a, received: v[8], mac: [6]byte(v[9:])})
+		case fieldRelayRequest:
+			m.relayRequests = append(m.relayRequests, about{a, b})
+		case fieldRelay:
+			m.relays = append(m.relays, relayEvidence{about{a, b}, milliseconds(v[16:])})
 		case fieldSilent:
 			m.silent = append(m.silent, about{a, b})
 		case fieldCluster:
@@ -308,12 +308,12 @@ func parseEntry(v []byte) (e entry, n int) {
 		return e, 0
 	}
 	n += size
-	place, size := binary.Uvarint(v[n:])
-	if size <= 0 || place > 1<<16-1 {
+	rank, size := binary.Uvarint(v[n:])
+	if size <= 0 || rank > 1<<16-1 {
 		return e, 0
 	}
 	n += size
-	e.claim.Generation, e.claim.Place = int64(generation), uint16(place)
+	e.claim.Generation, e.claim.Rank = int64(generation), uint16(rank)
 	if e.claim.State != plan.Leaving {
 		return e, n
 	}
@@ -332,7 +332,7 @@ func appendEntry(b []byte, e entry) []byte {
 		return b
 	}
 	b = binary.AppendUvarint(b, uint64(e.claim.Generation))
-	b = binary.AppendUvarint(b, uint64(e.claim.Place))
+	b = binary.AppendUvarint(b, uint64(e.claim.Rank))
 	if e.claim.State == plan.Leaving {
 		b = append(b, byte(len(e.claim.Successor)))
 		b = append(b, e.claim.Successor...)

@@ -38,7 +38,7 @@ func samples() (bodies [][]byte) {
 	}
 	claims := number(3, 9)
 	for _, e := range []entry{
-		{id: 1, claim: plan.Claim{State: plan.Held, Generation: 1 << 40, Place: 65535}}, {id: 2},
+		{id: 1, claim: plan.Claim{State: plan.Held, Generation: 1 << 40, Rank: 65535}}, {id: 2},
 		{id: 3, claim: plan.Claim{State: plan.Leaving, Generation: 5, Successor: "node-2"}}, {id: 4, claim: plan.Claim{State: plan.Declined}},
 	} {
 		claims = appendEntry(claims, e)
@@ -48,8 +48,8 @@ func samples() (bodies [][]byte) {
 		begin(fieldSegments, append(number(5), 2, 2, 0, 0, 0, 0, 1)...), begin(fieldSegments),
 		begin(fieldClaims, claims...),
 		begin(fieldWant, append(number(4, 2), flagByGroup)...),
-		begin(fieldAsk, number(1, 2, 3, 4)...),
-		begin(fieldHeard, append(number(1, 2), 1, 0)...),
+		begin(fieldRelayRequest, number(1, 2, 3, 4)...),
+		begin(fieldRelay, append(number(1, 2), 1, 0)...),
 		begin(fieldNewer, number(9, 9)...),
 		begin(fieldSilent, number(1, 2, 3, 4)...),
 		begin(fieldRetained, 0x75, 0x30),
@@ -96,14 +96,14 @@ func TestDatagramsFit(t *testing.T) {
 	p.from = netip.MustParseAddr("192.0.2.2")
 	c.observer = false
 	for range 100 {
-		p.helpAbout = append(p.helpAbout, about{1, 2})
-		p.answerAbout = append(p.answerAbout, sighting{about{1, 2}, time.Second})
+		p.relayRequests = append(p.relayRequests, about{1, 2})
+		p.relayAnswers = append(p.relayAnswers, relayEvidence{about{1, 2}, time.Second})
 	}
 	for i := range 2 * maxSegments {
 		c.ifaces[c.iface(fmt.Sprint("eth", i))].link = true
 	}
 	for i := range 100 {
-		c.mine.set(plan.VIPID(i), plan.Claim{State: plan.Leaving, Generation: 1<<63 - 1, Place: 1<<16 - 1, Successor: strings.Repeat("s", maxName)})
+		c.mine.set(plan.VIPID(i), plan.Claim{State: plan.Leaving, Generation: 1<<63 - 1, Rank: 1<<16 - 1, Successor: strings.Repeat("s", maxName)})
 	}
 	silent := 0
 	for _, s := range c.Tick(time.Now(), time.Hour) {
@@ -116,11 +116,11 @@ func TestDatagramsFit(t *testing.T) {
 		}
 		silent = max(silent, len(c.msg.silent))
 	}
-	if silent != silentMost {
-		t.Errorf("%d lines about who is not heard", silent)
+	if silent != maxSilentEntries {
+		t.Errorf("%d entries of nodes that are not received", silent)
 	}
-	if len(p.helpAbout)+len(p.answerAbout) > 0 {
-		t.Error("not all was asked and answered")
+	if len(p.relayRequests)+len(p.relayAnswers) > 0 {
+		t.Error("not all was requested and answered")
 	}
 }
 
@@ -138,18 +138,18 @@ func TestParse(t *testing.T) {
 	hello := samples()[0]
 	for name, body := range map[string][]byte{
 		"empty":               nil,
-		"no hello":            {fieldAsk, 0, 0},
+		"no hello":            {fieldRelayRequest, 0, 0},
 		"hello twice":         slices.Concat(hello, hello),
 		"hello too long":      append([]byte{fieldHello, 0, 22}, append(hello[3:], 0)...),
 		"cut":                 hello[:10],
-		"half a field header": slices.Concat(hello, []byte{fieldAsk, 0}),
-		"half a list item":    slices.Concat(hello, []byte{fieldAsk, 0, 2, 1, 1}),
+		"half a field header": slices.Concat(hello, []byte{fieldRelayRequest, 0}),
+		"half a list item":    slices.Concat(hello, []byte{fieldRelayRequest, 0, 2, 1, 1}),
 		"unknown field":       slices.Concat(hello, []byte{77, 0, 1, 1}),
 		"no range":            slices.Concat(hello, []byte{fieldClaims, 0, 16}, make([]byte, 16)),
 		"no interval":         slices.Concat([]byte{fieldHello, 0, 21, 0, 0, 0}, hello[6:]),
 	} {
 		if err := m.parse(body, minor); err == nil {
-			t.Errorf("%s: taken", name)
+			t.Errorf("%s: accepted", name)
 		}
 	}
 	// A newer minor version may add fields and bytes; a newer major version is not read at all.
@@ -172,7 +172,7 @@ func TestEntriesKeep(t *testing.T) {
 	for range 10000 {
 		e := entry{id: plan.VIPID(random.Uint64()), claim: plan.Claim{State: plan.ClaimState(random.IntN(4))}}
 		if e.claim.State != 0 {
-			e.claim.Generation, e.claim.Place = random.Int64()>>random.IntN(63), uint16(random.Uint32())
+			e.claim.Generation, e.claim.Rank = random.Int64()>>random.IntN(63), uint16(random.Uint32())
 		}
 		if e.claim.State == plan.Leaving {
 			e.claim.Successor = string(bytes.Repeat([]byte("n"), random.IntN(maxName+1)))
@@ -203,11 +203,11 @@ func TestJournalConverges(t *testing.T) {
 			if err := m.parse(body, h.minor); err != nil {
 				t.Fatal(err)
 			}
-			r.saidVersion, r.saidDigest = max(r.saidVersion, m.version), c.mine.digest
+			r.advertisedVersion, r.advertisedDigest = max(r.advertisedVersion, m.version), c.mine.digest
 			if m.hasClaims {
 				r.apply(m.after, m.upTo, m.entries, changed)
 			}
-			r.settle(changed)
+			r.reconcile(changed)
 		}
 		for range 300 {
 			switch random.IntN(4) {
@@ -237,9 +237,9 @@ func TestJournalConverges(t *testing.T) {
 			give(slices.Clone(c.finish(b)))
 		}
 		want := map[plan.VIPID]plan.Claim{}
-		for id, said := range c.mine.at {
-			if said.claim.State != 0 {
-				want[id] = said.claim
+		for id, advertised := range c.mine.at {
+			if advertised.claim.State != 0 {
+				want[id] = advertised.claim
 			}
 		}
 		if !reflect.DeepEqual(r.claims, want) && len(want)+len(r.claims) > 0 {
@@ -260,11 +260,11 @@ func TestTombstonesEnd(t *testing.T) {
 		if err := m.parse(body, minor); err != nil {
 			t.Fatal(err)
 		}
-		r.saidVersion, r.saidDigest = m.version, m.digest
+		r.advertisedVersion, r.advertisedDigest = m.version, m.digest
 		if m.hasClaims {
 			r.apply(m.after, m.upTo, m.entries, none)
 		}
-		r.settle(none)
+		r.reconcile(none)
 	}
 	c.mine.set(1<<40, plan.Claim{State: plan.Held})
 	give()
@@ -290,18 +290,18 @@ func TestTombstonesEnd(t *testing.T) {
 
 func TestWindow(t *testing.T) {
 	var w window
-	taken := map[uint64]bool{}
+	accepted := map[uint64]bool{}
 	random := rand.New(rand.NewPCG(5, 6))
 	top := uint64(0)
 	for range 100000 {
 		n := 1 + top + uint64(random.IntN(100)) - min(top, 80)
-		want := !taken[n] && (n > top || top-n < 64)
+		want := !accepted[n] && (n > top || top-n < 64)
 		if got := w.fresh(n); got != want {
 			t.Fatalf("%d at %d: %v, want %v", n, top, got, want)
 		}
 		if want {
 			w.add(n)
-			taken[n], top = true, max(top, n)
+			accepted[n], top = true, max(top, n)
 		}
 	}
 }
@@ -347,8 +347,8 @@ func FuzzDatagram(f *testing.F) {
 	f.Add(slices.Clone(c.finish(c.appendHello(c.begin(), 0))))
 	f.Fuzz(func(t *testing.T, d []byte) {
 		b := testCore(t, "b")
-		if reason := b.Receive(time.Unix(1, 0), time.Hour, Packet{Data: d}); reason == Taken && !bytes.Contains(d, []byte("IL")) {
-			t.Fatal("taken")
+		if reason := b.Receive(time.Unix(1, 0), time.Hour, Packet{Data: d}); reason == Accepted && !bytes.Contains(d, []byte("IL")) {
+			t.Fatal("accepted")
 		}
 	})
 }

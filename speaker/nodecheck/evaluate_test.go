@@ -32,11 +32,11 @@ func TestEvaluate(t *testing.T) {
 	bridge := plan.DetectLocal{Mode: plan.BridgeInterface, Interface: "cni0"}
 	names := plan.DetectLocal{Mode: plan.InterfaceNamePrefix, Interface: "cali"}
 	for _, c := range []struct {
-		name   string
-		facts  Facts
-		detect plan.DetectLocal
-		wrong  string // types that are False
-		says   []string
+		name    string
+		facts   Facts
+		detect  plan.DetectLocal
+		wrong   string // types that are False
+		message []string
 	}{
 		{"no Pods", Facts{}, node, "", nil},
 		{"a proxy", Facts{Proxies: []plan.Proxy{{MAC: "02:00:00:00:00:09", Interface: "eth0", Family: "ipv4"}}}, node,
@@ -99,9 +99,9 @@ func TestEvaluate(t *testing.T) {
 		if strings.Join(types, " ") != strings.Join(Types, " ") {
 			t.Errorf("%s: types %v, want %v", c.name, types, Types)
 		}
-		for _, says := range c.says {
-			if !strings.Contains(text, says) {
-				t.Errorf("%s: %q does not say %q", c.name, text, says)
+		for _, message := range c.message {
+			if !strings.Contains(text, message) {
+				t.Errorf("%s: %q does not say %q", c.name, text, message)
 			}
 		}
 	}

@@ -32,9 +32,9 @@ func newAdmission(o Options) admission {
 	}
 }
 
-// admit returns the accepted addresses of a Service, and why the others are refused. An external or foreign address of
+// accept returns the accepted addresses of a Service, and why the others are refused. An external or foreign address of
 // another node is served by that node and not recorded as refused.
-func (p *Planner) admit(v *View, svc Service) (admitted []Address, refused map[netip.Addr]pools.Refusal) {
+func (p *Planner) accept(v *View, svc Service) (admitted []Address, refused map[netip.Addr]pools.Refusal) {
 	node := v.Nodes[p.options.Node]
 	for _, a := range svc.Addresses {
 		var why pools.Refusal
@@ -46,7 +46,7 @@ func (p *Planner) admit(v *View, svc Service) (admitted []Address, refused map[n
 			if pool := p.admission.pools.PoolOf(a.IP); pool != "" {
 				a.Pool = pool
 			}
-			why, bad = guard.Given(a.IP, a.Pool)
+			why, bad = guard.Assigned(a.IP, a.Pool)
 		case External:
 			why, bad = guard.External(a.IP, p.admission.pools.PoolOf(a.IP), v.isHost(a.IP, node))
 		case Foreign:
@@ -138,7 +138,7 @@ func (p *Planner) touchedAdmissions(v *View, t Touched, services map[pools.Servi
 		if _, already := services[key]; already {
 			continue
 		}
-		if addresses, refused := p.admit(v, v.Services[key]); !slices.Equal(addresses, before.addresses) || !maps.Equal(refused, before.refused) {
+		if addresses, refused := p.accept(v, v.Services[key]); !slices.Equal(addresses, before.addresses) || !maps.Equal(refused, before.refused) {
 			services[key] = struct{}{}
 		}
 	}

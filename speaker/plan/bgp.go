@@ -14,8 +14,8 @@ import (
 type BGP struct {
 	// RouterID of this node, an IPv4 address, for peers that request no other.
 	RouterID netip.Addr
-	// NodeGoes is set while the node is being decommissioned: a BGP daemon that ends then is not expected to return.
-	NodeGoes bool
+	// NodeDecommissioning is set while the node is being decommissioned: a BGP daemon that ends then is not expected to return.
+	NodeDecommissioning bool
 	// Peers by the name of their BGPPeer.
 	Peers map[string]Peer
 	// Routes by prefix.
@@ -271,23 +271,23 @@ const (
 
 // BGPChange is a change of BGP, from the planner to the BGP daemon. Peers and Routes that are nil are deleted.
 type BGPChange struct {
-	// Whole is set if the change is a full state: anything missing is deleted.
-	Whole bool
-	// RouterID and NodeGoes are always set.
-	RouterID netip.Addr
-	NodeGoes bool `json:",omitempty"`
-	Peers    map[string]*Peer
-	Routes   map[netip.Prefix]Route
+	// Full is set if the change is a full state: anything missing is deleted.
+	Full bool
+	// RouterID and NodeDecommissioning are always set.
+	RouterID            netip.Addr
+	NodeDecommissioning bool `json:",omitempty"`
+	Peers               map[string]*Peer
+	Routes              map[netip.Prefix]Route
 	// Serial increases with each change of a writer that waits for its changes to be applied.
 	Serial uint64 `json:",omitempty"`
 }
 
 // Apply applies the change to b.
 func (b *BGP) Apply(c BGPChange) {
-	if c.Whole || b.Peers == nil {
+	if c.Full || b.Peers == nil {
 		b.Peers, b.Routes = map[string]Peer{}, map[netip.Prefix]Route{}
 	}
-	b.RouterID, b.NodeGoes = c.RouterID, c.NodeGoes
+	b.RouterID, b.NodeDecommissioning = c.RouterID, c.NodeDecommissioning
 	if c.Serial != 0 {
 		b.Serial = c.Serial
 	}
@@ -305,8 +305,8 @@ func (b *BGP) Apply(c BGPChange) {
 
 // BGPReport is a change of sessions. A nil session is deleted.
 type BGPReport struct {
-	// Whole is set if the report is complete: missing sessions are deleted.
-	Whole    bool
+	// Full is set if the report is complete: missing sessions are deleted.
+	Full     bool
 	Sessions map[string]*Session
 	// Applied is the Serial of a change that GoBGP has applied with all earlier ones; 0 for no news.
 	Applied uint64 `json:",omitempty"`

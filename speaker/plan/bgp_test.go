@@ -124,21 +124,21 @@ func parseRoute(words []string) BGPAdvertisement {
 // bgp plans a node and returns the lines about its BGP that are new or gone since the last call.
 func (w *world) bgp(node string) []string {
 	lines := strings.Split(strings.TrimRight(bgpText(w.plan(node)), "\n"), "\n")
-	if w.told == nil {
-		w.told = map[string][]string{}
+	if w.published == nil {
+		w.published = map[string][]string{}
 	}
 	var out []string
-	for _, l := range w.told[node] {
+	for _, l := range w.published[node] {
 		if !slices.Contains(lines, l) && l != "" {
 			out = append(out, "- "+l)
 		}
 	}
 	for _, l := range lines {
-		if !slices.Contains(w.told[node], l) && l != "" {
+		if !slices.Contains(w.published[node], l) && l != "" {
 			out = append(out, "+ "+l)
 		}
 	}
-	w.told[node] = lines
+	w.published[node] = lines
 	if len(out) == 0 {
 		out = []string{"the same"}
 	}
@@ -150,7 +150,7 @@ func bgpText(d *Desired) string {
 	var b strings.Builder
 	if len(d.BGP.Peers) > 0 {
 		fmt.Fprintf(&b, "router id %v\n", d.BGP.RouterID)
-		if d.BGP.NodeGoes {
+		if d.BGP.NodeDecommissioning {
 			b.WriteString("node goes\n")
 		}
 	}
@@ -173,8 +173,8 @@ func bgpText(d *Desired) string {
 	}
 	for _, addr := range slices.SortedFunc(maps.Keys(d.Routed), netip.Addr.Compare) {
 		fmt.Fprintf(&b, "routed %v %s %v", addr, d.Routed[addr].Reason, d.Routed[addr].Prefixes)
-		if d.Routed[addr].Tell {
-			b.WriteString(", which is told")
+		if d.Routed[addr].Report {
+			b.WriteString(", which is reported")
 		}
 		b.WriteString("\n")
 	}
@@ -247,7 +247,7 @@ func (s step) bgp(v *View, r *rand.Rand) Touched {
 		return Touched{BGPAdvertisements: true}
 	}
 	n := v.Nodes["n1"]
-	n.Leaving = !n.Leaving
+	n.BeingDeleted = !n.BeingDeleted
 	set(v.Nodes, "n1", n, r.IntN(4) > 0)
 	return Touched{Nodes: map[string]struct{}{"n1": {}}}
 }
@@ -265,8 +265,8 @@ func followBGP(copied, d *Desired, c *Changed) {
 	if c.RouterID {
 		copied.BGP.RouterID = d.BGP.RouterID
 	}
-	if c.NodeGoes {
-		copied.BGP.NodeGoes = d.BGP.NodeGoes
+	if c.NodeDecommissioning {
+		copied.BGP.NodeDecommissioning = d.BGP.NodeDecommissioning
 	}
 	if c.LocalPrefs {
 		copied.LocalPrefs = maps.Clone(d.LocalPrefs)
@@ -293,11 +293,11 @@ func TestRoutesAreSound(t *testing.T) {
 			d, _ := p.Plan(v, s.apply(v), time.Unix(int64(i), 0))
 			leads := map[netip.Prefix]bool{}
 			for a, routed := range d.Routed {
-				told := slices.Contains([]Reason{Announced, NoEndpoint, GracefulShutdown}, routed.Reason)
-				if told != (len(routed.Prefixes) > 0) {
+				reported := slices.Contains([]Reason{Announced, NoEndpoint, GracefulShutdown}, routed.Reason)
+				if reported != (len(routed.Prefixes) > 0) {
 					t.Fatalf("seed %d, step %d: %v is %+v", seed, i, a, routed)
 				}
-				if _, unable := v.Unable[a]; told && unable && !v.Unable[a].onlyAnswering() {
+				if _, unable := v.Unable[a]; reported && unable && !v.Unable[a].onlyAnswering() {
 					t.Fatalf("seed %d, step %d: %v is announced and %v", seed, i, a, v.Unable[a])
 				}
 				for _, prefix := range routed.Prefixes {
@@ -328,8 +328,8 @@ func TestRoutesAreSound(t *testing.T) {
 
 // In a cluster with full connectivity, exactly one node reports an address that no node announces or that is announced
 // without endpoints. No node reports an address that another node announces.
-func TestOneNodeTells(t *testing.T) {
-	told, quiet := map[Reason]int{}, 0
+func TestOneNodeReports(t *testing.T) {
+	reported, quiet := map[Reason]int{}, 0
 	for seed := range uint64(80) {
 		r := rand.New(rand.NewPCG(seed, 8))
 		v, o := NewView(), randomOptions(r, "n1")
@@ -359,9 +359,9 @@ func TestOneNodeTells(t *testing.T) {
 				tellers := 0
 				for _, is := range of {
 					has[is.Reason]++
-					if is.Tell {
+					if is.Report {
 						tellers++
-						told[is.Reason]++
+						reported[is.Reason]++
 					}
 				}
 				want := 1
@@ -375,16 +375,16 @@ func TestOneNodeTells(t *testing.T) {
 			}
 		}
 	}
-	if told[NoLocalEndpoint] < 20 || told[NoPeer] < 20 || told[NoEndpoint] < 20 || quiet < 20 {
-		t.Errorf("only %v and %d without need were seen: the test says little", told, quiet)
+	if reported[NoLocalEndpoint] < 20 || reported[NoPeer] < 20 || reported[NoEndpoint] < 20 || quiet < 20 {
+		t.Errorf("only %v and %d without need were seen: the test says little", reported, quiet)
 	}
 }
 
 // With a View from a snapshot nothing is reported about the cluster, and routes of a peer whose password is not known
 // are not reported as missing: they stay. Afterwards unannounced addresses are reported without another change.
-func TestStaleTellsNothing(t *testing.T) {
+func TestSnapshotReportsNothing(t *testing.T) {
 	v, p := manyRouted(4), NewPlanner(Options{Node: "a", BGP: true})
-	v.Stale = true
+	v.FromSnapshot = true
 	for name, peer := range v.BGPPeers {
 		peer.Wrong = PasswordUnknown
 		v.BGPPeers[name] = peer
@@ -396,35 +396,35 @@ func TestStaleTellsNothing(t *testing.T) {
 		svc.Local = reason == NoLocalEndpoint
 		v.Services[key] = svc
 	}
-	told := func(touched Touched) map[Reason]int {
+	reported := func(touched Touched) map[Reason]int {
 		d, _ := p.Plan(v, touched, time.Time{})
 		out := map[Reason]int{}
 		for _, is := range d.Routed {
-			if is.Tell {
+			if is.Report {
 				out[is.Reason]++
 			}
 		}
 		return out
 	}
-	if got := told(Touched{All: true}); len(got) > 0 {
+	if got := reported(Touched{All: true}); len(got) > 0 {
 		t.Errorf("of a View that is stale %v are told", got)
 	}
-	v.Stale = false
-	if got := told(Touched{Stale: true}); got[NoLocalEndpoint] != 1 || len(got) != 1 { // NoPeer has precedence over NoEndpoint
+	v.FromSnapshot = false
+	if got := reported(Touched{FromSnapshot: true}); got[NoLocalEndpoint] != 1 || len(got) != 1 { // NoPeer has precedence over NoEndpoint
 		t.Errorf("of one that is not stale any more %v are told, want what has no endpoint here, once, and no NoPeer", got)
 	}
 	for name, peer := range v.BGPPeers {
 		peer.Wrong = ""
 		v.BGPPeers[name] = peer
 	}
-	if got := told(Touched{BGPPeers: map[string]struct{}{"r1": {}, "r2": {}}}); got[NoLocalEndpoint] != 1 || got[NoEndpoint] != 1 || len(got) != 2 {
+	if got := reported(Touched{BGPPeers: map[string]struct{}{"r1": {}, "r2": {}}}); got[NoLocalEndpoint] != 1 || got[NoEndpoint] != 1 || len(got) != 2 {
 		t.Errorf("with the passwords %v are told", got)
 	}
 	for name, peer := range v.BGPPeers {
 		peer.Wrong = PasswordMissing
 		v.BGPPeers[name] = peer
 	}
-	if got := told(Touched{BGPPeers: map[string]struct{}{"r1": {}, "r2": {}}}); got[NoPeer] != 3 {
+	if got := reported(Touched{BGPPeers: map[string]struct{}{"r1": {}, "r2": {}}}); got[NoPeer] != 3 {
 		t.Errorf("without passwords that there should be %v are told", got)
 	}
 }
@@ -434,31 +434,31 @@ func TestStaleTellsNothing(t *testing.T) {
 func TestNodeWithoutObjectAnnounces(t *testing.T) {
 	v, p := manyRouted(3), NewPlanner(Options{Node: "b", BGP: true})
 	v.Members.Peers = map[string]Member{"a": {Alive: true}}
-	told := func(touched Touched) (n int) {
+	reported := func(touched Touched) (n int) {
 		d, _ := p.Plan(v, touched, time.Time{})
 		for _, is := range d.Routed {
 			if is.Reason != NoLocalEndpoint {
 				t.Errorf("%+v", is)
 			}
-			if is.Tell {
+			if is.Report {
 				n++
 			}
 		}
 		return n
 	}
-	if n := told(Touched{All: true}); n != 0 {
+	if n := reported(Touched{All: true}); n != 0 {
 		t.Errorf("%d addresses are told of that a announces", n)
 	}
 	delete(v.Nodes, "a")
-	if n := told(Touched{Nodes: map[string]struct{}{"a": {}}}); n != 0 {
+	if n := reported(Touched{Nodes: map[string]struct{}{"a": {}}}); n != 0 {
 		t.Errorf("without its Node %d are told", n)
 	}
 	v.Members.Peers = map[string]Member{"a": {}}
-	if n := told(Touched{Members: map[string]struct{}{"a": {}}}); n != 3 {
+	if n := reported(Touched{Members: map[string]struct{}{"a": {}}}); n != 3 {
 		t.Errorf("when it is not heard either %d are told, want 3", n)
 	}
 	v.Members.Peers = map[string]Member{"a": {Alive: true}}
-	if n := told(Touched{Members: map[string]struct{}{"a": {}}}); n != 0 {
+	if n := reported(Touched{Members: map[string]struct{}{"a": {}}}); n != 0 {
 		t.Errorf("when it is heard again %d are told", n)
 	}
 }

@@ -43,29 +43,29 @@ func (p *Planner) route(v *View, prefix netip.Prefix) (Route, []LocalPrefs) {
 	var conflicts []LocalPrefs
 	for _, peer := range b.peers {
 		var lowest string // the advertisement with the lowest localPref
-		var told []string
+		var announcing []string
 		attributes := Attributes{}
 		for _, name := range ads {
 			ad := v.BGPAdvertisements[name]
-			if !p.tells(ad, peer, v4) {
+			if !p.receives(ad, peer, v4) {
 				continue
 			}
-			if len(told) == 0 || ad.Attributes.pref() < v.BGPAdvertisements[lowest].Attributes.pref() {
+			if len(announcing) == 0 || ad.Attributes.pref() < v.BGPAdvertisements[lowest].Attributes.pref() {
 				lowest, attributes.LocalPref = name, ad.Attributes.LocalPref
 			}
 			attributes.unite(ad.Attributes)
-			told = append(told, name)
+			announcing = append(announcing, name)
 		}
-		if len(told) == 0 {
+		if len(announcing) == 0 {
 			continue
 		}
 		internal := p.desired.BGP.Peers[peer].internal() // external peers receive no localPref
-		for _, name := range told {
+		for _, name := range announcing {
 			if internal && v.BGPAdvertisements[name].Attributes.pref() != attributes.pref() {
 				conflicts = append(conflicts, LocalPrefs{Lower: lowest, Higher: name})
 			}
 		}
-		if b.going.state == draining {
+		if b.decommission.state == draining {
 			attributes = attributes.drained()
 		}
 		route[peer] = attributes

@@ -15,12 +15,12 @@ type Routed struct {
 	Reason Reason
 	// Prefixes are the announced ones, sorted; none if it is not announced.
 	Prefixes []netip.Prefix
-	// Tell is set if it is not served as expected and this node is the one to report it.
-	Tell bool
+	// Report is set if it is not served as expected and this node is the one to report it.
+	Report bool
 }
 
 func (r Routed) equal(s Routed) bool {
-	return r.Reason == s.Reason && r.Tell == s.Tell && slices.Equal(r.Prefixes, s.Prefixes)
+	return r.Reason == s.Reason && r.Report == s.Report && slices.Equal(r.Prefixes, s.Prefixes)
 }
 
 // LocalPrefs are two BGPAdvertisements of the same prefix to one internal peer with different values of localPref. The
@@ -29,9 +29,9 @@ type LocalPrefs struct{ Lower, Higher string }
 
 // bgpPlan is the Planner's state of routes.
 type bgpPlan struct {
-	peers []string // with a session, sorted
-	ads   []string // sorted
-	going going
+	peers        []string // with a session, sorted
+	ads          []string // sorted
+	decommission decommission
 	// node is the last known state of this node. The deletion of a Node object ends no session and does not stop a
 	// decommissioning; one that returns without an address keeps the old one.
 	node Node
@@ -51,8 +51,8 @@ type bgpPlan struct {
 
 // routedAddress is an address with its prefix by each advertisement.
 type routedAddress struct {
-	told bool
-	by   []contribution // sorted by advertisement
+	announced bool
+	by        []contribution // sorted by advertisement
 }
 
 type adFamily struct {
@@ -87,11 +87,11 @@ func (p *Planner) planBGP(v *View, touched Touched, now time.Time) {
 	if own || touched.All || len(touched.BGPPeers) > 0 {
 		all = p.planPeers(v) || all
 	}
-	all = b.going.look(b.node, now) || all
-	p.changed.NodeGoes = p.desired.BGP.NodeGoes != b.node.Goes()
-	p.desired.BGP.NodeGoes = b.node.Goes()
+	all = b.decommission.update(b.node, now) || all
+	p.changed.NodeDecommissioning = p.desired.BGP.NodeDecommissioning != b.node.Decommissioning()
+	p.desired.BGP.NodeDecommissioning = b.node.Decommissioning()
 	addrs := p.touchedAddresses(v, touched)
-	p.judgeAgain(v, touched, all, addrs)
+	p.reevaluate(v, touched, all, addrs)
 	why := map[netip.Prefix]Reason{} // of prefixes whose route may differ
 	if all {
 		b.ads = slices.Sorted(maps.Keys(v.BGPAdvertisements))
@@ -146,10 +146,10 @@ func (p *Planner) touchedAddresses(v *View, touched Touched) map[netip.Addr]stru
 func (p *Planner) decideAddress(v *View, addr netip.Addr, why map[netip.Prefix]Reason) {
 	b, d := &p.bgp, p.desired
 	before := b.addrs[addr]
-	s := p.sharers(v, addr, before.told)
-	reason, by, covered := p.lookAtAddress(v, addr, s, before.told)
-	after := routedAddress{told: len(by) > 0, by: by}
-	set(b.addrs, addr, after, after.told)
+	s := p.sharers(v, addr, before.announced)
+	reason, by, covered := p.evaluateAddress(v, addr, s, before.announced)
+	after := routedAddress{announced: len(by) > 0, by: by}
+	set(b.addrs, addr, after, after.announced)
 	for _, c := range by {
 		if !slices.Contains(before.by, c) {
 			b.count(c, 1)
@@ -163,7 +163,7 @@ func (p *Planner) decideAddress(v *View, addr netip.Addr, why map[netip.Prefix]R
 		b.count(c, -1)
 		why[c.prefix] = reason
 	}
-	routed := Routed{Reason: reason, Tell: p.tell(v, addr, s, reason)}
+	routed := Routed{Reason: reason, Report: p.mustReport(v, addr, s, reason)}
 	for _, c := range by {
 		routed.Prefixes = append(routed.Prefixes, c.prefix)
 	}
@@ -199,9 +199,9 @@ func (b *bgpPlan) count(c contribution, n int) {
 	}
 }
 
-// lookAtAddress returns the outcome for an address and the advertisements that announce it. told is set if it is
+// evaluateAddress returns the outcome for an address and the advertisements that announce it. announced is set if it is
 // announced so far. covered is set if an advertisement covers it on this node; otherwise only the reason matters.
-func (p *Planner) lookAtAddress(v *View, addr netip.Addr, s sharers, told bool) (reason Reason, by []contribution, covered bool) {
+func (p *Planner) evaluateAddress(v *View, addr netip.Addr, s sharers, announced bool) (reason Reason, by []contribution, covered bool) {
 	if len(s.labels) == 0 {
 		return NoService, nil, false
 	}
@@ -212,7 +212,7 @@ func (p *Planner) lookAtAddress(v *View, addr netip.Addr, s sharers, told bool) 
 			continue
 		}
 		covered = true
-		if slices.ContainsFunc(p.bgp.peers, func(peer string) bool { return p.tells(ad, peer, addr.Is4()) }) {
+		if slices.ContainsFunc(p.bgp.peers, func(peer string) bool { return p.receives(ad, peer, addr.Is4()) }) {
 			by = append(by, contribution{name, ad.Prefix(addr)})
 		}
 	}
@@ -225,9 +225,9 @@ func (p *Planner) lookAtAddress(v *View, addr netip.Addr, s sharers, told bool) 
 		return NoLocalEndpoint, nil, true
 	case len(by) == 0:
 		return NoPeer, nil, true
-	case node.NetworkUnavailable, p.bgp.going.state == gone, p.bgp.going.state == draining && !told: // last: told must not hide a reason that stays
+	case node.NetworkUnavailable, p.bgp.decommission.state == gone, p.bgp.decommission.state == draining && !announced: // last: announced must not hide a reason that stays
 		return Excluded, nil, true
-	case p.bgp.going.state == draining:
+	case p.bgp.decommission.state == draining:
 		return GracefulShutdown, by, true
 	case !s.anywhere:
 		return NoEndpoint, by, true
@@ -235,8 +235,8 @@ func (p *Planner) lookAtAddress(v *View, addr netip.Addr, s sharers, told bool) 
 	return Announced, by, true
 }
 
-// tells reports whether a peer receives an advertisement and accepts the family.
-func (p *Planner) tells(ad BGPAdvertisement, peer string, v4 bool) bool {
+// receives reports whether a peer receives an advertisement and accepts the family.
+func (p *Planner) receives(ad BGPAdvertisement, peer string, v4 bool) bool {
 	session := p.desired.BGP.Peers[peer]
 	return (len(ad.Peers) == 0 || slices.Contains(ad.Peers, peer)) && (v4 && session.IPv4 || !v4 && session.IPv6)
 }
@@ -255,7 +255,7 @@ type sharers struct {
 // sharers collects the Services that really have the address on this data plane. A terminating endpoint counts for
 // policy Local while the Service has no ready one (announce.md, L2.2, BGP.2). Unless the address is announced already,
 // new endpoints do not count while another node could take its traffic.
-func (p *Planner) sharers(v *View, addr netip.Addr, told bool) sharers {
+func (p *Planner) sharers(v *View, addr netip.Addr, announced bool) sharers {
 	var out sharers
 	_, served := p.desired.Local[addr]
 	open, local, lacks := false, false, false
@@ -289,7 +289,7 @@ func (p *Planner) sharers(v *View, addr netip.Addr, told bool) sharers {
 		}
 	}
 	out.here = (open || local) && !lacks
-	if out.here && !told && len(arriving) > 0 {
+	if out.here && !announced && len(arriving) > 0 {
 		out.here = !p.waits(addr.Is4(), common(ends), arriving)
 	}
 	if !out.here {
@@ -333,16 +333,16 @@ func common(sets []map[string]struct{}) map[string]struct{} {
 	return out
 }
 
-// going is the progress of decommissioning, during which routers must first find another route (RFC 8326).
-type going struct {
-	state goingState
+// decommission is the progress of decommissioning, during which routers must first find another route (RFC 8326).
+type decommission struct {
+	state decommissionState
 	until time.Time // while draining
 }
 
-type goingState uint8
+type decommissionState uint8
 
 const (
-	staying goingState = iota
+	staying decommissionState = iota
 	draining
 	gone
 )
@@ -350,16 +350,16 @@ const (
 // drainTime is how long a decommissioning node announces its routes with GRACEFUL_SHUTDOWN.
 const drainTime = 5 * time.Second
 
-// look updates the state and reports whether it changed.
-func (g *going) look(n Node, now time.Time) bool {
+// update updates the state and reports whether it changed.
+func (g *decommission) update(n Node, now time.Time) bool {
 	before := g.state
-	switch goes := n.Excluded || n.Leaving; {
+	switch goes := n.Excluded || n.BeingDeleted; {
 	case !goes:
-		*g = going{}
+		*g = decommission{}
 	case g.state == staying:
-		*g = going{state: draining, until: now.Add(drainTime)}
+		*g = decommission{state: draining, until: now.Add(drainTime)}
 	case g.state == draining && !now.Before(g.until):
-		*g = going{state: gone}
+		*g = decommission{state: gone}
 	}
 	return g.state != before
 }

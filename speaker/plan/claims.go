@@ -68,10 +68,10 @@ func (p *Planner) install(k ipvs.Key) {
 	} else {
 		keys.remove(k.Addr, k)
 	}
-	if after.virtual.Inside != nil {
-		p.desired.Inside[k] = *after.virtual.Inside
+	if after.virtual.ClusterInternal != nil {
+		p.desired.ClusterInternal[k] = *after.virtual.ClusterInternal
 	} else {
-		delete(p.desired.Inside, k)
+		delete(p.desired.ClusterInternal, k)
 	}
 	p.count(after.virtual.Elements, before.virtual.Elements)
 	p.countLocal(k.Addr, after.virtual.Local, before.virtual.Local)

@@ -171,9 +171,9 @@ func (w *planning) countReady() int {
 	return max(len(four), len(six))
 }
 
-// lookAtEndpoints records the endpoint addresses, the nodes with a ready endpoint, and the nodes with a terminating one
+// recordEndpoints records the endpoint addresses, the nodes with a ready endpoint, and the nodes with a terminating one
 // that still serves. Nodes that are unreachable from here are included, because each node plans its own announcements.
-func (w *planning) lookAtEndpoints() {
+func (w *planning) recordEndpoints() {
 	for _, slice := range w.slices {
 		for i := range slice.Endpoints {
 			e := &slice.Endpoints[i]

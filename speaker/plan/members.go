@@ -26,20 +26,20 @@ type Members struct {
 // informed reports whether a member is reachable and all claims of all reachable members are known. Otherwise this node
 // may be cut off, or has just recovered from that.
 func (m Members) informed() bool {
-	heard := false
+	received := false
 	for _, p := range m.Peers {
 		if p.Alive && !p.Synced {
 			return false
 		}
-		heard = heard || p.Alive
+		received = received || p.Alive
 	}
-	return heard
+	return received
 }
 
-// listened reports whether a reachable member receives this node.
-func (m Members) listened() bool {
+// received reports whether a reachable member receives this node.
+func (m Members) received() bool {
 	for _, p := range m.Peers {
-		if p.Alive && !p.Away && !p.Observer && len(p.Deaf) < len(p.On) {
+		if p.Alive && !p.Away && !p.Observer && len(p.Asymmetric) < len(p.On) {
 			return true
 		}
 	}
@@ -52,9 +52,9 @@ type Member struct {
 	Alive bool
 	// Away is set while its speaker is being replaced: it answers for its claims and cannot take over.
 	Away bool
-	// On are the interfaces of this node on which it counts as alive. Deaf are those of them with an asymmetric link:
+	// On are the interfaces of this node on which it counts as alive. Asymmetric are those of them with an asymmetric link:
 	// it reports that it does not receive this node there.
-	On, Deaf map[string]struct{}
+	On, Asymmetric map[string]struct{}
 	// Observer and Leaving are its reported state: it must claim nothing yet; its process is about to end.
 	Observer, Leaving bool
 	// Synced is set once all its claims are known.
@@ -80,10 +80,13 @@ type Claim struct {
 	State ClaimState
 	// Generation is that of the node list in use, Place the node's rank in that list.
 	Generation int64
-	Place      uint16
+	Rank       uint16
 	// Successor, with Leaving, is the node that is asked to take over.
 	Successor string
 }
+
+// Announces reports whether the node announces the VirtualIP.
+func (c Claim) Announces() bool { return c.State == Held || c.State == Leaving }
 
 // ClaimState is the state of a VirtualIP on a node of its list.
 type ClaimState uint8
@@ -97,9 +100,9 @@ const (
 	Declined
 )
 
-// Word is the state that this node publishes to the other members. It is complete each time; a claim that it lacks is
+// LocalState is the state that this node publishes to the other members. It is complete each time; a claim that it lacks is
 // withdrawn.
-type Word struct {
+type LocalState struct {
 	Claims map[string]Claim // by the name of the VirtualIP
 	// Leaving is set when the process is about to end.
 	Leaving bool

@@ -15,21 +15,21 @@ type station struct {
 	paused   bool
 	isolated map[string]struct{}
 	unable   map[netip.Addr]Reason
-	// deaf are the nodes that it does not receive.
-	deaf map[string]bool
+	// asymmetric are the nodes that it does not receive.
+	asymmetric map[string]bool
 	// returned counts how often another node became reachable again.
 	returned int
 	// view is its last state of the cluster while it is disconnected from the API server; nil while connected.
 	view *View
 	// links are its own interfaces, if they differ from the common ones.
 	links map[string]Link
-	// said are its last published claims.
-	said map[string]Claim
+	// published are its last published claims.
+	published map[string]Claim
 }
 
 func (w *world) station(node string) *station {
 	if w.stations[node] == nil {
-		w.stations[node] = &station{isolated: map[string]struct{}{}, unable: map[netip.Addr]Reason{}, deaf: map[string]bool{}}
+		w.stations[node] = &station{isolated: map[string]struct{}{}, unable: map[netip.Addr]Reason{}, asymmetric: map[string]bool{}}
 	}
 	return w.stations[node]
 }
@@ -51,17 +51,17 @@ func (w *world) viewOf(node string) *View {
 			continue
 		}
 		o := w.station(name)
-		m := Member{Alive: !o.dead && !s.deaf[name], Observer: o.observer, Leaving: o.leaving, Synced: !o.unsynced,
+		m := Member{Alive: !o.dead && !s.asymmetric[name], Observer: o.observer, Leaving: o.leaving, Synced: !o.unsynced,
 			Returned: o.paused, On: map[string]struct{}{}, Claims: map[VIPID]Claim{}}
 		for l := range v.Links {
 			if _, cut := s.isolated[l]; !cut && m.Alive {
 				m.On[l] = struct{}{}
 			}
 		}
-		if o.deaf[node] && !o.observer && len(m.On) > 0 {
-			m.Deaf = maps.Clone(m.On)
+		if o.asymmetric[node] && !o.observer && len(m.On) > 0 {
+			m.Asymmetric = maps.Clone(m.On)
 		}
-		for vip, c := range o.said {
+		for vip, c := range o.published {
 			m.Claims[IDOf(vip)] = c
 		}
 		v.Members.Peers[name] = m
@@ -114,10 +114,10 @@ func (w *world) stationCommand(words []string) bool {
 		s.paused = true
 	case "trusted":
 		s.paused = false
-	case "deaf":
-		s.deaf[words[2]] = true
-	case "hears":
-		delete(s.deaf, words[2])
+	case "asymmetric":
+		s.asymmetric[words[2]] = true
+	case "receives":
+		delete(s.asymmetric, words[2])
 	case "returned":
 		s.returned++
 	case "isolated":
@@ -130,15 +130,15 @@ func (w *world) stationCommand(words []string) bool {
 	case "able":
 		s.unable = maps.Clone(s.unable)
 		delete(s.unable, netip.MustParseAddr(words[2]))
-	case "unlinked":
+	case "linkdown":
 		s.links = map[string]Link{}
 	case "linked":
 		s.links = nil
 	case "cut":
 		s.view = frozen(w.view)
-	case "mended":
+	case "linkup":
 		s.view = nil
-	case "reborn":
+	case "recreated":
 		delete(w.planners, words[1])
 		delete(w.stations, words[1])
 		w.station(words[1]).observer = true
@@ -160,9 +160,9 @@ func frozen(v *View) *View {
 	return &c
 }
 
-// who returns the decision of each node about every VirtualIP, one per line. A node receives the claims of those before
+// owners returns the decision of each node about every VirtualIP, one per line. A node receives the claims of those before
 // it.
-func (w *world) who(nodes []string) []string {
+func (w *world) owners(nodes []string) []string {
 	var out []string
 	for _, node := range nodes {
 		d := w.plan(node)
@@ -175,14 +175,14 @@ func (w *world) who(nodes []string) []string {
 			if dec.Reporter {
 				line += " reporter"
 			}
-			if dec.Deaf != "" {
-				line += " deaf=" + dec.Deaf
+			if dec.Asymmetric != "" {
+				line += " asymmetric=" + dec.Asymmetric
 			}
 			if dec.Rival != "" {
 				line += " rival=" + dec.Rival
 			}
 			if c, says := d.Claims[name]; says {
-				line += fmt.Sprintf(" says=%s,%d,%d", states[c.State], c.Generation, c.Place)
+				line += fmt.Sprintf(" claim=%s,%d,%d", states[c.State], c.Generation, c.Rank)
 				if c.Successor != "" {
 					line += "," + c.Successor
 				}
@@ -194,7 +194,7 @@ func (w *world) who(nodes []string) []string {
 						line += ",probe"
 					}
 					if ann.Again > 0 {
-						line += fmt.Sprintf(",again%d", ann.Again)
+						line += fmt.Sprintf(",reannounce%d", ann.Again)
 					}
 				}
 			}
@@ -205,7 +205,7 @@ func (w *world) who(nodes []string) []string {
 				}
 			}
 			if at := w.planners[node].vipWakes[name]; !at.IsZero() {
-				line += fmt.Sprintf(" again=%v", at.Sub(w.now))
+				line += fmt.Sprintf(" wake=%v", at.Sub(w.now))
 			}
 			out = append(out, line)
 		}
@@ -215,7 +215,7 @@ func (w *world) who(nodes []string) []string {
 
 var states = map[ClaimState]string{Held: "held", Leaving: "leaving", Declined: "declined"}
 
-// hear records the published claims of a node.
-func (w *world) hear(node string, d *Desired) {
-	w.station(node).said = maps.Clone(d.Claims)
+// observe records the published claims of a node.
+func (w *world) observe(node string, d *Desired) {
+	w.station(node).published = maps.Clone(d.Claims)
 }

@@ -57,10 +57,10 @@ const (
 // State returns the state of the member, given the interfaces on which it should be received. A member received only on
 // another path is isolated.
 func (m Member) State(segments map[string]struct{}) MemberState {
-	heard := len(segments) == 0
+	received := len(segments) == 0
 	for name := range segments {
 		if _, on := m.On[name]; on {
-			heard = true
+			received = true
 		}
 	}
 	switch {
@@ -70,7 +70,7 @@ func (m Member) State(segments map[string]struct{}) MemberState {
 		return MemberObserver
 	case m.Leaving:
 		return MemberLeaving
-	case !heard:
+	case !received:
 		return MemberIsolated
 	}
 	return MemberAlive

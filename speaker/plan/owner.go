@@ -10,8 +10,8 @@ import (
 const (
 	// claimWait is how long a candidate waits for each one before it in rank, and an owner for its successor.
 	claimWait = time.Second
-	// deafWait is how long an owner waits for another owner to receive it (a port may lose everything for a moment).
-	deafWait = 3 * time.Second
+	// asymmetricWait is how long an owner waits for another owner to receive it (a port may lose everything for a moment).
+	asymmetricWait = 3 * time.Second
 	// partWait is the number of intervals of isolation on one of several interfaces after which a node hands over. It
 	// exceeds the time until an interface counts after its carrier returned: its port starts to forward, the first
 	// heartbeat arrives, and a dead time of listening passes.
@@ -25,15 +25,15 @@ const (
 
 // holder is another owner, by its own claim.
 type holder struct {
-	node  string
-	claim Claim
-	deaf  bool // it does not receive this node
+	node       string
+	claim      Claim
+	asymmetric bool // it does not receive this node
 	// returned is set if it counted as dead until just now.
 	returned bool
 }
 
 func (h holder) compare(i holder) int {
-	return cmp.Or(cmp.Compare(h.claim.State, i.claim.State), cmp.Compare(h.claim.Place, i.claim.Place), cmp.Compare(h.node, i.node))
+	return cmp.Or(cmp.Compare(h.claim.State, i.claim.State), cmp.Compare(h.claim.Rank, i.claim.Rank), cmp.Compare(h.node, i.node))
 }
 
 // deciding is the decision about one VirtualIP.
@@ -44,8 +44,8 @@ type deciding struct {
 	now  time.Time
 	// interval is the heartbeat interval.
 	interval time.Duration
-	// hard is the blocker of this node, soft its release reason while another node can take over; Owner for none.
-	hard, soft Reason
+	// blocker is the blocker of this node, soft its release reason while another node can take over; Owner for none.
+	blocker, releaseReason Reason
 	// holders are the other reachable owners; the one that will remain comes first.
 	holders []holder
 	// candidates are the nodes that may own the VirtualIP, in list order. An observer among them can only be waited
@@ -57,26 +57,26 @@ type deciding struct {
 	informedAt time.Time
 	// claimants are the other nodes with a claim, reachable or not.
 	claimants []string
-	// ears are the interfaces on which a member must be received to count; none: any.
-	ears map[string]struct{}
-	// deaf is another owner with an asymmetric link: it does not receive this node and learns of it from the status.
+	// segments are the interfaces on which a member must be received to count; none: any.
+	segments map[string]struct{}
+	// asymmetric is another owner with an asymmetric link: it does not receive this node and learns of it from the status.
 	// alone is set while this node receives no member where it counts.
-	deaf  string
-	alone bool
+	asymmetric string
+	alone      bool
 	// rival is an unreachable node that the status names although this node is an owner, too.
 	rival string
 	// partial is set if this node can answer only on some of its interfaces for an address, because it is isolated on
 	// another one.
 	partial bool
 	// unsure is set while the claims of a reachable node are not all known.
-	unsure bool
-	tenure tenure
+	unsure    bool
+	ownership ownership
 	// wake is when to decide again, zero for never.
 	wake time.Time
 }
 
-// tenure is the ownership state of a VirtualIP between two decisions.
-type tenure struct {
+// ownership is the ownership state of a VirtualIP between two decisions.
+type ownership struct {
 	held bool
 	// moved, at and from are the reason, time and previous owner of the last move. vacant is since when there was no
 	// owner then.
@@ -114,27 +114,27 @@ type tenure struct {
 
 // run updates the ownership: it first releases what this node cannot or must not own, then acquires what has no owner.
 func (d *deciding) run() {
-	t := &d.tenure
+	t := &d.ownership
 	if len(d.holders) > 0 {
 		t.last = d.holders[0].node
 	}
-	if t.barred != "" && (!d.answersUnheard(t.barred) || d.hearsOthers()) {
+	if t.barred != "" && (!d.ownsUnreachable(t.barred) || d.receivesOthers()) {
 		t.barred = ""
 	}
 	if t.held {
-		if why := d.drops(); why != "" {
-			*t = tenure{moved: why, at: d.now, last: t.last, barred: t.barred, parted: t.parted}
+		if why := d.shouldRelease(); why != "" {
+			*t = ownership{moved: why, at: d.now, last: t.last, barred: t.barred, parted: t.parted}
 		} else {
 			d.handOver()
 		}
 	}
-	d.noteRivals()
-	d.noteEmpty()
+	d.recordRivals()
+	d.recordVacancy()
 	if !t.held && d.may() && t.barred == "" {
-		if d.told() { // it would be released again
+		if d.informed() { // it would be released again
 			t.barred = d.vip.Holder
 		} else {
-			d.gain()
+			d.tryAcquire()
 		}
 	}
 	t.reported = t.held && (t.reported || d.vip.Holder == d.self)
@@ -143,9 +143,9 @@ func (d *deciding) run() {
 // may reports whether this node is a candidate.
 func (d *deciding) may() bool { return slices.Contains(d.candidates, d.self) }
 
-// noteEmpty records since when there is no owner. An observer records nothing.
-func (d *deciding) noteEmpty() {
-	switch t := &d.tenure; {
+// recordVacancy records since when there is no owner. An observer records nothing.
+func (d *deciding) recordVacancy() {
+	switch t := &d.ownership; {
 	case t.held || len(d.holders) > 0 || d.view.Members.Observer:
 		t.empty = time.Time{}
 	case t.empty.IsZero():
@@ -153,47 +153,47 @@ func (d *deciding) noteEmpty() {
 	}
 }
 
-// drops returns why this node releases the VirtualIP at once, empty if it keeps it (rules 4 to 7).
-func (d *deciding) drops() Reason {
-	if d.hard != Owner {
-		return d.hard
+// shouldRelease returns why this node releases the VirtualIP at once, empty if it keeps it (rules 4 to 7).
+func (d *deciding) shouldRelease() Reason {
+	if d.blocker != Owner {
+		return d.blocker
 	}
-	if d.told() {
-		d.tenure.barred = d.vip.Holder
+	if d.informed() {
+		d.ownership.barred = d.vip.Holder
 		return Yielded
 	}
-	newer, deaf, yields := false, false, false
+	newer, asymmetric, yields := false, false, false
 	for _, h := range d.holders {
 		switch {
 		case h.returned: // it may have been paused, and then releases everything
-		case d.tenure.successor != "" && h.claim.State == Held:
-			if d.soft == PartlyIsolated {
+		case d.ownership.successor != "" && h.claim.State == Held:
+			if d.releaseReason == PartlyIsolated {
 				return PartlyIsolated
 			}
 			return HandedOver
-		case d.tenure.successor != "":
+		case d.ownership.successor != "":
 			if h.claim.Successor != d.self && d.comesFirst(h) { // both hand over
 				return HandedOver
 			}
 		case h.claim.State == Leaving: // it releases once it receives this node's claim
-		case h.deaf && !d.comesFirst(h):
-			deaf, yields = true, d.yieldsTo(h) || yields
+		case h.asymmetric && !d.comesFirst(h):
+			asymmetric, yields = true, d.yieldsTo(h) || yields
 		case h.claim.Generation > d.vip.Generation:
 			newer = true
 		case d.comesFirst(h):
 			return Yielded
 		}
 	}
-	since(&d.tenure.unheard, deaf, d.now)
-	since(&d.tenure.contested, newer, d.now)
-	if d.deaf != "" && d.waits(d.tenure.unheard.Add(contest*d.interval), Owner) == "" {
-		d.deaf = "" // it may just have started to receive this node
+	since(&d.ownership.unheard, asymmetric, d.now)
+	since(&d.ownership.contested, newer, d.now)
+	if d.asymmetric != "" && d.waits(d.ownership.unheard.Add(contest*d.interval), Owner) == "" {
+		d.asymmetric = "" // it may just have started to receive this node
 	}
-	if yields && d.waits(d.tenure.unheard.Add(deafWait), Yielded) != "" {
+	if yields && d.waits(d.ownership.unheard.Add(asymmetricWait), Yielded) != "" {
 		return Yielded
 	}
 	if newer {
-		return d.waits(d.tenure.contested.Add(contest*d.interval), Yielded)
+		return d.waits(d.ownership.contested.Add(contest*d.interval), Yielded)
 	}
 	return ""
 }
@@ -209,11 +209,11 @@ func since(at *time.Time, is bool, now time.Time) {
 
 // comesFirst reports whether another owner ranks before this node: in their common list, or in this node's newer one.
 func (d *deciding) comesFirst(h holder) bool {
-	place := h.claim.Place
+	place := h.claim.Rank
 	if h.claim.Generation != d.vip.Generation {
-		place = placeOf(d.vip.Nodes, h.node)
+		place = rankOf(d.vip.Nodes, h.node)
 	}
-	return cmp.Or(cmp.Compare(place, placeOf(d.vip.Nodes, d.self)), cmp.Compare(h.node, d.self)) < 0
+	return cmp.Or(cmp.Compare(place, rankOf(d.vip.Nodes, d.self)), cmp.Compare(h.node, d.self)) < 0
 }
 
 // waits returns the reason once the time has passed.
@@ -228,7 +228,7 @@ func (d *deciding) waits(until time.Time, then Reason) Reason {
 // handOver asks another node to take over if this one should not be the owner. This node continues to answer until the
 // successor does (rule 5).
 func (d *deciding) handOver() {
-	t := &d.tenure
+	t := &d.ownership
 	d.readRequest()
 	targets := d.targets()
 	if len(targets) == 0 {
@@ -245,7 +245,7 @@ func (d *deciding) handOver() {
 		t.tried = append(slices.Clone(t.tried), t.successor)
 	}
 	next := slices.IndexFunc(targets, func(n string) bool { return !slices.Contains(t.tried, n) })
-	if next < 0 && d.soft == Owner && !d.requested() { // no node took over: that is settled
+	if next < 0 && d.releaseReason == Owner && !d.requested() { // no node took over: that is settled
 		t.successor, t.tried = "", nil
 		t.before = d.settled()
 		return
@@ -264,7 +264,7 @@ func (d *deciding) requested() bool { return d.vip.Holder == d.self }
 
 // readRequest opens a request: a list newer than the one in force when the status came to name this node.
 func (d *deciding) readRequest() {
-	switch t := &d.tenure; {
+	switch t := &d.ownership; {
 	case !d.requested():
 	case t.named == 0:
 		t.named = d.vip.Generation
@@ -279,7 +279,7 @@ func (d *deciding) settled() []string {
 	if !d.requested() {
 		return nodes
 	}
-	return slices.DeleteFunc(slices.Clone(nodes), func(n string) bool { return !slices.Contains(d.tenure.before, n) })
+	return slices.DeleteFunc(slices.Clone(nodes), func(n string) bool { return !slices.Contains(d.ownership.before, n) })
 }
 
 // targets returns the nodes that may be asked to take over: all candidates if this node should release the VirtualIP.
@@ -289,22 +289,22 @@ func (d *deciding) targets() []string {
 	var out []string
 	newly := false
 	for _, n := range d.candidates {
-		if n == d.self && d.soft == Owner {
+		if n == d.self && d.releaseReason == Owner {
 			break
 		}
 		if n != d.self && !d.observers[n] {
 			out = append(out, n)
-			newly = newly || !slices.Contains(d.tenure.before, n)
+			newly = newly || !slices.Contains(d.ownership.before, n)
 		}
 	}
-	if d.soft == Owner && !newly {
+	if d.releaseReason == Owner && !newly {
 		return nil
 	}
 	return out
 }
 
-// gain acquires a VirtualIP without an owner if this node's rank permits it (rule 3), or one offered to it (rule 5).
-func (d *deciding) gain() {
+// tryAcquire acquires a VirtualIP without an owner if this node's rank permits it (rule 3), or one offered to it (rule 5).
+func (d *deciding) tryAcquire() {
 	for _, h := range d.holders {
 		if h.claim.State == Held {
 			return
@@ -312,39 +312,39 @@ func (d *deciding) gain() {
 	}
 	for _, h := range d.holders {
 		if h.claim.Successor == d.self {
-			d.take(TakenOver)
+			d.acquire(TakenOver)
 			return
 		}
 	}
 	if len(d.holders) > 0 {
 		return
 	}
-	wait := time.Duration(d.turn()) * claimWait
+	wait := time.Duration(d.waitingRank()) * claimWait
 	if d.unsure {
 		wait += claimWait
 	}
-	if d.waits(d.tenure.empty.Add(wait), Owner) == "" {
+	if d.waits(d.ownership.empty.Add(wait), Owner) == "" {
 		return
 	}
 	switch {
-	case d.tenure.last != "":
-		d.take(OwnerLost)
+	case d.ownership.last != "":
+		d.acquire(OwnerLost)
 	case d.vip.Holder == d.self:
-		d.take(Restarted)
+		d.acquire(Restarted)
 	case d.vip.Holder != "":
-		d.take(OwnerLost)
+		d.acquire(OwnerLost)
 	default:
-		d.take(FirstUse)
+		d.acquire(FirstUse)
 	}
 }
 
-// turn returns the number of candidates before this node if there is no owner: those before it in the list, but first
+// waitingRank returns the number of candidates before this node if there is no owner: those before it in the list, but first
 // of all the node that the status names, whose speaker may have been restarted.
-func (d *deciding) turn() int {
+func (d *deciding) waitingRank() int {
 	turn := slices.Index(d.candidates, d.self)
 	if d.partial { // no node reaches all networks, and each publishes Declined
 		for _, n := range before(d.vip.Nodes, d.self) {
-			if d.heard(n) && !slices.Contains(d.candidates, n) {
+			if d.reachable(n) && !slices.Contains(d.candidates, n) {
 				turn++
 			}
 		}
@@ -358,27 +358,27 @@ func (d *deciding) turn() int {
 	return turn
 }
 
-func (d *deciding) take(why Reason) {
-	t := d.tenure
-	d.tenure = tenure{
+func (d *deciding) acquire(why Reason) {
+	t := d.ownership
+	d.ownership = ownership{
 		held: true, moved: why, at: d.now, vacant: t.empty,
 		probe: d.vip.Holder == "" && why != TakenOver, before: before(d.vip.Nodes, d.self), last: t.last,
 		parted: t.parted,
 	}
 	if why == OwnerLost || why == TakenOver {
-		d.tenure.from = cmp.Or(t.last, d.vip.Holder)
+		d.ownership.from = cmp.Or(t.last, d.vip.Holder)
 	}
 }
 
 // claim returns this node's claim of the VirtualIP, and whether it has one.
 func (d *deciding) claim() (Claim, bool) {
-	place := placeOf(d.vip.Nodes, d.self)
-	c := Claim{State: Held, Generation: d.vip.Generation, Place: place}
+	place := rankOf(d.vip.Nodes, d.self)
+	c := Claim{State: Held, Generation: d.vip.Generation, Rank: place}
 	switch {
-	case d.tenure.held && d.tenure.successor != "":
-		c.State, c.Successor = Leaving, d.tenure.successor
-	case d.tenure.held:
-	case place == unlisted || d.may() && !d.partial && d.tenure.barred == "" || d.passing():
+	case d.ownership.held && d.ownership.successor != "":
+		c.State, c.Successor = Leaving, d.ownership.successor
+	case d.ownership.held:
+	case place == unlisted || d.may() && !d.partial && d.ownership.barred == "" || d.passing():
 		return Claim{}, false
 	default:
 		c.State = Declined
@@ -389,11 +389,11 @@ func (d *deciding) claim() (Claim, bool) {
 // passing reports whether the blocker of this node may be temporary: it has not received the others yet, or its
 // Services are late. The others then wait for it.
 func (d *deciding) passing() bool {
-	return d.hard == Observer || d.hard == NoService || d.hard == Isolated && d.tenure.moved != Isolated
+	return d.blocker == Observer || d.blocker == NoService || d.blocker == Isolated && d.ownership.moved != Isolated
 }
 
-// placeOf returns the rank of a node in the list.
-func placeOf(nodes []string, node string) uint16 {
+// rankOf returns the rank of a node in the list.
+func rankOf(nodes []string, node string) uint16 {
 	if i := slices.Index(nodes, node); i >= 0 {
 		return uint16(min(i, unlisted-1))
 	}

@@ -12,8 +12,8 @@ import (
 // Desired is the full desired state of a node: what it does not contain must not exist.
 type Desired struct {
 	Table ipvs.Table
-	// Inside are virtual servers for clients on this node, Pods and processes, in place of the entry of Table.
-	Inside ipvs.Table
+	// ClusterInternal are virtual servers for clients on this node, Pods and processes, in place of the entry of Table.
+	ClusterInternal ipvs.Table
 	// Keys are the keys of Table by address.
 	Keys   map[netip.Addr]map[ipvs.Key]struct{}
 	Filter ipvs.Filter
@@ -50,20 +50,20 @@ type Desired struct {
 
 func newDesired() *Desired {
 	return &Desired{
-		Table:       ipvs.Table{},
-		Inside:      ipvs.Table{},
-		Keys:        map[netip.Addr]map[ipvs.Key]struct{}{},
-		Filter:      ipvs.Filter{},
-		Local:       map[netip.Addr]struct{}{},
-		Announce:    map[netip.Addr]Announcement{},
-		HealthPorts: map[pools.ServiceKey]HealthPort{},
-		Checks:      map[Check]struct{}{},
-		VIPs:        map[string]Decision{},
-		Services:    map[pools.ServiceKey]Reason{},
-		Refused:     map[pools.ServiceKey]map[netip.Addr]pools.Refusal{},
-		Claims:      map[string]Claim{},
-		Segments:    map[string]struct{}{},
-		Unreachable: map[string]UnreachableEndpoints{},
+		Table:           ipvs.Table{},
+		ClusterInternal: ipvs.Table{},
+		Keys:            map[netip.Addr]map[ipvs.Key]struct{}{},
+		Filter:          ipvs.Filter{},
+		Local:           map[netip.Addr]struct{}{},
+		Announce:        map[netip.Addr]Announcement{},
+		HealthPorts:     map[pools.ServiceKey]HealthPort{},
+		Checks:          map[Check]struct{}{},
+		VIPs:            map[string]Decision{},
+		Services:        map[pools.ServiceKey]Reason{},
+		Refused:         map[pools.ServiceKey]map[netip.Addr]pools.Refusal{},
+		Claims:          map[string]Claim{},
+		Segments:        map[string]struct{}{},
+		Unreachable:     map[string]UnreachableEndpoints{},
 
 		BGP:          BGP{Peers: map[string]Peer{}, Routes: map[netip.Prefix]Route{}},
 		PeerProblems: map[string]PeerProblem{},
@@ -89,11 +89,11 @@ type Changed struct {
 	Unreachable map[string]struct{}
 	// Segments is set if they differ.
 	Segments bool
-	// Peers of BGP.Peers and PeerProblems; Routes of BGP.Routes, with the reason. RouterID, NodeGoes and LocalPrefs are
+	// Peers of BGP.Peers and PeerProblems; Routes of BGP.Routes, with the reason. RouterID, NodeDecommissioning and LocalPrefs are
 	// set if they differ.
-	Peers                          map[string]struct{}
-	Routes                         map[netip.Prefix]Reason
-	RouterID, NodeGoes, LocalPrefs bool
+	Peers                                     map[string]struct{}
+	Routes                                    map[netip.Prefix]Reason
+	RouterID, NodeDecommissioning, LocalPrefs bool
 }
 
 func newChanged() *Changed {
@@ -148,8 +148,8 @@ type Decision struct {
 	At     time.Time
 	From   string
 	Vacant time.Time
-	// Deaf is another owner with an asymmetric link: it does not receive this node, but others do.
-	Deaf string
+	// Asymmetric is another owner with an asymmetric link: it does not receive this node, but others do.
+	Asymmetric string
 	// Rival is an unreachable node that seems to be an owner, too: it overwrote this node's status.
 	Rival string
 }

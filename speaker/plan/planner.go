@@ -114,7 +114,7 @@ func (p *Planner) Wake() time.Time {
 	for _, at := range p.vipWakes {
 		first = earlier(first, at)
 	}
-	return earlier(first, p.bgp.going.until)
+	return earlier(first, p.bgp.decommission.until)
 }
 
 // touchedServices returns the Services whose plan may differ.

@@ -21,7 +21,7 @@ func TestPlannerEqualsMake(t *testing.T) {
 		p.Plan(v, Touched{All: true}, now)
 		for i, s := range randomSteps(r, 120) {
 			now = now.Add(one(r, 0, 100*time.Millisecond, time.Second, time.Minute))
-			fresh := remember(p)
+			fresh := carryOver(p)
 			desired, _ := p.Plan(v, s.apply(v), now)
 			again, _ := fresh.Plan(v, Touched{All: true}, now)
 			got, want := text(desired)+tenures(p), text(again)+tenures(fresh)
@@ -32,20 +32,20 @@ func TestPlannerEqualsMake(t *testing.T) {
 	}
 }
 
-// remember returns a Planner without a plan that keeps only what may influence one: the chosen endpoints, which decide
+// carryOver returns a Planner without a plan that keeps only what may influence one: the chosen endpoints, which decide
 // what drains, and the ownership.
-func remember(p *Planner) *Planner {
+func carryOver(p *Planner) *Planner {
 	fresh := NewPlanner(p.options)
 	fresh.state, fresh.informedAt = p.state, p.informedAt
 	for key, part := range p.services {
 		fresh.services[key] = servicePlan{lists: part.lists, since: part.since, checks: part.checks}
 	}
 	for name, d := range p.vips {
-		fresh.vips[name] = decided{tenure: d.tenure}
+		fresh.vips[name] = decided{ownership: d.ownership}
 	}
-	fresh.bgp.going, fresh.bgp.node = p.bgp.going, p.bgp.node
+	fresh.bgp.decommission, fresh.bgp.node = p.bgp.decommission, p.bgp.node
 	for addr, a := range p.bgp.addrs {
-		fresh.bgp.addrs[addr] = routedAddress{told: a.told}
+		fresh.bgp.addrs[addr] = routedAddress{announced: a.announced}
 	}
 	return fresh
 }
@@ -120,7 +120,7 @@ func mixed[T any](r *rand.Rand, in []T) []T {
 func tenures(p *Planner) string {
 	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(p.vips)) {
-		fmt.Fprintf(&b, "%s %+v %v\n", name, p.vips[name].tenure, p.vipWakes[name])
+		fmt.Fprintf(&b, "%s %+v %v\n", name, p.vips[name].ownership, p.vipWakes[name])
 	}
 	return b.String()
 }

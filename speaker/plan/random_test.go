@@ -163,9 +163,9 @@ func (s step) members(v *View, r *rand.Rand) Touched {
 		if m.Alive && r.IntN(5) > 0 {
 			m.On["eth0"] = struct{}{}
 		}
-		m.Deaf = nil
+		m.Asymmetric = nil
 		if r.IntN(3) == 0 {
-			m.Deaf = maps.Clone(m.On)
+			m.Asymmetric = maps.Clone(m.On)
 		}
 		v.Members.Peers[name] = m
 		return Touched{Members: map[string]struct{}{name: {}}}
@@ -175,7 +175,7 @@ func (s step) members(v *View, r *rand.Rand) Touched {
 			m.Claims = map[VIPID]Claim{}
 		}
 		id := IDOf(addr.String())
-		c := Claim{State: ClaimState(r.IntN(4)), Generation: int64(r.IntN(3)), Place: uint16(r.IntN(3)), Successor: one(r, "n0", "n1", "n2")}
+		c := Claim{State: ClaimState(r.IntN(4)), Generation: int64(r.IntN(3)), Rank: uint16(r.IntN(3)), Successor: one(r, "n0", "n1", "n2")}
 		set(m.Claims, id, c, c.State > 0)
 		v.Members.Peers[name] = m
 		return Touched{Claims: map[VIPID]struct{}{id: {}}}
@@ -287,7 +287,7 @@ func nodeAddress(i int, v4 bool) netip.Addr {
 }
 
 func randomNode(r *rand.Rand, i int) Node {
-	n := Node{Ready: r.IntN(4) != 0, Leaving: r.IntN(8) == 0, Stopping: r.IntN(8) == 0, NetworkUnavailable: r.IntN(10) == 0, Labels: map[string]string{"zone": fmt.Sprint(r.IntN(2))}}
+	n := Node{Ready: r.IntN(4) != 0, BeingDeleted: r.IntN(8) == 0, Stopping: r.IntN(8) == 0, NetworkUnavailable: r.IntN(10) == 0, Labels: map[string]string{"zone": fmt.Sprint(r.IntN(2))}}
 	if r.IntN(4) > 0 {
 		n.Labels[labelZone] = one(r, "x", "y")
 	}

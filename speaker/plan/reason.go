@@ -102,3 +102,11 @@ const (
 	// NoAddress: it has no address and port that this node serves.
 	NoAddress Reason = "NoAddress"
 )
+
+// Why the node is changed, for the log.
+const (
+	// Planned: the plan changed.
+	Planned Reason = "Planned"
+	// Restored: the plan is unchanged; another program changed the node, or an earlier attempt failed.
+	Restored Reason = "Restored"
+)

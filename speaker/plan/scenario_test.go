@@ -96,7 +96,7 @@ func runScenario(t *testing.T, file string) {
 				out.WriteString("\t" + l + "\n")
 			}
 		case words[0] == "who":
-			for _, l := range w.who(words[1:]) {
+			for _, l := range w.owners(words[1:]) {
 				out.WriteString("\t" + l + "\n")
 			}
 		case words[0] == "bgp":
@@ -134,8 +134,8 @@ type world struct {
 	now      time.Time
 	planners map[string]*Planner
 	stations map[string]*station
-	// told is the BGP text of each node at the last bgp command.
-	told map[string][]string
+	// published is the BGP text of each node at the last bgp command.
+	published map[string][]string
 }
 
 // newWorld returns a world whose nodes have two interfaces.
@@ -156,13 +156,13 @@ func (w *world) plan(node string) *Desired {
 		w.planners[node] = NewPlanner(o)
 	}
 	d, _ := w.planners[node].Plan(w.viewOf(node), Touched{All: true}, w.now)
-	w.hear(node, d)
+	w.observe(node, d)
 	return d
 }
 
 func (w *world) trace(words []string) string {
 	d := w.plan(words[0])
-	n := ipvstest.Node{Local: d.Local, Filter: d.Filter, Table: d.Table, Inside: d.Inside, Own: map[netip.Addr]struct{}{}}
+	n := ipvstest.Node{Local: d.Local, Filter: d.Filter, Table: d.Table, Inside: d.ClusterInternal, Own: map[netip.Addr]struct{}{}}
 	for _, a := range w.view.Nodes[words[0]].Addresses {
 		n.Own[a] = struct{}{}
 	}
@@ -356,7 +356,7 @@ func parseNode(words []string) Node {
 		case "nonetwork":
 			n.NetworkUnavailable = true
 		case "leaving":
-			n.Leaving = true
+			n.BeingDeleted = true
 		case "ready":
 			n.Ready = true
 		case "stopping":

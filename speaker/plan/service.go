@@ -45,14 +45,14 @@ func (p *Planner) planService(v *View, key pools.ServiceKey, now time.Time) serv
 			ready: map[string]struct{}{}, usable: map[string]struct{}{}, uses: map[string]struct{}{},
 		},
 	}
-	w.out.addresses, w.out.refused = p.admit(v, w.svc)
-	w.lookAtEndpoints()
+	w.out.addresses, w.out.refused = p.accept(v, w.svc)
+	w.recordEndpoints()
 	for _, port := range w.svc.Ports {
 		if port.Protocol == ipvs.TCP || port.Protocol == ipvs.UDP || port.Protocol == ipvs.SCTP {
 			w.port(port)
 		}
 	}
-	w.admitEndpoints()
+	w.acceptEndpoints()
 	w.out.arriving = w.arriving()
 	switch {
 	case slices.ContainsFunc(w.out.addresses, func(a Address) bool { return a.AnnounceOnly }):
@@ -152,7 +152,7 @@ func (w *planning) external(key ipvs.Key, port Port, own bool) {
 	v.Server = w.virtualServer(here)
 	if !maps.Equal(here.servers, all.servers) {
 		inside := w.virtualServer(all)
-		v.Inside = &inside
+		v.ClusterInternal = &inside
 	}
 	if here.chosen == 0 && all.chosen > 0 {
 		v.Elements = append(v.Elements, ipvs.Element{Set: ipvs.Dropped, Key: key})
@@ -177,7 +177,7 @@ func (w *planning) loadBalancer(key ipvs.Key, port Port, own bool) {
 		}
 		if all := w.list(port, key.Addr.Is4(), false); w.svc.Local && !maps.Equal(via.servers, all.servers) {
 			inside := w.virtualServer(all)
-			v.Inside = &inside
+			v.ClusterInternal = &inside
 		}
 		w.add(key, v)
 	}
@@ -194,9 +194,9 @@ func (w *planning) add(key ipvs.Key, v virtual) {
 	w.out.virtuals[key] = v
 }
 
-// admitEndpoints adds the filter elements for the endpoint addresses (ipvs.md 2.3.5) and for those on this node, which
+// acceptEndpoints adds the filter elements for the endpoint addresses (ipvs.md 2.3.5) and for those on this node, which
 // may connect to themselves (2.2.2).
-func (w *planning) admitEndpoints() {
+func (w *planning) acceptEndpoints() {
 	used := map[netip.Addr]bool{}
 	note := func(vs *ipvs.VirtualServer) {
 		if vs == nil {
@@ -210,7 +210,7 @@ func (w *planning) admitEndpoints() {
 	}
 	for _, v := range w.out.virtuals {
 		note(&v.Server)
-		note(v.Inside)
+		note(v.ClusterInternal)
 	}
 	for addr, local := range used {
 		key := ipvs.Key{Addr: addr}

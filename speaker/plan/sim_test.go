@@ -39,11 +39,11 @@ type simNode struct {
 	up, api bool
 	// joins is when it ceases to be an observer.
 	joins time.Time
-	// deaf are the nodes that it does not receive; heard is when it last received each node.
-	deaf    map[string]bool
-	heard   map[string]time.Time
-	peer    map[string]Member
-	touched Touched
+	// asymmetric are the nodes that it does not receive; heard is when it last received each node.
+	asymmetric map[string]bool
+	received   map[string]time.Time
+	peer       map[string]Member
+	touched    Touched
 }
 
 const (
@@ -66,7 +66,7 @@ func newSimulation(t *testing.T, seed uint64, nodes, vips int) *simulation {
 		s.api.VIPs[addr.String()] = VIP{Addresses: []netip.Addr{addr}, Services: []pools.ServiceKey{key}, Nodes: s.order(names), Generation: 1}
 	}
 	for _, name := range names {
-		n := &simNode{sim: s, name: name, deaf: map[string]bool{}}
+		n := &simNode{sim: s, name: name, asymmetric: map[string]bool{}}
 		s.nodes = append(s.nodes, n)
 		n.start()
 	}
@@ -89,28 +89,28 @@ func (n *simNode) start() {
 	}
 	n.joins = n.sim.now.Add(simDead + time.Duration(n.sim.r.IntN(100))*time.Millisecond)
 	n.view.Members.Observer = true
-	n.peer, n.heard, n.touched = map[string]Member{}, map[string]time.Time{}, Touched{All: true}
+	n.peer, n.received, n.touched = map[string]Member{}, map[string]time.Time{}, Touched{All: true}
 }
 
 // leave makes the node hand over what it owns.
 func (n *simNode) leave() { n.view.Leaving, n.touched.All = true, true }
 
-// hears reports whether a node receives another one now.
-func (n *simNode) hears(m *simNode) bool {
-	return n.up && m.up && !n.deaf[m.name]
+// receives reports whether a node receives another one now.
+func (n *simNode) receives(m *simNode) bool {
+	return n.up && m.up && !n.asymmetric[m.name]
 }
 
 // run advances the time and lets every node act on each tick.
 func (s *simulation) run(d time.Duration) {
 	for until := s.now.Add(d); s.now.Before(until); s.now = s.now.Add(simTick) {
 		for _, i := range s.r.Perm(len(s.nodes)) {
-			s.nodes[i].turn()
+			s.nodes[i].tick()
 		}
 	}
 }
 
-// turn is one tick of a node's detector and loop.
-func (n *simNode) turn() {
+// tick is one tick of a node's detector and loop.
+func (n *simNode) tick() {
 	if !n.up {
 		return
 	}
@@ -167,7 +167,7 @@ func (n *simNode) listen(m *simNode, nodes map[string]struct{}, claims map[VIPID
 	before, known := n.peer[m.name]
 	now := before
 	switch {
-	case n.hears(m):
+	case n.receives(m):
 		if m.desired == nil || s.r.IntN(5) > 0 && known && before.Alive { // a datagram arrives every 50 ms on average
 			return
 		}
@@ -176,17 +176,17 @@ func (n *simNode) listen(m *simNode, nodes map[string]struct{}, claims map[VIPID
 			now.Claims[IDOf(name)] = c
 		}
 		if p, known := m.peer[n.name]; known && !p.Alive && !now.Observer {
-			now.Deaf = maps.Clone(now.On)
+			now.Asymmetric = maps.Clone(now.On)
 		}
 		if s.second && !n.cut && !m.cut {
 			now.On["eth1"] = struct{}{}
 		}
-		n.heard[m.name] = s.now
-	case before.Alive && s.now.Sub(n.heard[m.name]) > simDead:
-		now.Alive, now.On, now.Deaf = false, nil, nil
+		n.received[m.name] = s.now
+	case before.Alive && s.now.Sub(n.received[m.name]) > simDead:
+		now.Alive, now.On, now.Asymmetric = false, nil, nil
 	}
 	said := before.Observer != now.Observer || before.Leaving != now.Leaving || before.Synced != now.Synced
-	if before.Alive != now.Alive || said || len(before.Deaf) != len(now.Deaf) || len(before.On) != len(now.On) {
+	if before.Alive != now.Alive || said || len(before.Asymmetric) != len(now.Asymmetric) || len(before.On) != len(now.On) {
 		nodes[m.name] = struct{}{}
 	}
 	for _, set := range []map[VIPID]Claim{before.Claims, now.Claims} {
@@ -216,8 +216,8 @@ func (s *simulation) owners() map[string][]string {
 	return out
 }
 
-// tell passes the API state to the nodes that reach the API server.
-func (s *simulation) tell() {
+// publish passes the API state to the nodes that reach the API server.
+func (s *simulation) publish() {
 	for _, n := range s.nodes {
 		if !n.up || !n.api {
 			continue
@@ -232,7 +232,7 @@ func (s *simulation) relist(name string, nodes []string) {
 	vip := s.api.VIPs[name]
 	vip.Nodes, vip.Generation = nodes, vip.Generation+1
 	s.api.VIPs[name] = vip
-	s.tell()
+	s.publish()
 }
 
 // fault makes a random change to one node.
@@ -251,23 +251,23 @@ func (s *simulation) fault() string {
 		}
 	case 2:
 		if n != other {
-			n.deaf[other.name] = true
+			n.asymmetric[other.name] = true
 			return n.name + " does not hear " + other.name
 		}
 	case 3:
 		if n != other {
-			n.deaf[other.name], other.deaf[n.name] = true, true
+			n.asymmetric[other.name], other.asymmetric[n.name] = true, true
 			return n.name + " and " + other.name + " do not hear one another"
 		}
 	case 4:
-		clear(n.deaf)
+		clear(n.asymmetric)
 		return n.name + " hears all"
 	case 5:
 		n.api = false
 		return n.name + " loses the API server"
 	case 6:
 		n.api = true
-		s.tell()
+		s.publish()
 		return n.name + " has the API server"
 	case 7:
 		nodes := s.order(slices.Sorted(maps.Keys(s.api.Nodes)))
@@ -285,13 +285,13 @@ func (s *simulation) fault() string {
 // heal repairs everything.
 func (s *simulation) heal() {
 	for _, n := range s.nodes {
-		clear(n.deaf)
+		clear(n.asymmetric)
 		if !n.up || n.view.Leaving {
 			n.start()
 		}
 		n.api = true
 	}
-	s.tell()
+	s.publish()
 }
 
 // wantOne checks that each VirtualIP has exactly one owner.
@@ -371,28 +371,28 @@ func TestClusterLosesOne(t *testing.T) {
 }
 
 // Two nodes with an asymmetric link end up with one owner, either of them, during the fault and after it.
-func TestClusterHearsOneWay(t *testing.T) {
+func TestClusterAsymmetricLink(t *testing.T) {
 	for seed := range uint64(25) {
 		s := newSimulation(t, seed, 2, 6)
 		s.run(s.bound())
 		s.wantOne("at the start")
 		a, b := s.nodes[0], s.nodes[1]
-		a.deaf[b.name] = true
-		s.run(simDead + deafWait + time.Second)
+		a.asymmetric[b.name] = true
+		s.run(simDead + asymmetricWait + time.Second)
 		s.wantOne(fmt.Sprintf("seed %d, one way", seed))
 		before := s.owners()
 		s.run(3 * time.Second)
-		clear(a.deaf)
+		clear(a.asymmetric)
 		s.run(3 * time.Second)
 		if after := s.owners(); !maps.EqualFunc(before, after, slices.Equal) {
 			t.Fatalf("seed %d: owners %v, later %v", seed, before, after)
 		}
 		// The link fails in both directions, then in one, then recovers: the last step takes less than a second.
 		for _, step := range []map[string]bool{{b.name: true}, {}} {
-			a.deaf, b.deaf = maps.Clone(step), map[string]bool{a.name: true}
+			a.asymmetric, b.asymmetric = maps.Clone(step), map[string]bool{a.name: true}
 			s.run(time.Duration(500+s.r.IntN(5000)) * time.Millisecond)
 		}
-		clear(b.deaf)
+		clear(b.asymmetric)
 		s.run(time.Second)
 		s.wantOne(fmt.Sprintf("seed %d, healed", seed))
 	}

@@ -16,7 +16,7 @@ func (s *simulation) report() {
 			s.api.VIPs[name] = vip
 		}
 	}
-	s.tell()
+	s.publish()
 }
 
 // leadBy puts a node first in every list and keeps the order of the others.

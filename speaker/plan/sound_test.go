@@ -29,7 +29,7 @@ func TestPlanIsSound(t *testing.T) {
 }
 
 func sound(d *Desired) error {
-	for _, table := range []ipvs.Table{d.Table, d.Inside} {
+	for _, table := range []ipvs.Table{d.Table, d.ClusterInternal} {
 		for _, op := range ipvs.Diff(ipvs.Table{}, table) {
 			if err := op.Validate(); err != nil {
 				return err
@@ -42,7 +42,7 @@ func sound(d *Desired) error {
 			return fmt.Errorf("%v is local and its other ports are open", addr)
 		}
 	}
-	for key := range d.Inside {
+	for key := range d.ClusterInternal {
 		if _, ok := d.Table[key]; !ok {
 			return fmt.Errorf("%v only inside", key)
 		}
@@ -122,7 +122,7 @@ func TestChoiceByTheBook(t *testing.T) {
 		at := func(a netip.Addr) ipvs.Key { return ipvs.Key{Addr: a, Protocol: ipvs.TCP, Port: 80} }
 		all, here := byTheBook(v.Slices[key]["s"], v.Nodes["n1"].Zone(), v.Unreachable)
 		inside := d.Table[at(addr)]
-		if vs, ok := d.Inside[at(addr)]; ok {
+		if vs, ok := d.ClusterInternal[at(addr)]; ok {
 			inside = vs
 		}
 		pick := func(local bool) []string {

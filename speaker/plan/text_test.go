@@ -19,7 +19,7 @@ func text(d *Desired) string {
 	for _, key := range d.Table.Keys() {
 		virtualText(&b, d, key)
 	}
-	for _, key := range d.Inside.Keys() {
+	for _, key := range d.ClusterInternal.Keys() {
 		if _, ok := d.Table[key]; !ok {
 			fmt.Fprintf(&b, "INSIDE ONLY %v\n", key)
 		}
@@ -60,8 +60,8 @@ func text(d *Desired) string {
 		for _, l := range dec.Local {
 			fmt.Fprintf(&b, " %v@%s", l.Service, strings.Join(l.Nodes, ","))
 		}
-		if c, says := d.Claims[name]; says && c.State != Held {
-			fmt.Fprintf(&b, " says %s", states[c.State])
+		if c, message := d.Claims[name]; message && c.State != Held {
+			fmt.Fprintf(&b, " claim %s", states[c.State])
 		}
 		b.WriteString("\n")
 	}
@@ -110,7 +110,7 @@ func virtualText(b *strings.Builder, d *Desired, key ipvs.Key) {
 		}
 	}
 	serverText(b, vs)
-	if inside, ok := d.Inside[key]; ok {
+	if inside, ok := d.ClusterInternal[key]; ok {
 		fmt.Fprintf(b, "  inside %v\n", inside.Settings)
 		serverText(b, inside)
 	}

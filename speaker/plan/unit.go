@@ -70,7 +70,7 @@ func (p *Planner) unit(v *View, vip VIP) unit {
 // leaving, a terminating endpoint counts, too.
 func (u unit) able(node string, leaving bool) Reason {
 	n := u.view.Nodes[node]
-	if n.Excluded || n.Leaving || n.NetworkUnavailable {
+	if n.Excluded || n.BeingDeleted || n.NetworkUnavailable {
 		return Excluded
 	}
 	if !u.advertisedAt(n.Labels) {

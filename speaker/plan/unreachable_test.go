@@ -25,7 +25,7 @@ func TestUnreachableMovesConnectionsAlone(t *testing.T) {
 		for i, s := range oftenUnreachable(r, 120) {
 			now = now.Add(one(r, 0, time.Second, 10*time.Second, time.Minute))
 			touched := s.apply(v)
-			reachable, without := *v, remember(p)
+			reachable, without := *v, carryOver(p)
 			reachable.Unreachable = nil
 			d, _ := p.Plan(v, touched, now)
 			other, _ := without.Plan(&reachable, Touched{All: true}, now)
@@ -71,7 +71,7 @@ func oftenUnreachable(r *rand.Rand, n int) []step {
 // unmoved returns the part of a plan that must not depend on unreachable nodes.
 func unmoved(d *Desired) Desired {
 	out := *d
-	out.Table, out.Inside, out.Unreachable = nil, nil, nil
+	out.Table, out.ClusterInternal, out.Unreachable = nil, nil, nil
 	out.Services, out.Checks = nil, nil // these follow from the endpoints that take connections
 	out.Filter = maps.Clone(d.Filter)
 	maps.DeleteFunc(out.Filter, func(e ipvs.Element, _ struct{}) bool {
@@ -84,7 +84,7 @@ func unmoved(d *Desired) Desired {
 // reachable. It counts the lists that differ, and those that fail open.
 func comparePlans(v *View, p *Planner, d, other *Desired, key ipvs.Key) (moved, open int, err error) {
 	of := p.installed[key].service
-	for _, tables := range [][2]ipvs.Table{{d.Table, other.Table}, {insideOf(d), insideOf(other)}} {
+	for _, tables := range [][2]ipvs.Table{{d.Table, other.Table}, {internalOf(d), internalOf(other)}} {
 		got, want := takers(tables[0][key]), takers(tables[1][key])
 		// Through the nodes there may be more: one with terminating endpoints, if the node of the ready ones cannot be
 		// used.
@@ -106,10 +106,10 @@ func comparePlans(v *View, p *Planner, d, other *Desired, key ipvs.Key) (moved, 
 	return moved, open, nil
 }
 
-// insideOf returns the virtual servers for clients inside the cluster.
-func insideOf(d *Desired) ipvs.Table {
+// internalOf returns the virtual servers for clients inside the cluster.
+func internalOf(d *Desired) ipvs.Table {
 	out := maps.Clone(d.Table)
-	maps.Copy(out, d.Inside)
+	maps.Copy(out, d.ClusterInternal)
 	return out
 }
 

@@ -89,7 +89,7 @@ func (w *planning) otherNodes(port Port, v4, failOpen bool, share func(name stri
 	out := others{servers: map[netip.AddrPort]ipvs.RealServer{}, failed: map[netip.AddrPort]ipvs.RealServer{}}
 	for name, node := range w.view.Nodes {
 		addr, ok := node.address(v4)
-		if !ok || name == w.options.Node || node.Leaving || node.Excluded {
+		if !ok || name == w.options.Node || node.BeingDeleted || node.Excluded {
 			continue
 		}
 		weight, use := share(name)

@@ -36,9 +36,9 @@ type View struct {
 	Leaving bool
 	// OtherProxy are the Services that another proxy serves on this node.
 	OtherProxy map[pools.ServiceKey]struct{}
-	// Stale is set while the cluster state comes from the on-disk snapshot. The plan is the same; state on the node
+	// FromSnapshot is set while the cluster state comes from the on-disk snapshot. The plan is the same; state on the node
 	// that it does not contain may be newer.
-	Stale bool
+	FromSnapshot bool
 	// ServiceNetworks are the ranges of ClusterIPs by the name of their ServiceCIDR.
 	ServiceNetworks map[string][]netip.Prefix
 	// Unreachable are the nodes whose speaker and kernel do not answer this node, by name, and since when. Their
@@ -195,8 +195,8 @@ type Node struct {
 	// Reached are all InternalIPs and ExternalIPs.
 	Reached  []netip.Addr
 	PodCIDRs []netip.Prefix
-	// Leaving is set if the Node is being deleted or marked for removal by the cluster autoscaler (ipvs.md 5.2.3).
-	Leaving bool
+	// BeingDeleted is set if the Node is being deleted or marked for removal by the cluster autoscaler (ipvs.md 5.2.3).
+	BeingDeleted bool
 	// Stopping is set if the node is likely to stop soon: it is cordoned, shutting down, or out of service. It only
 	// affects whether an ending process is expected back.
 	Stopping bool
@@ -211,8 +211,8 @@ type Node struct {
 // Zone returns the zone of the node, empty for none.
 func (n Node) Zone() string { return n.Labels[labelZone] }
 
-// Goes reports whether the node is being decommissioned, so that an ending process is not expected back soon.
-func (n Node) Goes() bool { return n.Stopping || n.Leaving || n.Excluded }
+// Decommissioning reports whether the node is being decommissioned, so that an ending process is not expected back soon.
+func (n Node) Decommissioning() bool { return n.Stopping || n.BeingDeleted || n.Excluded }
 
 // labelZone is a label of Nodes (k8s.io/api/core/v1).
 const labelZone = "topology.kubernetes.io/zone"
@@ -273,15 +273,15 @@ type Touched struct {
 	Unreachable map[string]struct{}
 	// ServiceNetworks is set if a ServiceCIDR or OtherProxy changed.
 	ServiceNetworks bool
-	// Stale is set if it changed.
-	Stale bool
+	// FromSnapshot is set if it changed.
+	FromSnapshot bool
 	// All is set if everything must be planned again.
 	All bool
 }
 
 // Any reports whether anything changed.
 func (t Touched) Any() bool {
-	return t.All || t.Stale || t.Advertisements || t.BGPAdvertisements || t.Pools || t.Host || t.Gateways || t.ServiceNetworks ||
+	return t.All || t.FromSnapshot || t.Advertisements || t.BGPAdvertisements || t.Pools || t.Host || t.Gateways || t.ServiceNetworks ||
 		len(t.BGPPeers)+len(t.Services)+len(t.Slices)+len(t.Nodes)+len(t.VIPs)+len(t.Checks) > 0 ||
 		len(t.Links)+len(t.Members)+len(t.Claims)+len(t.Unable)+len(t.Unreachable) > 0
 }

@@ -9,11 +9,11 @@ import (
 
 // decided is a VirtualIP at its last decision, with the announcements of this node.
 type decided struct {
-	vip      VIP
-	id       VIPID
-	tenure   tenure
-	deaf     bool // another owner does not receive this node
-	announce map[netip.Addr]Announcement
+	vip        VIP
+	id         VIPID
+	ownership  ownership
+	asymmetric bool // another owner does not receive this node
+	announce   map[netip.Addr]Announcement
 	// nodes are those that affect the decision, interfaces those of this node for its addresses.
 	nodes      map[string]struct{}
 	interfaces map[string]struct{}
@@ -58,14 +58,14 @@ func (p *Planner) touchedVIPs(v *View, touched Touched, now time.Time) map[strin
 	// Both change when datagrams are lost, and affect few VirtualIPs: see reports, and Announcement.Again.
 	if again := p.state.returned != returned; again || p.state.informed != informed {
 		for name, d := range p.vips {
-			if d.tenure.barred != "" || d.tenure.held && (again || d.vip.Holder != p.options.Node) {
+			if d.ownership.barred != "" || d.ownership.held && (again || d.vip.Holder != p.options.Node) {
 				out[name] = struct{}{}
 			}
 		}
 	}
 	if p.state.listened != listened {
 		for name, d := range p.vips {
-			if d.deaf {
+			if d.asymmetric {
 				out[name] = struct{}{}
 			}
 		}
@@ -88,7 +88,7 @@ func (p *Planner) touchedVIPs(v *View, touched Touched, now time.Time) map[strin
 
 // touchesOwn reports whether state of this node changed that affects every VirtualIP.
 func (p *Planner) touchesOwn(v *View) bool {
-	s := ownState{returned: v.Members.Returned, observer: v.Members.Observer, leaving: v.Leaving, informed: v.Members.informed(), listened: v.Members.listened(), isolated: v.Members.Isolated, segments: v.Members.Segments}
+	s := ownState{returned: v.Members.Returned, observer: v.Members.Observer, leaving: v.Leaving, informed: v.Members.informed(), listened: v.Members.received(), isolated: v.Members.Isolated, segments: v.Members.Segments}
 	before := p.state
 	p.state = s
 	return s.observer != before.observer || s.leaving != before.leaving || !maps.Equal(s.isolated, before.isolated) ||
@@ -128,8 +128,8 @@ func (p *Planner) decide(v *View, name string, now time.Time) {
 		after = p.outcome(d, name)
 		p.vips[name], p.desired.VIPs[name] = after, d.decision()
 		set(p.vipWakes, name, d.wake, !d.wake.IsZero())
-		claim, says := d.claim()
-		set(p.desired.Claims, name, claim, says)
+		claim, claimed := d.claim()
+		set(p.desired.Claims, name, claim, claimed)
 	} else {
 		delete(p.vips, name)
 		delete(p.vipWakes, name)
@@ -147,14 +147,14 @@ func (p *Planner) decide(v *View, name string, now time.Time) {
 
 // outcome returns the consequences of a decision for this node.
 func (p *Planner) outcome(d *deciding, name string) decided {
-	out := decided{vip: d.vip, id: IDOf(name), tenure: d.tenure, deaf: slices.ContainsFunc(d.holders, func(h holder) bool { return h.deaf }), announce: map[netip.Addr]Announcement{},
+	out := decided{vip: d.vip, id: IDOf(name), ownership: d.ownership, asymmetric: slices.ContainsFunc(d.holders, func(h holder) bool { return h.asymmetric }), announce: map[netip.Addr]Announcement{},
 		nodes: d.dependsOn(), interfaces: map[string]struct{}{}}
 	for _, a := range d.addrs {
 		for _, on := range d.on[a.IP] {
 			out.interfaces[on] = struct{}{}
 		}
-		if d.tenure.held {
-			out.announce[a.IP] = Announcement{VIP: name, Interfaces: d.usable(a.IP), Probe: d.tenure.probe, Again: d.tenure.again + d.view.Members.Returned}
+		if d.ownership.held {
+			out.announce[a.IP] = Announcement{VIP: name, Interfaces: d.usable(a.IP), Probe: d.ownership.probe, Again: d.ownership.again + d.view.Members.Returned}
 		}
 	}
 	return out

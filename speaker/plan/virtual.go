@@ -47,8 +47,8 @@ type servicePlan struct {
 // virtual is the part of the plan that one Service needs for one virtual server.
 type virtual struct {
 	Server ipvs.VirtualServer
-	// Inside is the virtual server for clients on this node, Pods and processes; nil if it is the same.
-	Inside *ipvs.VirtualServer
+	// ClusterInternal is the virtual server for clients on this node, Pods and processes; nil if it is the same.
+	ClusterInternal *ipvs.VirtualServer
 	// Local is set if its address must be local; a node's own address must not.
 	Local bool
 	// Elements are the filter elements that it needs, without duplicates. Several virtual servers may need the same
@@ -57,7 +57,7 @@ type virtual struct {
 }
 
 func (v virtual) equal(w virtual) bool {
-	if (v.Inside == nil) != (w.Inside == nil) || v.Inside != nil && !equalServers(*v.Inside, *w.Inside) {
+	if (v.ClusterInternal == nil) != (w.ClusterInternal == nil) || v.ClusterInternal != nil && !equalServers(*v.ClusterInternal, *w.ClusterInternal) {
 		return false
 	}
 	return v.Local == w.Local && equalServers(v.Server, w.Server) && slices.Equal(v.Elements, w.Elements)

@@ -52,7 +52,7 @@ func Raise(run, period time.Duration) (class Class, lower func(), err error) {
 	}
 	err = fmt.Errorf("run %v of every %v before others (SCHED_DEADLINE): %w", run, period, err)
 	if nice := unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), -20); nice != nil {
-		return Normal, func() {}, fmt.Errorf("%w; take a nice value of -20: %w", err, nice)
+		return Normal, func() {}, fmt.Errorf("%w; set nice value -20: %w", err, nice)
 	}
 	return Nice, lower, err
 }

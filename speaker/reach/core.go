@@ -18,46 +18,46 @@ type Target struct {
 
 func (t Target) compare(u Target) int { return cmp.Or(t.Addr.Compare(u.Addr), cmp.Compare(t.By, u.By)) }
 
-// Question is one probe of a target. Of two probes of a target, the later one has the greater ID.
-type Question struct {
+// Probe is one probe of a target. Of two probes of a target, the later one has the greater ID.
+type Probe struct {
 	Target
 	ID uint64
 }
 
 const (
-	// A node that is not received any more is probed askFirst times, askSoon apart. It is unreachable if none of these
-	// is answered within answerWithin, or within four times the recent answer time: 110 ms in a rack. A tick of
-	// speaker/member and late timers add to that; the total is 150 ms after the dead time. With 5 % loss in each
+	// A node that is not received any more is probed firstProbes times, fastInterval apart. It is unreachable if none
+	// of these is answered within answerWithin, or within four times the recent answer time: 110 ms in a rack. A tick
+	// of speaker/member and late timers add to that; the total is 150 ms after the dead time. With 5 % loss in each
 	// direction, all six are lost in one of a million cases in which every heartbeat was lost for the dead time.
-	askFirst     = 6
-	askSoon      = 10 * time.Millisecond
+	firstProbes  = 6
+	fastInterval = 10 * time.Millisecond
 	answerWithin = 60 * time.Millisecond
-	// A node whose kernel answers without its speaker is probed askSteady apart, and askMost consecutive unanswered
-	// probes make it unreachable: here there are no heartbeats as a further witness.
-	askMost   = 10
-	askSteady = 50 * time.Millisecond
-	// A node whose speaker has not been received for steadyFor is probed askSlow apart, as is an unreachable one.
-	steadyFor = 3 * time.Minute
-	askSlow   = 500 * time.Millisecond
-	// A target of a received node, or of a gateway, is probed learnEvery apart to learn whether it answers, and
-	// learnSoon after an unanswered probe. After learnMost of these it is no witness, until it answers again.
-	learnEvery = 30 * time.Second
-	learnSoon  = time.Second
-	learnMost  = 5
-	// justNow plus twice the answer time is the maximum age of an answered probe that shows that this node is not cut
-	// off. helpers is how many received nodes are probed for that, in addition to the gateways; gatewaysMost limits the
+	// A node whose kernel answers without its speaker is probed steadyInterval apart, and maxUnanswered consecutive
+	// unanswered probes make it unreachable: here there are no heartbeats as a further witness.
+	maxUnanswered  = 10
+	steadyInterval = 50 * time.Millisecond
+	// A node whose speaker has not been received for steadyFor is probed slowInterval apart, as is an unreachable one.
+	steadyFor    = 3 * time.Minute
+	slowInterval = 500 * time.Millisecond
+	// A target of a received node, or of a gateway, is probed checkInterval apart to learn whether it answers, and
+	// recheckInterval after an unanswered probe. After maxMisses of these it is no witness, until it answers again.
+	checkInterval   = 30 * time.Second
+	recheckInterval = time.Second
+	maxMisses       = 5
+	// recent plus twice the answer time is the maximum age of an answered probe that shows that this node is not cut
+	// off. helpers is how many received nodes are probed for that, in addition to the gateways; maxGateways limits the
 	// gateways.
-	justNow      = 250 * time.Millisecond
-	helpers      = 3
-	gatewaysMost = 8
+	recent      = 250 * time.Millisecond
+	helpers     = 3
+	maxGateways = 8
 	// slowest is the maximum answer time; later answers do not count.
 	slowest = time.Second
 	// stall is how late Tick may be. After a longer stall, earlier probes do not count.
 	stall = 250 * time.Millisecond
-	// together is the time within which nodes count as lost at once.
-	together = 10 * time.Second
-	// A node that became unreachable flapsMost times within flapsWithin stays so until it was reachable for holdFor.
-	flapsMost   = 5
+	// lossWindow is the time within which nodes count as lost at once.
+	lossWindow = 10 * time.Second
+	// A node that became unreachable maxFlaps times within flapsWithin stays so until it was reachable for holdFor.
+	maxFlaps    = 5
 	flapsWithin = 30 * time.Second
 	holdFor     = 30 * time.Second
 	// unstretched is the number of nodes that the intervals suit; twice as many double them.
@@ -78,8 +78,8 @@ func equal(s, t plan.Reachability) bool {
 type Core struct {
 	nodes    []*node // by name
 	gateways []*target
-	// waiting are the targets of the pending probes, by ID.
-	waiting  map[uint64]*target
+	// pending are the targets of the pending probes, by ID.
+	pending  map[uint64]*target
 	lastID   uint64
 	received map[string]struct{}
 	observer bool
@@ -98,21 +98,22 @@ type node struct {
 	received bool
 	known    bool      // it has been received since this Core was created
 	lost     time.Time // since when it is not received
-	// asking is since when its answers count: since lost, or since this node was last cut off.
-	asking time.Time
-	// doubt is set if it was lost together with most others: then only a gateway shows that this node is not cut off.
-	doubt bool
-	// unreachable is nil while the node is reachable; falls are the last flapsMost times at which it became
+	// probingSince is since when its answers count: since lost, or since this node was last cut off.
+	probingSince time.Time
+	// lostWithMost is set if it was lost together with most others: then only a gateway shows that this node is not cut
+	// off.
+	lostWithMost bool
+	// unreachable is nil while the node is reachable; downs are the last maxFlaps times at which it became
 	// unreachable.
 	unreachable *plan.UnreachableNode
-	falls       []time.Time
+	downs       []time.Time
 	// back is since when it answers although it still counts as unreachable.
 	back time.Time
 }
 
 // NewCore returns a Core without nodes. It finds no node unreachable before SetReceived.
 func NewCore() *Core {
-	return &Core{observer: true, waiting: map[uint64]*target{}, received: map[string]struct{}{}, state: newState()}
+	return &Core{observer: true, pending: map[uint64]*target{}, received: map[string]struct{}{}, state: newState()}
 }
 
 // SetNodes sets the other nodes, and the targets of each.
@@ -126,12 +127,12 @@ func (c *Core) SetNodes(now time.Time, nodes map[string][]Target) {
 		n := before[name]
 		if n == nil {
 			_, received := c.received[name]
-			n = &node{name: name, received: received, known: received, lost: now, asking: now}
+			n = &node{name: name, received: received, known: received, lost: now, probingSince: now}
 		}
 		worked := len(n.witnesses()) > 0
 		if n.targets = c.retarget(now, n.targets, nodes[name]); worked && len(n.witnesses()) == 0 {
 			// It has other addresses, with unknown state.
-			n = &node{name: name, received: n.received, known: n.received, lost: now, asking: now, targets: n.targets}
+			n = &node{name: name, received: n.received, known: n.received, lost: now, probingSince: now, targets: n.targets}
 		}
 		c.restore(n)
 		c.nodes = append(c.nodes, n)
@@ -145,7 +146,7 @@ func (c *Core) SetNodes(now time.Time, nodes map[string][]Target) {
 
 // SetGateways sets the hosts whose answers show that this node is not cut off.
 func (c *Core) SetGateways(now time.Time, gateways []Target) {
-	gateways = gateways[:min(len(gateways), 2*gatewaysMost)]
+	gateways = gateways[:min(len(gateways), 2*maxGateways)]
 	c.gateways, c.next = c.retarget(now, c.gateways, gateways), now
 }
 
@@ -177,18 +178,18 @@ func (c *Core) SetReceived(now time.Time, received map[string]struct{}, observer
 	for _, n := range c.nodes {
 		_, is := received[n.name]
 		if n.received && !is {
-			n.lost, n.asking, n.doubt, lost = now, now, false, true
+			n.lost, n.probingSince, n.lostWithMost, lost = now, now, false, true
 			c.restart(now, n.targets)
 		}
 		n.received, n.known = is, n.known || is
 	}
 	if lost {
-		c.askHosts(now)
+		c.probeHosts(now)
 	}
 }
 
-// askHosts starts probing at once whether this node is cut off.
-func (c *Core) askHosts(now time.Time) {
+// probeHosts starts probing at once whether this node is cut off.
+func (c *Core) probeHosts(now time.Time) {
 	c.restart(now, c.gateways)
 	for _, n := range c.helpers() {
 		for _, t := range n.targets {
@@ -211,20 +212,20 @@ func (c *Core) helpers() (out []*node) {
 }
 
 // Unsent cancels a probe that could not be sent.
-func (c *Core) Unsent(q Question) {
-	if t := c.waiting[q.ID]; t != nil {
-		delete(c.waiting, q.ID)
-		t.asked = slices.DeleteFunc(t.asked, func(a asked) bool { return a.id == q.ID })
+func (c *Core) Unsent(q Probe) {
+	if t := c.pending[q.ID]; t != nil {
+		delete(c.pending, q.ID)
+		t.pending = slices.DeleteFunc(t.pending, func(a pendingProbe) bool { return a.id == q.ID })
 	}
 }
 
 // Answered records an answer that arrived at the given time. It is ignored once a Tick, a second after the probe, has
 // discarded that probe.
-func (c *Core) Answered(at time.Time, q Question) {
-	if t := c.waiting[q.ID]; t != nil && t.Target == q.Target {
+func (c *Core) Answered(at time.Time, q Probe) {
+	if t := c.pending[q.ID]; t != nil && t.Target == q.Target {
 		c.next = at
 		for _, id := range t.answer(at, q.ID) {
-			delete(c.waiting, id)
+			delete(c.pending, id)
 		}
 	}
 }
@@ -237,7 +238,7 @@ func (c *Core) State() plan.Reachability { return c.state }
 
 // Tick evaluates the state and returns the probes to send now. All answers that have arrived must have been passed to
 // Answered before.
-func (c *Core) Tick(now time.Time) []Question {
+func (c *Core) Tick(now time.Time) []Probe {
 	if c.began.IsZero() {
 		c.began = now
 	} else if now.Sub(c.due) > stall {
@@ -252,9 +253,9 @@ func (c *Core) Tick(now time.Time) []Question {
 		c.expire(now, t, false)
 	}
 	c.decide(now)
-	questions := c.ask(now)
+	probes := c.dueProbes(now)
 	c.due = c.next
-	return questions
+	return probes
 }
 
 // stalled discards probes from before a stall: their answers may be lost.
@@ -279,7 +280,7 @@ func (c *Core) decide(now time.Time) {
 	}
 	suspect := c.maybeCutOff(now)
 	for _, n := range c.nodes {
-		n.doubt = !n.received && !n.answers() && (n.doubt || suspect && n.unreachable == nil)
+		n.lostWithMost = !n.received && !n.answers() && (n.lostWithMost || suspect && n.unreachable == nil)
 	}
 	if c.state.CutOff && slices.ContainsFunc(c.nodes, func(n *node) bool {
 		return n.known && n.unreachable == nil && n.silent() && c.connectedSince(now, time.Time{}, n)
@@ -293,14 +294,14 @@ func (c *Core) decide(now time.Time) {
 		if n.unreachable != nil {
 			n.returns(now)
 		} else if n.silent() && !c.observer {
-			if !c.connectedSince(now, n.asking, n) {
+			if !c.connectedSince(now, n.probingSince, n) {
 				state.CutOff = true
 			} else {
-				n.falls = append(n.falls, now)
-				n.falls = slices.Clone(n.falls[max(0, len(n.falls)-flapsMost):])
+				n.downs = append(n.downs, now)
+				n.downs = slices.Clone(n.downs[max(0, len(n.downs)-maxFlaps):])
 				n.unreachable = &plan.UnreachableNode{Since: now, Silent: n.witnesses()}
-				if n.doubt {
-					n.unreachable.Gateway = c.gatewaySince(now, n.asking)
+				if n.lostWithMost {
+					n.unreachable.Gateway = c.gatewaySince(now, n.probingSince)
 				}
 			}
 		}
@@ -324,7 +325,7 @@ func (c *Core) maybeCutOff(now time.Time) bool {
 		case !n.known:
 		case n.received || n.answers():
 			reached++
-		case now.Sub(n.lost) < together:
+		case now.Sub(n.lost) < lossWindow:
 			vanished++
 		}
 	}
@@ -337,7 +338,7 @@ func (c *Core) connectedSince(now, at time.Time, about *node) bool {
 	if c.gatewaySince(now, at).IsValid() {
 		return true
 	}
-	return !about.doubt && slices.ContainsFunc(c.nodes, func(n *node) bool {
+	return !about.lostWithMost && slices.ContainsFunc(c.nodes, func(n *node) bool {
 		return n != about && slices.ContainsFunc(n.targets, func(t *target) bool { return t.answeredSince(now, at) })
 	})
 }
@@ -357,11 +358,11 @@ func (c *Core) gatewaySince(now, at time.Time) netip.Addr {
 func (c *Core) reconnected(now time.Time) {
 	for _, n := range c.nodes {
 		if n.known && !n.received && n.unreachable == nil {
-			n.asking = now
+			n.probingSince = now
 			c.restart(now, n.targets)
 		}
 	}
-	c.askHosts(now)
+	c.probeHosts(now)
 }
 
 // witnesses returns which of the node's witnesses have answered, each once, in order.
@@ -377,12 +378,12 @@ func (n *node) witnesses() (out []plan.Witness) {
 
 // unwitnessed reports whether no target of the node answers; that takes some probes to learn.
 func (n *node) unwitnessed() bool {
-	return !slices.ContainsFunc(n.targets, func(t *target) bool { return t.works || n.received && t.misses < learnMost })
+	return !slices.ContainsFunc(n.targets, func(t *target) bool { return t.works || n.received && t.misses < maxMisses })
 }
 
-// answers reports whether the node's kernel has answered since asking, and is not silent since.
+// answers reports whether the node's kernel has answered since probingSince, and is not silent since.
 func (n *node) answers() bool {
-	return !n.received && !n.silent() && n.answeredSince(n.asking)
+	return !n.received && !n.silent() && n.answeredSince(n.probingSince)
 }
 
 func (n *node) answeredSince(at time.Time) bool {
@@ -391,17 +392,17 @@ func (n *node) answeredSince(at time.Time) bool {
 
 // silent reports whether the node is not received, and each of its witnesses leaves probes unanswered.
 func (n *node) silent() bool {
-	least, asked := askFirst, false
-	if n.answeredSince(n.asking) {
-		least = askMost
+	least, witnessed := firstProbes, false
+	if n.answeredSince(n.probingSince) {
+		least = maxUnanswered
 	}
 	for _, t := range n.targets {
 		if t.works && t.silences < least {
 			return false
 		}
-		asked = asked || t.works
+		witnessed = witnessed || t.works
 	}
-	return asked && !n.received
+	return witnessed && !n.received
 }
 
 // returns makes a node reachable once it is received or answers; after holdFor if it flaps.
@@ -415,7 +416,7 @@ func (n *node) returns(now time.Time) {
 	if n.back.IsZero() {
 		n.back = now
 	}
-	flaps := len(n.falls) == flapsMost && n.falls[flapsMost-1].Sub(n.falls[0]) < flapsWithin
+	flaps := len(n.downs) == maxFlaps && n.downs[maxFlaps-1].Sub(n.downs[0]) < flapsWithin
 	if flaps && now.Sub(n.back) < holdFor {
 		u.Damped = true
 		n.unreachable = &u
@@ -423,6 +424,6 @@ func (n *node) returns(now time.Time) {
 	}
 	n.unreachable, n.back = nil, time.Time{}
 	if flaps {
-		n.falls = nil
+		n.downs = nil
 	}
 }

@@ -21,7 +21,7 @@ type world struct {
 	random  *rand.Rand
 	hosts   map[netip.Addr]*host
 	answers []answer // in flight
-	asked   int
+	probes  int
 	loss    float64 // of one direction
 	delay   time.Duration
 	watch   func(plan.Reachability)
@@ -39,7 +39,7 @@ type host struct {
 
 type answer struct {
 	at time.Time
-	q  reach.Question
+	q  reach.Probe
 }
 
 var gateway = netip.MustParseAddr("192.0.2.254")
@@ -128,7 +128,7 @@ func (w *world) tick() {
 		w.answers = w.answers[1:]
 	}
 	for _, q := range w.Tick(w.now) {
-		w.asked++
+		w.probes++
 		if w.unsent {
 			w.Unsent(q)
 			continue
@@ -224,10 +224,10 @@ func TestDiesAgain(t *testing.T) {
 			w.set(w.node(2), true, true)
 			w.within(0, time.Millisecond)
 			w.stays(2 * time.Second)
-			asked := w.asked
+			probes := w.probes
 			w.stays(time.Minute)
-			if n := w.asked - asked; n > 4*2*3 { // each witness each 30 s
-				t.Errorf("%d questions in a minute", n)
+			if n := w.probes - probes; n > 4*2*3 { // each witness each 30 s
+				t.Errorf("%d probes in a minute", n)
 			}
 			w.set(w.node(2), false, false)
 			w.within(100*time.Millisecond, decidedWithin, w.node(2))
@@ -240,10 +240,10 @@ func TestSlowAnswers(t *testing.T) {
 	w := newWorld(t, 4)
 	w.delay = 50 * time.Millisecond
 	w.stays(2 * time.Minute)
-	asked := w.asked
+	probes := w.probes
 	w.stays(time.Minute)
-	if n := w.asked - asked; n > 4*2*3 {
-		t.Errorf("%d questions in a minute", n)
+	if n := w.probes - probes; n > 4*2*3 {
+		t.Errorf("%d probes in a minute", n)
 	}
 	w.set(w.node(2), false, true)
 	w.stays(time.Minute)
@@ -302,7 +302,7 @@ func TestOneWitness(t *testing.T) {
 }
 
 // A speaker that starts while a node is dead reads that from its predecessor's record.
-func TestStartBesideDeadNode(t *testing.T) {
+func TestStartWithDeadNode(t *testing.T) {
 	at := func(i byte) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, 2, i}) }
 	before := map[string][]reach.Target{
 		"node2": both(at(2)), "node3": both(at(3))[:1], "gone": both(at(9)), "node1": both(at(99)), // its address has changed
@@ -411,7 +411,7 @@ func TestCutOffEnds(t *testing.T) {
 }
 
 // Nodes that were lost at once and return one after the other never count as unreachable.
-func TestReturnInTurn(t *testing.T) {
+func TestReturnInSequence(t *testing.T) {
 	w := newWorld(t, 6)
 	w.hosts[gateway].kernel = false
 	for i := range 5 {
@@ -484,7 +484,7 @@ func TestManyVanish(t *testing.T) {
 
 // While this node's own link is cut, heartbeats of the others expire one after the other: those that have not expired
 // yet are no proof that this node is not cut off.
-func TestCutOffInTurn(t *testing.T) {
+func TestCutOffInSequence(t *testing.T) {
 	for _, others := range []int{2, 3, 5, 20} {
 		for _, gap := range []time.Duration{20, 100, 150, 300, 1000} {
 			w := newWorld(t, others)
@@ -545,7 +545,7 @@ func TestUnsent(t *testing.T) {
 }
 
 // Nodes lost one after the other cast no doubt on this node's link.
-func TestVanishInTurn(t *testing.T) {
+func TestVanishInSequence(t *testing.T) {
 	w := newWorld(t, 6)
 	w.hosts[gateway].kernel = false
 	var gone []*host
@@ -727,25 +727,25 @@ func TestCost(t *testing.T) {
 	w.run(time.Minute)
 	ticks := 0
 	w.watch = func(plan.Reachability) { ticks++ }
-	w.asked = 0
+	w.probes = 0
 	w.run(5 * time.Minute)
-	if w.asked != 100*2*10 || ticks > 3*300 {
-		t.Errorf("%d questions and %d ticks in 5 minutes", w.asked, ticks)
+	if w.probes != 100*2*10 || ticks > 3*300 {
+		t.Errorf("%d probes and %d ticks in 5 minutes", w.probes, ticks)
 	}
 	w.set(w.node(1), false, false)
 	w.run(10 * time.Minute)
-	w.asked = 0
+	w.probes = 0
 	w.run(time.Minute)
-	if most := 99*2*2 + 2*120 + 2; w.asked > most {
-		t.Errorf("%d questions in a minute with a dead node, want at most %d", w.asked, most)
+	if most := 99*2*2 + 2*120 + 2; w.probes > most {
+		t.Errorf("%d probes in a minute with a dead node, want at most %d", w.probes, most)
 	}
 	one := newWorld(t, 1)
 	one.set(one.node(1), false, false)
 	one.run(10 * time.Minute)
-	one.asked = 0
+	one.probes = 0
 	one.run(time.Minute)
-	if one.asked > 2*120+2 {
-		t.Errorf("%d questions in a minute where the only other node is dead", one.asked)
+	if one.probes > 2*120+2 {
+		t.Errorf("%d probes in a minute where the only other node is dead", one.probes)
 	}
 }
 

@@ -63,9 +63,9 @@ func (e *echo) filter() error {
 
 func (e *echo) close() { unix.Close(e.fd) }
 
-// ask sends an echo request, and reports whether it was sent. An unreachable host is no error: the probe stays
+// send sends an echo request, and reports whether it was sent. An unreachable host is no error: the probe stays
 // unanswered.
-func (e *echo) ask(q Question) (sent bool, err error) {
+func (e *echo) send(q Probe) (sent bool, err error) {
 	message := icmp.Message{Type: ipv4.ICMPTypeEcho, Body: e.body(q.ID)}
 	var to unix.Sockaddr
 	if e.v6 {
@@ -94,7 +94,7 @@ func (e *echo) body(id uint64) *icmp.Echo {
 }
 
 // answers calls each for every probe with an answer to read.
-func (e *echo) answers(each func(at time.Time, q Question)) error {
+func (e *echo) answers(each func(at time.Time, q Probe)) error {
 	for {
 		n, from, err := unix.Recvfrom(e.fd, e.buf, unix.MSG_DONTWAIT)
 		switch {
@@ -106,7 +106,7 @@ func (e *echo) answers(each func(at time.Time, q Question)) error {
 			return fmt.Errorf("receive ICMP echo replies: %w", err)
 		}
 		if id, ok := e.parse(e.buf[:n]); ok {
-			each(time.Now(), Question{Target: Target{Addr: addrOf(from), By: plan.WitnessEcho}, ID: id})
+			each(time.Now(), Probe{Target: Target{Addr: addrOf(from), By: plan.WitnessEcho}, ID: id})
 		}
 	}
 }

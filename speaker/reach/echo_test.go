@@ -52,11 +52,11 @@ func TestEchoReply(t *testing.T) {
 		}
 		for i := range data {
 			if _, ok := e.parse(data[:i]); ok {
-				t.Errorf("%d of %d bytes were taken for an answer", i, len(data))
+				t.Errorf("%d of %d bytes were accepted as an answer", i, len(data))
 			}
 		}
 		if _, ok := (&echo{v6: v6, token: 8}).parse(data); ok {
-			t.Error("an answer to another process was taken")
+			t.Error("an answer to another process was accepted")
 		}
 	}
 }

@@ -20,21 +20,21 @@ const clockTick = 10 * time.Millisecond
 type neighbors struct {
 	handle *netlink.Handle
 	socket map[int]*nl.SocketHandle
-	// asked are the pending probes by target: only the last one of each.
-	asked map[netip.Addr]waiting
+	// pending are the pending probes by target: only the last one of each.
+	pending map[netip.Addr]pendingNeighbor
 	// accepts reports whether an address may have that hardware address: a proxy ARP host answers for other hosts.
 	accepts func(addr netip.Addr, mac [6]byte) bool
 	// silent counts consecutive unanswered probes.
 	silent map[netip.Addr]int
 }
 
-// pressMost is how many consecutive probes keep an entry from failing. After that the kernel's own probes may end, so
-// that senders get an error, and a node that returns with another hardware address is found.
-const pressMost = 20
+// maxForcedProbes is how many consecutive probes keep an entry from failing. After that the kernel's own probes may
+// end, so that senders get an error, and a node that returns with another hardware address is found.
+const maxForcedProbes = 20
 
-// waiting is a pending probe on an interface.
-type waiting struct {
-	Question
+// pendingNeighbor is a pending probe on an interface.
+type pendingNeighbor struct {
+	Probe
 	at    time.Time
 	index int
 }
@@ -45,7 +45,7 @@ func openNeighbors(accepts func(netip.Addr, [6]byte) bool) (*neighbors, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open a netlink socket for the neighbor table: %w", err)
 	}
-	k := &neighbors{handle: handle, asked: map[netip.Addr]waiting{}, accepts: accepts, silent: map[netip.Addr]int{}}
+	k := &neighbors{handle: handle, pending: map[netip.Addr]pendingNeighbor{}, accepts: accepts, silent: map[netip.Addr]int{}}
 	socket, err := nl.GetNetlinkSocketAt(netns.None(), netns.None(), unix.NETLINK_ROUTE)
 	if err != nil {
 		k.close()
@@ -62,10 +62,10 @@ func (k *neighbors) close() {
 	}
 }
 
-// ask makes the kernel probe a neighbor at once, and reports whether it did. It does not while there is no route to the
-// address. An address behind a router, or with an entry set by an administrator, never answers.
-func (k *neighbors) ask(q Question) (sent bool, err error) {
-	delete(k.asked, q.Addr)
+// send makes the kernel probe a neighbor at once, and reports whether it did. It does not while there is no route to
+// the address. An address behind a router, or with an entry set by an administrator, never answers.
+func (k *neighbors) send(q Probe) (sent bool, err error) {
+	delete(k.pending, q.Addr)
 	routes, err := k.handle.RouteGet(q.Addr.AsSlice())
 	if err != nil || len(routes) != 1 {
 		return false, nil
@@ -85,13 +85,13 @@ func (k *neighbors) ask(q Question) (sent bool, err error) {
 	k.silent[q.Addr]++
 	switch {
 	case have == nil || have.State&(unix.NUD_FAILED|unix.NUD_INCOMPLETE|unix.NUD_NONE) != 0: // the echo request triggers a probe
-	case have.State == unix.NUD_PROBE && k.silent[q.Addr] > pressMost: // the kernel is probing
+	case have.State == unix.NUD_PROBE && k.silent[q.Addr] > maxForcedProbes: // the kernel is probing
 	default:
 		if err := k.probe(index, q.Addr, have); err != nil {
 			return false, err
 		}
 	}
-	k.asked[q.Addr] = waiting{Question: q, at: at, index: index}
+	k.pending[q.Addr] = pendingNeighbor{Probe: q, at: at, index: index}
 	return true, nil
 }
 
@@ -103,7 +103,7 @@ func (k *neighbors) probe(index int, addr netip.Addr, have *netlink.Neigh) error
 	for _, state := range []int{unix.NUD_STALE, unix.NUD_PROBE} {
 		entry.State = state
 		if err := k.handle.NeighSet(&entry); err != nil {
-			return fmt.Errorf("have the kernel ask the neighbor %v: %w", addr, err)
+			return fmt.Errorf("probe the neighbor %v: %w", addr, err)
 		}
 	}
 	if entry.FlagsExt == have.FlagsExt {
@@ -112,7 +112,7 @@ func (k *neighbors) probe(index int, addr netip.Addr, have *netlink.Neigh) error
 	// The kernel maintains the entry itself (managed), as Cilium sets it: it is probed only without that flag.
 	entry.FlagsExt = have.FlagsExt
 	if err := k.handle.NeighSet(&entry); err != nil {
-		return fmt.Errorf("have the kernel maintain the neighbor %v again: %w", addr, err)
+		return fmt.Errorf("restore the managed flag of the neighbor %v: %w", addr, err)
 	}
 	return nil
 }
@@ -120,9 +120,9 @@ func (k *neighbors) probe(index int, addr netip.Addr, have *netlink.Neigh) error
 // answers calls each for every answered probe. Only an answer makes a probed or incomplete entry reachable
 // (net/ipv4/arp.c: arp_process; RFC 4861 section 7.2.5). An entry in state DELAY becomes reachable without one
 // (net/core/neighbour.c: neigh_timer_handler), so a probe never leaves an entry in that state.
-func (k *neighbors) answers(each func(at time.Time, q Question)) error {
+func (k *neighbors) answers(each func(at time.Time, q Probe)) error {
 	var errs []error
-	for addr, w := range k.asked {
+	for addr, w := range k.pending {
 		now := time.Now()
 		have, err := k.get(w.index, addr)
 		if err != nil {
@@ -130,13 +130,13 @@ func (k *neighbors) answers(each func(at time.Time, q Question)) error {
 			continue
 		}
 		if now.Sub(w.at) > slowest {
-			delete(k.asked, addr)
+			delete(k.pending, addr)
 		}
 		if have == nil || have.State&unix.NUD_REACHABLE == 0 || len(have.HardwareAddr) != 6 {
 			continue
 		}
 		delete(k.silent, addr)
-		if delete(k.asked, addr); !k.accepts(addr, [6]byte(have.HardwareAddr)) {
+		if delete(k.pending, addr); !k.accepts(addr, [6]byte(have.HardwareAddr)) {
 			continue
 		}
 		// The entry was not reachable when the probe was sent. Other packets may confirm it later.
@@ -144,7 +144,7 @@ func (k *neighbors) answers(each func(at time.Time, q Question)) error {
 		if at.Before(w.at) {
 			at = w.at // the clock of the table is coarse
 		}
-		each(at, w.Question)
+		each(at, w.Probe)
 	}
 	return errors.Join(errs...)
 }

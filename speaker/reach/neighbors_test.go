@@ -14,7 +14,7 @@ import (
 )
 
 // TestNeighborAnsweredAt: the time of an answer is when it arrived, however late it is read and whatever has confirmed
-// the entry since. A later time would make the witness look slow and delay detection.
+// the entry since. A later time would make the witness appear slow and delay detection.
 func TestNeighborAnsweredAt(t *testing.T) {
 	self, other := netspace.New(t), netspace.New(t)
 	netspace.Join(t, self, "eth0", "192.0.2.1/24", other, "eth0", "192.0.2.2/24")
@@ -29,7 +29,7 @@ func TestNeighborAnsweredAt(t *testing.T) {
 			return err
 		}
 		defer n.close()
-		if sent, err := n.ask(Question{Target: Target{addr, plan.WitnessNeighbor}, ID: 1}); !sent || err != nil {
+		if sent, err := n.send(Probe{Target: Target{addr, plan.WitnessNeighbor}, ID: 1}); !sent || err != nil {
 			return fmt.Errorf("sent %v, %w", sent, err)
 		}
 		link, err := self.Handle.LinkByName("eth0")
@@ -54,7 +54,7 @@ func TestNeighborAnsweredAt(t *testing.T) {
 			return err
 		}
 		answers := 0
-		err = n.answers(func(at time.Time, q Question) {
+		err = n.answers(func(at time.Time, q Probe) {
 			answers++
 			if after := at.Sub(answered); q.ID != 1 || after > 2*clockTick {
 				t.Errorf("question %d was answered %v after its answer", q.ID, after)
@@ -67,9 +67,9 @@ func TestNeighborAnsweredAt(t *testing.T) {
 	})
 }
 
-// TestNeighborDelayed: the kernel believes for some seconds that a host which answered lately is there (DELAY), and then
-// calls its entry reachable, if other packets confirm it, without an answer. That is none, also after more questions than keep an entry from failing: a
-// node that came back has died again.
+// TestNeighborDelayed: the kernel believes for some seconds that a host which answered lately is there (DELAY), and
+// then calls its entry reachable, if other packets confirm it, without an answer. That is none, also after more probes
+// than keep an entry from failing: a node that came back has died again.
 func TestNeighborDelayed(t *testing.T) {
 	self, other := netspace.New(t), netspace.New(t)
 	netspace.Join(t, self, "eth0", "192.0.2.1/24", other, "eth0", "192.0.2.2/24")
@@ -113,11 +113,11 @@ func TestNeighborDelayed(t *testing.T) {
 		}
 		defer unix.Close(fd)
 		other.Sysctl(t, "net/ipv4/conf/eth0/arp_ignore", "8") // silent
-		n.silent[addr] = pressMost
+		n.silent[addr] = maxForcedProbes
 		deadline := time.Now().Add(10 * time.Second)
 		tick := time.NewTicker(10 * time.Millisecond)
 		for id := uint64(1); ; id++ {
-			if sent, err := n.ask(Question{Target: Target{addr, plan.WitnessNeighbor}, ID: id}); !sent || err != nil {
+			if sent, err := n.send(Probe{Target: Target{addr, plan.WitnessNeighbor}, ID: id}); !sent || err != nil {
 				return fmt.Errorf("sent %v, %w", sent, err)
 			}
 			if id < 60 { // as the acknowledgments of a TCP connection do
@@ -132,7 +132,7 @@ func TestNeighborDelayed(t *testing.T) {
 			if have == nil || have.State == unix.NUD_FAILED {
 				return nil
 			}
-			if err := n.answers(func(_ time.Time, q Question) { t.Errorf("question %d was answered", q.ID) }); err != nil {
+			if err := n.answers(func(_ time.Time, q Probe) { t.Errorf("question %d was answered", q.ID) }); err != nil {
 				return err
 			}
 			if t.Failed() || time.Now().After(deadline) {

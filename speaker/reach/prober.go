@@ -54,11 +54,11 @@ type Prober struct {
 
 // inbox is the input of the methods since the last iteration of Run.
 type inbox struct {
-	nodes    map[string][]netip.Addr // nil: unchanged
-	gateways *[]netip.Addr
-	received map[string]struct{}
-	observer bool
-	heard    bool // received and observer have changed
+	nodes       map[string][]netip.Addr // nil: unchanged
+	gateways    *[]netip.Addr
+	received    map[string]struct{}
+	observer    bool
+	receivedSet bool // received and observer have changed
 }
 
 // New opens the sockets, in the network namespace of the calling thread. Call Run once.
@@ -121,7 +121,7 @@ func (p *Prober) SetGateways(gateways []netip.Addr) {
 
 // SetReceived sets the nodes whose speakers are received; see Core.SetReceived.
 func (p *Prober) SetReceived(nodes map[string]struct{}, observer bool) {
-	p.put(func(in *inbox) { in.received, in.observer, in.heard = nodes, observer, true })
+	p.put(func(in *inbox) { in.received, in.observer, in.receivedSet = nodes, observer, true })
 }
 
 // State returns the current result. It does not change afterwards.
@@ -151,8 +151,8 @@ func (p *Prober) Run(ctx context.Context) error {
 		p.take()
 		p.receive()
 		for _, q := range p.core.Tick(time.Now()) {
-			p.options.Metrics.questions.WithLabelValues(string(q.By)).Inc()
-			if sent, err := p.ask(q); !sent {
+			p.options.Metrics.probes.WithLabelValues(string(q.By)).Inc()
+			if sent, err := p.send(q); !sent {
 				p.core.Unsent(q)
 				p.fail(err)
 			}
@@ -186,7 +186,7 @@ func (p *Prober) take() {
 	if in.gateways != nil {
 		p.core.SetGateways(now, targets(*in.gateways))
 	}
-	if in.heard {
+	if in.receivedSet {
 		p.core.SetReceived(now, in.received, in.observer)
 	}
 }
@@ -200,7 +200,7 @@ func targets(addrs []netip.Addr) (out []Target) {
 
 // receive reads all answers that have arrived.
 func (p *Prober) receive() {
-	take := func(at time.Time, q Question) {
+	take := func(at time.Time, q Probe) {
 		p.options.Metrics.answers.WithLabelValues(string(q.By)).Inc()
 		p.core.Answered(at, q)
 	}
@@ -210,14 +210,14 @@ func (p *Prober) receive() {
 	p.fail(p.neighbors.answers(take))
 }
 
-// ask reports whether a question was sent.
-func (p *Prober) ask(q Question) (sent bool, err error) {
+// send reports whether a probe was sent.
+func (p *Prober) send(q Probe) (sent bool, err error) {
 	if q.By == plan.WitnessNeighbor {
-		return p.neighbors.ask(q)
+		return p.neighbors.send(q)
 	}
 	for _, e := range p.sockets {
 		if e.v6 == q.Addr.Is6() {
-			return e.ask(q)
+			return e.send(q)
 		}
 	}
 	return false, nil // the kernel has no IPv6
@@ -240,7 +240,7 @@ func (p *Prober) accepts(addr netip.Addr, mac [6]byte) bool {
 func (p *Prober) fail(err error) {
 	if err != nil && err.Error() != p.failed {
 		p.failed = err.Error()
-		p.options.Log.Error("cannot ask whether nodes are reachable; their endpoints are left to Kubernetes", "error", err)
+		p.options.Log.Error("cannot probe nodes; their endpoints are left to Kubernetes", "error", err)
 	}
 }
 
@@ -278,7 +278,7 @@ func (p *Prober) publish() {
 		u := now.Unreachable[name]
 		if have, was := before.Unreachable[name]; was && have.Since.Equal(u.Since) {
 			if u.Damped && !have.Damped {
-				p.options.Log.Warn("node is reachable again, too often: its endpoints stay out for a while", "node", name, "for", holdFor)
+				p.options.Log.Warn("node is reachable but flapping: its endpoints stay excluded", "node", name, "for", holdFor)
 			}
 			continue
 		}
@@ -296,13 +296,13 @@ func (p *Prober) publish() {
 	}
 	switch {
 	case now.CutOff && !before.CutOff:
-		p.options.Log.Warn("this node may be cut off: nodes are silent, and no other host shows that it is not; nothing changes")
+		p.options.Log.Warn("this node may be cut off: nodes are silent, and no other host answers; reachability is unchanged")
 	case before.CutOff && !now.CutOff:
 		p.options.Log.Info("this node is not cut off")
 	}
 	for _, name := range slices.Sorted(maps.Keys(now.Unwitnessed)) {
 		if _, was := before.Unwitnessed[name]; !was {
-			p.options.Log.Warn("node answers neither ICMP echo nor ARP: should it die, its endpoints are left to Kubernetes", "node", name)
+			p.options.Log.Warn("node answers neither ICMP echo nor ARP: its death is detected by Kubernetes only", "node", name)
 		}
 	}
 	p.options.Wake()

@@ -17,8 +17,8 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// recordMost limits the size of the record's file.
-const recordMost = 4 << 20
+// maxRecord limits the size of the record's file.
+const maxRecord = 4 << 20
 
 // record is what a speaker stores for its successor on this node: which nodes are unreachable, and which of their
 // targets had answered before.
@@ -90,7 +90,7 @@ func readRecord(path, boot string) (map[string][]Target, error) {
 		return nil, err
 	}
 	defer file.Close()
-	text, err := io.ReadAll(io.LimitReader(file, recordMost+1))
+	text, err := io.ReadAll(io.LimitReader(file, maxRecord+1))
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", path, err)
 	}
@@ -102,8 +102,8 @@ func readRecord(path, boot string) (map[string][]Target, error) {
 }
 
 func parseRecord(text []byte, boot string) (map[string][]Target, error) {
-	if len(text) > recordMost {
-		return nil, fmt.Errorf("more than %d bytes", recordMost)
+	if len(text) > maxRecord {
+		return nil, fmt.Errorf("more than %d bytes", maxRecord)
 	}
 	var r record
 	if err := json.Unmarshal(text, &r); err != nil {
@@ -163,7 +163,7 @@ func (p *Prober) restore() {
 	if err == nil {
 		if nodes, err = readRecord(p.options.Record, boot); len(nodes) > 0 {
 			p.core.Restore(time.Now(), nodes)
-			p.options.Log.Info("nodes were unreachable to the speaker before this one; they are until they answer",
+			p.options.Log.Info("restored unreachable nodes",
 				"nodes", slices.Sorted(maps.Keys(nodes)))
 		}
 	}
@@ -174,18 +174,18 @@ func (p *Prober) restore() {
 	p.changed <- struct{}{} // to replace the content of the file
 }
 
-// recordAgain is the pause before a failed write of the record is retried.
-const recordAgain = 5 * time.Second
+// recordRetry is the pause before a failed write of the record is retried.
+const recordRetry = 5 * time.Second
 
 // keepRecord writes the record at start and after each change, until the context ends. It runs alongside Run, which
 // must not wait for a disk.
 func (p *Prober) keepRecord(ctx context.Context) {
 	failed := ""
-	var again <-chan time.Time
+	var retry <-chan time.Time
 	for ended := false; !ended; {
 		select {
 		case <-p.changed:
-		case <-again:
+		case <-retry:
 		case <-ctx.Done():
 			ended = true
 		}
@@ -199,8 +199,8 @@ func (p *Prober) keepRecord(ctx context.Context) {
 		}
 		if err.Error() != failed {
 			failed = err.Error()
-			p.options.Log.Warn("cannot record the unreachable nodes for the next speaker (stateDir); trying again", "error", err)
+			p.options.Log.Warn("cannot record the unreachable nodes for the next speaker (stateDir), retrying", "error", err)
 		}
-		again = time.After(recordAgain)
+		retry = time.After(recordRetry)
 	}
 }

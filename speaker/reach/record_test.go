@@ -58,7 +58,7 @@ func TestRecordRefused(t *testing.T) {
 		`{"boot": "a", "unreachable": {"node2": [{"addr": "192.0.2.2", "by": "Ping"}]}}`:       `"Ping" is neither`,
 		`{"boot": "a", "unreachable": {"node2": [{"addr": "192.0.2.256", "by": "ICMPEcho"}]}}`: "192.0.2.256",
 		`{"boot": "a", "unreachable": {"node2": [{"by": "ICMPEcho"}]}}`:                        `node "node2": no address`,
-		`{"boot": "a", "filler": "` + strings.Repeat("x", recordMost) + `"}`:                   "more than",
+		`{"boot": "a", "filler": "` + strings.Repeat("x", maxRecord) + `"}`:                    "more than",
 	} {
 		if got, err := parseRecord([]byte(text), "a"); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.100s: %v, %v, want %q", text, got, err, want)

@@ -11,9 +11,9 @@ import (
 // target is the state of one address of a host with one witness.
 type target struct {
 	Target
-	// asked are the pending probes, oldest first. next is when the next one is due.
-	asked []asked
-	next  time.Time
+	// pending are the pending probes, oldest first. next is when the next one is due.
+	pending []pendingProbe
+	next    time.Time
 	// sent is the send time of the probe that was answered last; took is the longest recent answer time.
 	sent time.Time
 	took time.Duration
@@ -28,9 +28,9 @@ type target struct {
 	quick            int // number of probes since the last restart
 }
 
-// asked is a probe; over is set once it counts as unanswered. A regular one checks whether the target answers in
+// pendingProbe is a probe; over is set once it counts as unanswered. A regular one checks whether the target answers in
 // general.
-type asked struct {
+type pendingProbe struct {
 	id            uint64
 	at            time.Time
 	regular, over bool
@@ -38,19 +38,19 @@ type asked struct {
 
 // answeredSince reports whether a recent probe that was sent after at was answered.
 func (t *target) answeredSince(now, at time.Time) bool {
-	return t.sent.After(at) && now.Sub(t.sent) < justNow+2*t.took
+	return t.sent.After(at) && now.Sub(t.sent) < recent+2*t.took
 }
 
 // answer records an answer, and returns the IDs of the probes that are no longer pending.
 func (t *target) answer(now time.Time, id uint64) (done []uint64) {
-	for i, a := range t.asked {
+	for i, a := range t.pending {
 		done = append(done, a.id)
 		if a.id == id {
 			last, before := max(now.Sub(a.at), 0), t.took
 			t.took = max(last, before/2)
 			t.settling = t.within() > answerWithin && (last < t.took || last > 2*before)
 			t.sent, t.works, t.misses, t.silences = a.at, true, 0, 0
-			t.asked = t.asked[i+1:]
+			t.pending = t.pending[i+1:]
 			return done
 		}
 	}
@@ -62,8 +62,8 @@ func (t *target) within() time.Duration { return min(max(answerWithin, 4*t.took)
 
 // expire counts the probes that were not answered in time.
 func (c *Core) expire(now time.Time, t *target, received bool) {
-	for i := range t.asked {
-		a := &t.asked[i]
+	for i := range t.pending {
+		a := &t.pending[i]
 		if a.over || now.Sub(a.at) < t.within() {
 			continue
 		}
@@ -72,12 +72,12 @@ func (c *Core) expire(now time.Time, t *target, received bool) {
 			t.silences++
 		case a.regular:
 			t.misses++
-			t.works = t.works && t.misses < learnMost
+			t.works = t.works && t.misses < maxMisses
 		}
 	}
-	for len(t.asked) > 0 && t.asked[0].over && now.Sub(t.asked[0].at) >= slowest {
-		delete(c.waiting, t.asked[0].id)
-		t.asked = t.asked[1:]
+	for len(t.pending) > 0 && t.pending[0].over && now.Sub(t.pending[0].at) >= slowest {
+		delete(c.pending, t.pending[0].id)
+		t.pending = t.pending[1:]
 	}
 }
 
@@ -92,14 +92,14 @@ func (c *Core) restart(now time.Time, targets []*target) {
 
 // drop discards the pending probes of a target.
 func (c *Core) drop(t *target) {
-	for _, a := range t.asked {
-		delete(c.waiting, a.id)
+	for _, a := range t.pending {
+		delete(c.pending, a.id)
 	}
-	t.asked = nil
+	t.pending = nil
 }
 
-// ask returns the probes that are due, and sets the time of the next Tick.
-func (c *Core) ask(now time.Time) (out []Question) {
+// dueProbes returns the probes that are due, and sets the time of the next Tick.
+func (c *Core) dueProbes(now time.Time) (out []Probe) {
 	c.next = now.Add(time.Minute)
 	by := time.Duration(1 + max(0, len(c.nodes)-1)/unstretched)
 	if since := c.undecided(); !since.IsZero() {
@@ -110,9 +110,9 @@ func (c *Core) ask(now time.Time) (out []Question) {
 		for _, t := range hosts {
 			every := t.soon(by)
 			if now.Sub(since) > steadyFor {
-				every = by * askSlow
+				every = by * slowInterval
 			}
-			out = c.askTarget(now, t, every, false, out)
+			out = c.probeTarget(now, t, every, false, out)
 		}
 	}
 	for _, n := range c.nodes {
@@ -121,7 +121,7 @@ func (c *Core) ask(now time.Time) (out []Question) {
 		}
 		for _, t := range n.targets {
 			if every := n.every(now, t, by); every > 0 {
-				out = c.askTarget(now, t, every, n.received, out)
+				out = c.probeTarget(now, t, every, n.received, out)
 			}
 		}
 	}
@@ -132,8 +132,8 @@ func (c *Core) ask(now time.Time) (out []Question) {
 // none.
 func (c *Core) undecided() (since time.Time) {
 	for _, n := range c.nodes {
-		if n.known && !n.received && n.unreachable == nil && !n.answers() && !n.unwitnessed() && n.asking.After(since) {
-			since = n.asking
+		if n.known && !n.received && n.unreachable == nil && !n.answers() && !n.unwitnessed() && n.probingSince.After(since) {
+			since = n.probingSince
 		}
 	}
 	return since
@@ -144,52 +144,52 @@ func (n *node) every(now time.Time, t *target, by time.Duration) time.Duration {
 	switch {
 	case !n.known:
 		return 0
-	case n.received && (t.misses > 0 || !t.works) && t.misses < learnMost:
-		return learnSoon
+	case n.received && (t.misses > 0 || !t.works) && t.misses < maxMisses:
+		return recheckInterval
 	case n.received && t.settling:
-		return by * askSteady
+		return by * steadyInterval
 	case n.received:
-		return by * learnEvery
+		return by * checkInterval
 	case !t.works:
 		return 0
-	case t.By == plan.WitnessNeighbor && t.quick >= askFirst && n.unreachable == nil && n.echoes():
+	case t.By == plan.WitnessNeighbor && t.quick >= firstProbes && n.unreachable == nil && n.echoes():
 		return 0 // one witness is enough while it answers
-	case n.unreachable != nil && n.back.IsZero() || now.Sub(n.asking) > steadyFor:
-		return by * askSlow
+	case n.unreachable != nil && n.back.IsZero() || now.Sub(n.probingSince) > steadyFor:
+		return by * slowInterval
 	}
 	return t.soon(by)
 }
 
-// echoes reports whether the node has answered ICMP echo since asking, and is not silent since.
+// echoes reports whether the node has answered ICMP echo since probingSince, and is not silent since.
 func (n *node) echoes() bool {
 	return slices.ContainsFunc(n.targets, func(t *target) bool {
-		return t.By == plan.WitnessEcho && t.works && t.silences == 0 && !t.sent.Before(n.asking)
+		return t.By == plan.WitnessEcho && t.works && t.silences == 0 && !t.sent.Before(n.probingSince)
 	})
 }
 
 // soon returns the interval between probes whose answers decide on reachability.
 func (t *target) soon(by time.Duration) time.Duration {
-	if t.quick < askFirst {
-		return askSoon
+	if t.quick < firstProbes {
+		return fastInterval
 	}
-	return by * askSteady
+	return by * steadyInterval
 }
 
-// askTarget adds a probe if it is due; a regular one checks whether the target answers in general.
-func (c *Core) askTarget(now time.Time, t *target, every time.Duration, regular bool, out []Question) []Question {
+// probeTarget adds a probe if it is due; a regular one checks whether the target answers in general.
+func (c *Core) probeTarget(now time.Time, t *target, every time.Duration, regular bool, out []Probe) []Probe {
 	// A shorter interval takes effect at once, a longer one after the next probe.
 	if t.next = earlier(t.next, now.Add(every)); !t.next.After(now) {
 		c.lastID++
-		out = append(out, Question{Target: t.Target, ID: c.lastID})
-		t.asked = append(t.asked, asked{id: c.lastID, at: now, regular: regular})
-		c.waiting[c.lastID] = t
+		out = append(out, Probe{Target: t.Target, ID: c.lastID})
+		t.pending = append(t.pending, pendingProbe{id: c.lastID, at: now, regular: regular})
+		c.pending[c.lastID] = t
 		t.quick++
-		if t.next = now.Add(every); every >= learnEvery {
+		if t.next = now.Add(every); every >= checkInterval {
 			t.next = c.slot(now, t, every)
 		}
 	}
 	c.next = earlier(c.next, t.next)
-	for _, a := range t.asked {
+	for _, a := range t.pending {
 		if !a.over {
 			c.next = earlier(c.next, a.at.Add(t.within()))
 		}
@@ -197,7 +197,7 @@ func (c *Core) askTarget(now time.Time, t *target, every time.Duration, regular 
 	return out
 }
 
-// slot returns when the next regular probe of a target is due. Regular probes are spread over the period, whole seconds
+// slot returns when the next regular probe of a target is due. Regular probes are spread over the period, full seconds
 // apart, so that one Tick sends all that are due in a second.
 func (c *Core) slot(now time.Time, t *target, period time.Duration) time.Time {
 	h := fnv.New32a()

@@ -68,7 +68,7 @@ metadata: {name: node2}
 	refused(create(speaker, "node3"), "the speaker on Node node1 may not write the SpeakerStatus of Node node3")
 	must(create(speaker, "node1"))
 	must(patch(speaker, "speakerstatuses", "node1", `{"virtualIPs":1}`))
-	refused(patch(speaker, "virtualips", "192.0.2.128", `{"node":"node2"}`), "the speaker on Node node1 may not say that Node node2 answers for VirtualIP 192.0.2.128")
+	refused(patch(speaker, "virtualips", "192.0.2.128", `{"node":"node2"}`), "the speaker on Node node1 may not report Node node2 as the owner of VirtualIP 192.0.2.128")
 	must(patch(speaker, "virtualips", "192.0.2.128", `{"node":"node1"}`))
 	must(patch(speaker, "virtualips", "192.0.2.128", `{"node":""}`))
 	refused(patch(anonymous, "speakerstatuses", "node1", `{"virtualIPs":2}`), "the token of the speaker names no node")

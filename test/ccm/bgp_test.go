@@ -30,17 +30,17 @@ const torPeer = `{apiVersion: ironlb.io/v1alpha1, kind: BGPPeer, metadata: {name
 // side is a speaker's API client, with its account's permissions, without a data plane.
 type side struct {
 	*kube.Client
-	kicks chan struct{}
+	kills chan struct{}
 	stop  func()
 }
 
 func startSide(ctx context.Context, t *testing.T, config *rest.Config, node string) *side {
 	t.Helper()
 	var err error
-	s := &side{kicks: make(chan struct{}, 1)}
+	s := &side{kills: make(chan struct{}, 1)}
 	s.Client, err = kube.New(config, kube.Options{Node: node}, func() {
 		select {
-		case s.kicks <- struct{}{}:
+		case s.kills <- struct{}{}:
 		default:
 		}
 	}, slog.New(slog.DiscardHandler))
@@ -74,7 +74,7 @@ func (s *side) sees(t *testing.T, what string, is func(*plan.View) bool) {
 			return
 		}
 		select {
-		case <-s.kicks:
+		case <-s.kills:
 		case <-deadline:
 			t.Fatalf("%s: not in the View", what)
 		}
@@ -169,16 +169,16 @@ func TestBGP(t *testing.T) {
 	if line := "node1  tor   192.0.2.1  65002  Established"; !strings.Contains(status, line) {
 		t.Errorf("kubectl ironlb status has no %q:\n%s", line, status)
 	}
-	var told []string
-	until(ctx, t, func() string { return fmt.Sprintf("Events about BGPPeer tor: %q", told) }, func() bool {
+	var reported []string
+	until(ctx, t, func() string { return fmt.Sprintf("Events about BGPPeer tor: %q", reported) }, func() bool {
 		list, err := r.Kube.CoreV1().Events(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=BGPPeer,source=ironlb-speaker"})
 		must(err)
-		told = nil
+		reported = nil
 		for _, e := range list.Items {
-			told = append(told, e.Type+" "+e.Reason+" "+e.Message)
+			reported = append(reported, e.Type+" "+e.Reason+" "+e.Message)
 		}
-		slices.Sort(told)
-		return slices.Equal(told, []string{
+		slices.Sort(reported)
+		return slices.Equal(reported, []string{
 			"Normal BFDUp node node1: BFD is up",
 			"Normal SessionUp node node1: the session is established",
 			"Warning WrongASN node node1: no session: the router has AS 65001, the BGPPeer says 65002",
@@ -196,7 +196,7 @@ func TestBGP(t *testing.T) {
 	other.stop()
 	peer("1/2 Unknown NotReported: 1 of 2 nodes: node2: its speaker has been stopped")
 	must(r.SetReady(ctx, "node1", v1.ConditionUnknown))
-	peer("0/2 Unknown NotReported: 0 of 2 nodes: node1: the node is not heard, node2: its speaker has been stopped")
+	peer("0/2 Unknown NotReported: 0 of 2 nodes: node1: the node's Ready condition is Unknown, node2: its speaker has been stopped")
 
 	ad := func(want string) {
 		t.Helper()

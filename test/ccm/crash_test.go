@@ -62,8 +62,8 @@ func TestCrash(t *testing.T) {
 type cluster struct {
 	*testing.T
 	*rig.Rig
-	judge *judge
-	rand  *rand.Rand
+	checker *checker
+	rand    *rand.Rand
 }
 
 // crash runs the load during the kills and checks the result.
@@ -78,8 +78,8 @@ func crash(t *testing.T, kill func(*cluster)) {
 	c.must(c.Apply(ctx, poolYAML(poolMain, 0)+poolYAML(poolSmall, 0)))
 	services, events, err := c.Follow(ctx, metav1.NamespaceAll)
 	c.must(err)
-	c.judge = newJudge(services)
-	go c.judge.follow(events)
+	c.checker = newChecker(services)
+	go c.checker.follow(events)
 
 	load, stop := context.WithCancel(ctx)
 	defer stop()
@@ -102,7 +102,7 @@ func crash(t *testing.T, kill func(*cluster)) {
 	c.must(group.Wait())
 	c.must(c.Apply(ctx, poolYAML(poolMain, 0)+poolYAML(poolSmall, 0)))
 	c.allServed()
-	faults, changes := c.judge.verdict()
+	faults, changes := c.checker.verdict()
 	for _, f := range faults {
 		t.Error(f)
 	}
@@ -137,7 +137,7 @@ func (c *cluster) wait(k int) {
 	defer timer.Stop()
 	for changes != 0 {
 		select {
-		case <-c.judge.next():
+		case <-c.checker.next():
 			changes--
 		case <-timer.C:
 			return

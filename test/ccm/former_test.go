@@ -29,7 +29,7 @@ func TestOnlyClassLater(t *testing.T) {
 	const namespace = "former"
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	f := former{T: t, Rig: rig.Start(t, rig.Config{}), ctx: ctx, namespace: namespace}
+	f := formerCCM{T: t, Rig: rig.Start(t, rig.Config{}), ctx: ctx, namespace: namespace}
 	f.must(f.Apply(ctx, `
 apiVersion: ironlb.io/v1alpha1
 kind: IPAddressPool
@@ -99,24 +99,24 @@ spec: {addresses: ["2001:db8:1::/126"]}
 	f.must(after.Stop(10 * time.Second))
 }
 
-// former holds the state of the test.
-type former struct {
+// formerCCM holds the state of the test.
+type formerCCM struct {
 	*testing.T
 	*rig.Rig
 	ctx       context.Context
 	namespace string
 }
 
-func (f *former) must(err error) {
+func (f *formerCCM) must(err error) {
 	f.Helper()
 	if err != nil {
 		f.Fatal(err)
 	}
 }
 
-func (f *former) services() corev1.ServiceInterface { return f.Kube.CoreV1().Services(f.namespace) }
+func (f *formerCCM) services() corev1.ServiceInterface { return f.Kube.CoreV1().Services(f.namespace) }
 
-func (f *former) create(name string, class *string) *v1.Service {
+func (f *formerCCM) create(name string, class *string) *v1.Service {
 	f.Helper()
 	svc, err := f.services().Create(f.ctx, rig.Service(f.namespace, name, class), metav1.CreateOptions{})
 	f.must(err)
@@ -124,7 +124,7 @@ func (f *former) create(name string, class *string) *v1.Service {
 }
 
 // get returns nil if the Service does not exist.
-func (f *former) get(name string) *v1.Service {
+func (f *formerCCM) get(name string) *v1.Service {
 	f.Helper()
 	svc, err := f.services().Get(f.ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -134,7 +134,7 @@ func (f *former) get(name string) *v1.Service {
 	return svc
 }
 
-func (f *former) patch(name string, kind types.PatchType, patch, subresource string) {
+func (f *formerCCM) patch(name string, kind types.PatchType, patch, subresource string) {
 	f.Helper()
 	var subresources []string
 	if subresource != "" {
@@ -145,7 +145,7 @@ func (f *former) patch(name string, kind types.PatchType, patch, subresource str
 }
 
 // reason returns the reason of IronLB's condition.
-func (f *former) reason(name string) string {
+func (f *formerCCM) reason(name string) string {
 	for _, c := range f.get(name).Status.Conditions {
 		if c.Type == "ironlb.io/Allocated" {
 			return c.Reason
@@ -155,12 +155,12 @@ func (f *former) reason(name string) string {
 }
 
 // clean reports whether the Service has no record of IronLB's.
-func (f *former) clean(name string) bool {
+func (f *formerCCM) clean(name string) bool {
 	return f.reason(name) == "" && f.get(name).Annotations[v1alpha1.AnnotationAllocatedFrom] == ""
 }
 
 // until polls until the condition holds.
-func (f *former) until(what string, cond func() bool) {
+func (f *formerCCM) until(what string, cond func() bool) {
 	f.Helper()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()

@@ -17,9 +17,9 @@ import (
 
 const annotationSharingKey = "ironlb.io/sharing-key"
 
-// judge observes every change of every Service in order and records violations: an address held twice unrequested, or
+// checker observes every change of every Service in order and records violations: an address held twice unrequested, or
 // changed unrequested. It applies the rules, not the state of ironlb-ccm.
-type judge struct {
+type checker struct {
 	mu      sync.Mutex
 	seen    map[types.UID]*subject
 	faults  []string
@@ -40,8 +40,8 @@ type ask struct {
 	pool      string
 }
 
-func newJudge(services []v1.Service) *judge {
-	j := &judge{seen: map[types.UID]*subject{}, changed: make(chan struct{})}
+func newChecker(services []v1.Service) *checker {
+	j := &checker{seen: map[types.UID]*subject{}, changed: make(chan struct{})}
 	for i := range services {
 		j.see(watch.Added, &services[i])
 	}
@@ -49,7 +49,7 @@ func newJudge(services []v1.Service) *judge {
 }
 
 // follow reads events until the channel closes.
-func (j *judge) follow(events <-chan watch.Event) {
+func (j *checker) follow(events <-chan watch.Event) {
 	for e := range events {
 		if svc, ok := e.Object.(*v1.Service); ok {
 			j.see(e.Type, svc)
@@ -59,7 +59,7 @@ func (j *judge) follow(events <-chan watch.Event) {
 	}
 }
 
-func (j *judge) see(t watch.EventType, svc *v1.Service) {
+func (j *checker) see(t watch.EventType, svc *v1.Service) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	s := j.seen[svc.UID]
@@ -95,7 +95,7 @@ func (j *judge) see(t watch.EventType, svc *v1.Service) {
 	}
 }
 
-func (j *judge) fault(format string, args ...any) {
+func (j *checker) fault(format string, args ...any) {
 	j.faults = append(j.faults, fmt.Sprintf(format, args...))
 }
 
@@ -127,14 +127,14 @@ func writers(svc *v1.Service) string {
 }
 
 // verdict returns the faults so far and the number of changes.
-func (j *judge) verdict() ([]string, int) {
+func (j *checker) verdict() ([]string, int) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return slices.Clone(j.faults), j.changes
 }
 
 // next returns a channel that is closed at the next change of an address.
-func (j *judge) next() <-chan struct{} {
+func (j *checker) next() <-chan struct{} {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.changed
@@ -237,7 +237,7 @@ func wrongWith(svc *v1.Service, holders map[netip.Addr][]*v1.Service) string {
 	}
 	if len(has) >= families(svc) {
 		if want.pool != "" && slices.ContainsFunc(has, func(a netip.Addr) bool { return !inPool(pool, a) }) && !full(pool, svc, taken) {
-			return fmt.Sprintf("has %v and asks for pool %s, which is not full", has, pool)
+			return fmt.Sprintf("has %v and requests pool %s, which is not full", has, pool)
 		}
 		return ""
 	}

@@ -27,7 +27,7 @@ func TestKept(t *testing.T) {
 	const namespace = "kept"
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	f := former{T: t, Rig: rig.Start(t, rig.Config{}), ctx: ctx, namespace: namespace}
+	f := formerCCM{T: t, Rig: rig.Start(t, rig.Config{}), ctx: ctx, namespace: namespace}
 	pool := func(name string, addresses ...string) {
 		t.Helper()
 		f.must(f.Apply(ctx, fmt.Sprintf("{apiVersion: ironlb.io/v1alpha1, kind: IPAddressPool, metadata: {name: %s}, "+
@@ -43,7 +43,7 @@ func TestKept(t *testing.T) {
 			return f.reason(name) == reason && slices.Equal(ingress(f.get(name)), want)
 		})
 	}
-	says := func(name, kind, text string) {
+	message := func(name, kind, text string) {
 		t.Helper()
 		f.until(fmt.Sprintf("a %s Event about %s says %q", kind, name, text), func() bool {
 			events, err := f.Kube.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{})
@@ -88,12 +88,12 @@ func TestKept(t *testing.T) {
 	becomes("b", "Allocated", "2001:db8:1::")
 	f.patch("b", types.JSONPatchType, `[{"op":"replace","path":"/spec/ports/0/port","value":80}]`, "")
 	becomes("b", "SharingRefused", "2001:db8:1::")
-	says("b", "Warning", "kept/a holds 2001:db8:1:: and has port TCP/80 as well")
+	message("b", "Warning", "kept/a holds 2001:db8:1:: and has port TCP/80 as well")
 	f.patch("b", types.JSONPatchType, `[{"op":"replace","path":"/spec/ports/0/port","value":81}]`, "")
 	becomes("b", "Allocated", "2001:db8:1::")
 	f.patch("b", types.MergePatchType, `{"spec":{"externalTrafficPolicy":"Local"}}`, "")
 	becomes("b", "SharingRefused", "2001:db8:1::")
-	says("b", "Warning", "kept/a holds 2001:db8:1:: and has another spec.selector, "+
+	message("b", "Warning", "kept/a holds 2001:db8:1:: and has another spec.selector, "+
 		"while kept/b has externalTrafficPolicy Local")
 	becomes("a", "Allocated", "2001:db8:1::")
 
@@ -126,6 +126,6 @@ func TestKept(t *testing.T) {
 		s.Annotations[v1alpha1.AnnotationAddresses] = "2001:db8:2::3"
 	})
 	becomes("named", "Allocated", "192.0.2.1", "2001:db8:2::3")
-	says("named", "Normal", "Its request names no IPv4 address")
+	message("named", "Normal", "Its request names no IPv4 address")
 	f.must(second.Stop(10 * time.Second))
 }

@@ -23,7 +23,7 @@ func TestKinds(t *testing.T) {
 			serviceSelectors: [{matchExpressions: [{key: app, operator: Exists}]}], nodeSelectors: [{matchLabels: {rack: a}}], interfaces: [eth0, vlan.7],
 			preferredNodeSelectors: [{weight: 1, preference: {matchLabels: {rack: a}}}, {weight: 100, preference: {matchExpressions: [{key: old, operator: DoesNotExist}]}}]}`, ""},
 		{"L2Advertisement", `{ipAddressPools: [Web]}`, "spec.ipAddressPools[0]: Invalid value: \"Web\": is no name that an IPAddressPool can have"},
-		{"L2Advertisement", `{interfaces: [lo]}`, "spec.interfaces[0]: Invalid value: \"lo\": has no neighbours that could ask: name the interface towards the clients"},
+		{"L2Advertisement", `{interfaces: [lo]}`, "spec.interfaces[0]: Invalid value: \"lo\": has no neighbours: name the interface towards the clients"},
 		{"L2Advertisement", `{interfaces: [a/b]}`, "is not an interface name"},
 		{"L2Advertisement", `{preferredNodeSelectors: [{weight: 0, preference: {matchLabels: {rack: a}}}]}`, "spec.preferredNodeSelectors[0].weight: Invalid value: 0"},
 		{"L2Advertisement", `{preferredNodeSelectors: [{weight: 101, preference: {matchLabels: {rack: a}}}]}`, "spec.preferredNodeSelectors[0].weight: Invalid value: 101"},

@@ -273,7 +273,7 @@ spec: {ipAddressPoolSelectors: [{matchLabels: {tier: gold}}]}
 	}
 	out, err := r.Plugin(ctx, "rebalance", "web", "--wait", "90s")
 	must(err)
-	if out != "ippool/web: asked to rebalance\nippool/web: done\n" {
+	if out != "ippool/web: rebalance requested\nippool/web: done\n" {
 		t.Errorf("kubectl ironlb rebalance says:\n%s", out)
 	}
 	if got := led(vips()); len(got) != 5 || slices.Max(slices.Collect(maps.Values(got))) != 2 {

@@ -74,7 +74,7 @@ func TestPools(t *testing.T) {
 			return is(&obj)
 		})
 	}
-	says := func(kind, text string) func(*v1alpha1.IPAddressPool) bool {
+	message := func(kind, text string) func(*v1alpha1.IPAddressPool) bool {
 		return func(obj *v1alpha1.IPAddressPool) bool {
 			c := meta.FindStatusCondition(obj.Status.Conditions, kind)
 			return c != nil && strings.Contains(string(c.Status)+" "+c.Message, text)
@@ -101,15 +101,15 @@ func TestPools(t *testing.T) {
 	becomes("s1", "2001:db8:1::5 Allocated")
 	create("s2")
 	becomes("s2", "PoolExhausted")
-	pool("an address of a node", says("NodeAddresses", "True Not given out, because nodes have them: 2001:db8:1::4 (node node1)"))
+	pool("an address of a node", message("NodeAddresses", "True Withheld because nodes have them: 2001:db8:1::4 (node node1)"))
 	must(nodes.Delete(ctx, "node1", metav1.DeleteOptions{}))
 	becomes("s2", "2001:db8:1::4 Allocated")
-	pool("no address of a node", says("NodeAddresses", "False"))
+	pool("no address of a node", message("NodeAddresses", "False"))
 
 	apply("2001:db8:1::4/126")
 	pool("readable", func(obj *v1alpha1.IPAddressPool) bool { return obj.Status.AvailableIPv6 == 2 })
 	apply("2001:db8:1::10-2001:db8:1::20", "2001:db8:1::18-2001:db8:1::28") // not covered by the CRD's rules
-	pool("unreadable", says("Ready", "The last good configuration stays in use"))
+	pool("unreadable", message("Ready", "The last good configuration stays in use"))
 	held := service("s1").ResourceVersion + " " + service("s2").ResourceVersion
 	must(first.Stop(10 * time.Second))
 	lease, err := r.Kube.CoordinationV1().Leases("ironlb-system").Get(ctx, "ironlb-ccm", metav1.GetOptions{})
@@ -122,13 +122,15 @@ func TestPools(t *testing.T) {
 	create("s3")
 	becomes("s3", "2001:db8:1::6 Allocated")
 	pool("unreadable for the next leader", func(obj *v1alpha1.IPAddressPool) bool {
-		return says("Ready", "False")(obj) && obj.Status.AssignedIPv6 == 3 && obj.Status.AvailableIPv6 == 1
+		return message("Ready", "False")(obj) && obj.Status.AssignedIPv6 == 3 && obj.Status.AvailableIPv6 == 1
 	})
 	if now := service("s1").ResourceVersion + " " + service("s2").ResourceVersion; now != held {
 		t.Error("the next leader wrote to Services of a pool that cannot be read")
 	}
 	apply("2001:db8:1::4/126", "2001:db8:1::18-2001:db8:1::28")
-	pool("mended", func(obj *v1alpha1.IPAddressPool) bool { return says("Ready", "True")(obj) && obj.Status.LastGood == "" })
+	pool("mended", func(obj *v1alpha1.IPAddressPool) bool {
+		return message("Ready", "True")(obj) && obj.Status.LastGood == ""
+	})
 	must(second.Stop(10 * time.Second))
 }
 

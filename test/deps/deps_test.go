@@ -65,7 +65,10 @@ var rules = []rule{
 	{of: "speaker/priority", own: []string{}, never: kubernetes},
 
 	// Drivers are passed to the loop.
-	{of: "speaker", own: []string{"pools", "ipvs", "speaker/plan"}, never: kubernetes},
+	{of: "speaker", own: []string{"pools", "ipvs", "speaker/plan", "speaker/dataplane", "speaker/advertise", "speaker/status"}, never: kubernetes},
+	{of: "speaker/advertise", own: []string{"speaker/plan"}, never: kubernetes},
+	{of: "speaker/status", own: []string{"pools", "speaker/plan"}, never: kubernetes},
+	{of: "speaker/dataplane", std: true, own: []string{"pools", "ipvs", "speaker/plan"}},
 	{of: "speaker/kube", own: []string{"pools", "pools/v1alpha1", "ipvs", "speaker/plan"}},
 
 	// The controllers and the speaker meet only in the Kubernetes API.
@@ -91,8 +94,8 @@ func TestImports(t *testing.T) {
 	}
 }
 
-// TestNobodyImportsTestOrCmd holds for every package of the product.
-func TestNobodyImportsTestOrCmd(t *testing.T) {
+// TestNoPackageImportsTestOrCmd holds for every package of the product.
+func TestNoPackageImportsTestOrCmd(t *testing.T) {
 	for _, p := range list(t) {
 		from, ours := strings.CutPrefix(p.ImportPath, module+"/")
 		if !ours || strings.HasPrefix(from, "test/") || strings.HasPrefix(from, "cmd/") {

@@ -52,7 +52,7 @@ var addressCases = []struct {
 	{"reversed IPv6 in an early group", []string{"2001:db8:2::1-2001:db8:1::ffff"}, "spec.addresses[0]", "ends before it begins"},
 	{"reversed IPv6 by a group more", []string{"2001:db8::1:0-2001:db8::ff"}, "spec.addresses[0]", "ends before it begins"},
 	{"reversed IPv6 written out", []string{"2001:db8:0:0:0:0:a:b - 2001:db8:0:0:0:0:9:c"}, "spec.addresses[0]", "ends before it begins"},
-	{"families mixed in a range", []string{"192.0.2.1-2001:db8::1"}, "spec.addresses[0]", "one family"},
+	{"families mixed in a range", []string{"192.0.2.1-2001:db8::1"}, "spec.addresses[0]", "different families"},
 	{"loopback", []string{"127.0.0.1"}, "spec.addresses[0]", "loopback"},
 	{"loopback within", []string{"126.0.0.0/7"}, "spec.addresses[0]", "loopback"},
 	{"range over loopback", []string{"126.255.255.255-128.0.0.0"}, "spec.addresses[0]", "loopback"},
@@ -72,8 +72,8 @@ var addressCases = []struct {
 	{"overlap of ranges", []string{"192.0.2.1-192.0.2.9", "192.0.2.9-192.0.2.20"}, "spec.addresses", "overlap"},
 	{"range around a CIDR", []string{"192.0.2.0-192.0.2.63", "192.0.2.16/28"}, "spec.addresses", "overlap"},
 	{"the same written otherwise", []string{"192.0.2.1", "192.0.2.1/32"}, "spec.addresses", "overlap"},
-	{"IPv6 CIDR in a CIDR", []string{"2001:db8::/64", "2001:db8::/80"}, "spec.addresses", "inside another"},
-	{"IPv6 address in a CIDR", []string{"2001:db8::1", "2001:db8::/64"}, "spec.addresses", "inside another"},
+	{"IPv6 CIDR in a CIDR", []string{"2001:db8::/64", "2001:db8::/80"}, "spec.addresses", "contained in another"},
+	{"IPv6 address in a CIDR", []string{"2001:db8::1", "2001:db8::/64"}, "spec.addresses", "contained in another"},
 
 	{name: "CIDR", addresses: []string{"192.0.2.0/28"}},
 	{name: "one address as CIDR", addresses: []string{"192.0.2.1/32", "2001:db8::1/128"}},
@@ -195,7 +195,7 @@ func testPoolValidation(t *testing.T, c client.Client) {
 	}
 }
 
-func checkCreate(t *testing.T, c client.Client, tmpl client.Object, field, says string) {
+func checkCreate(t *testing.T, c client.Client, tmpl client.Object, field, message string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -210,7 +210,7 @@ func checkCreate(t *testing.T, c client.Client, tmpl client.Object, field, says 
 		t.Error("accepted")
 	case !apierrors.IsInvalid(err):
 		t.Errorf("not refused as invalid: %v", err)
-	case !strings.Contains(err.Error(), field+":") || !strings.Contains(err.Error(), says):
-		t.Errorf("the refusal does not name %s and say %q: %v", field, says, err)
+	case !strings.Contains(err.Error(), field+":") || !strings.Contains(err.Error(), message):
+		t.Errorf("the refusal does not name %s and say %q: %v", field, message, err)
 	}
 }

@@ -87,7 +87,7 @@ func (c *Cluster) buildImages(ctx context.Context) ([]string, error) {
 		specs = append(specs, labSpecs+"kube-proxy.yaml")
 		references["kube-proxy"] = kubeProxyImage
 	}
-	c.say("building the images")
+	c.printf("building the images")
 	maps.Copy(references, c.cfg.Kubelets.References)
 	archives, err := c.build.Images(ctx, c.build.Dir, references, specs...)
 	if err != nil || c.cfg.Bare {

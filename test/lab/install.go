@@ -36,7 +36,7 @@ const helm = "helm4"
 // Install installs or upgrades the chart, and waits until its Pods are Ready. Flags are additional flags of helm
 // upgrade: --set, --values. Without kube-proxy, IronLB is the service proxy.
 func (c *Cluster) Install(ctx context.Context, flags ...string) error {
-	c.say("installing the chart")
+	c.printf("installing the chart")
 	args := []string{"upgrade", "--install", Release, filepath.Join(c.Root, chart), "--namespace", SystemNamespace, "--create-namespace",
 		"--wait", "--timeout", c.limit(4 * time.Minute).String()}
 	if c.cfg.Kubelets.KubeProxy == "" {

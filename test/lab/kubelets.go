@@ -116,7 +116,7 @@ func (c *Cluster) startKubelets(ctx context.Context) error {
 			return err
 		}
 	}
-	c.say("booting %d nodes: containerd, kubelet, images", len(c.Nodes))
+	c.printf("booting %d nodes: containerd, kubelet, images", len(c.Nodes))
 	group, gctx := errgroup.WithContext(ctx)
 	for _, n := range c.Nodes {
 		if err := n.register(ctx); err != nil {

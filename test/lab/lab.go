@@ -151,7 +151,7 @@ func (c *Cluster) start(ctx context.Context) (err error) {
 	if err := c.buildPrograms(ctx); err != nil {
 		return err
 	}
-	c.say("making the management network")
+	c.printf("making the management network")
 	if err := c.makeManagement(ctx); err != nil {
 		return err
 	}
@@ -191,7 +191,7 @@ func (c *Cluster) buildPrograms(ctx context.Context) (err error) {
 	if c.cfg.BGP || c.cfg.Kubelets != nil && !c.cfg.Bare {
 		own = append(slices.Clip(own), bgpProgram)
 	}
-	c.say("building the lab's programs")
+	c.printf("building the lab's programs")
 	pinned := slices.Concat([]string{"kubectl"}, controlplane.Programs, c.cfg.Programs)
 	if c.cfg.KubeProxy {
 		pinned = append(pinned, "kube-proxy")
@@ -214,7 +214,7 @@ func (c *Cluster) startControlPlane(ctx context.Context) error {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
 	}
-	c.say("starting etcd, kube-apiserver, kube-controller-manager")
+	c.printf("starting etcd, kube-apiserver, kube-controller-manager")
 	began := time.Now()
 	cp, err := controlplane.Start(ctx, controlplane.Config{
 		Namespace: c.Management.Namespace,
@@ -243,7 +243,7 @@ func (c *Cluster) startControlPlane(ctx context.Context) error {
 			}
 		}
 	}()
-	c.say("the control plane is ready after %s", time.Since(began).Round(100*time.Millisecond))
+	c.printf("the control plane is ready after %s", time.Since(began).Round(100*time.Millisecond))
 	return c.newClients()
 }
 
@@ -257,7 +257,7 @@ func (c *Cluster) startKernel(ctx context.Context) error {
 	if why == nil {
 		why = errors.New("asked for")
 	}
-	c.say("booting a guest kernel (%v)", why)
+	c.printf("booting a guest kernel (%v)", why)
 	boot, cancel := context.WithCancel(c.life)
 	stop := context.AfterFunc(ctx, cancel)
 	defer stop() // the guest outlives ctx: it ends with the lab
@@ -280,7 +280,7 @@ func (c *Cluster) startKernel(ctx context.Context) error {
 		<-g.Lost()
 		c.fail(g.Err())
 	}()
-	c.say("the guest is up after %s (%s)", g.Boot.Round(100*time.Millisecond), accelText(g.Accel))
+	c.printf("the guest is up after %s (%s)", g.Boot.Round(100*time.Millisecond), accelText(g.Accel))
 	return nil
 }
 
@@ -341,4 +341,4 @@ func (c *Cluster) Close() error {
 	return nil
 }
 
-func (c *Cluster) say(format string, args ...any) { fmt.Fprintf(c.progress, format+"\n", args...) }
+func (c *Cluster) printf(format string, args ...any) { fmt.Fprintf(c.progress, format+"\n", args...) }

@@ -167,7 +167,7 @@ func (c *Cluster) makeNetwork(ctx context.Context) error {
 	if c.cfg.Kubelets != nil {
 		c.routePods(&s)
 	}
-	c.say("making the network of %d nodes", c.cfg.Nodes)
+	c.printf("making the network of %d nodes", c.cfg.Nodes)
 	if err := s.run(ctx, c.kernel); err != nil {
 		return fmt.Errorf("make the network: %w", err)
 	}

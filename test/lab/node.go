@@ -118,7 +118,7 @@ func (c *Cluster) startNodes(ctx context.Context) error {
 	if c.cfg.Kubelets != nil {
 		return c.startKubelets(ctx)
 	}
-	c.say("waiting for %d nodes to be Ready", len(c.Nodes))
+	c.printf("waiting for %d nodes to be Ready", len(c.Nodes))
 	for _, n := range c.Nodes {
 		if err := n.register(ctx); err != nil {
 			return err
@@ -290,6 +290,6 @@ func (n *Node) PowerOn(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("power on %s: %w", n.Name, err)
 	}
-	n.c.pods.Kick()
+	n.c.pods.Trigger()
 	return n.startKubelet(ctx)
 }

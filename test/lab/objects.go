@@ -86,7 +86,7 @@ func (c *Cluster) ApplyYAML(ctx context.Context, manifests string) error {
 // applyDeploy applies the prerequisites of the project's programs: their kinds, namespace, accounts and permissions.
 // The lab starts the programs itself, so their Deployment and DaemonSet are left out.
 func (c *Cluster) applyDeploy(ctx context.Context) error {
-	c.say("applying the CRDs and permissions of deploy/")
+	c.printf("applying the CRDs and permissions of deploy/")
 	all, err := manifest.Load(c.Root, manifest.File)
 	if err != nil {
 		return err

@@ -22,8 +22,8 @@ import (
 // pods creates a sandbox for each Pod object bound to a node, and removes it with the Pod. One goroutine reconciles;
 // events only trigger it.
 type pods struct {
-	c    *Cluster
-	kick chan struct{}
+	c       *Cluster
+	trigger chan struct{}
 
 	mu        sync.Mutex // held over each pass, and by PowerOff and PowerOn of a node
 	store     cache.Store
@@ -32,8 +32,8 @@ type pods struct {
 
 // runPods starts the loop; it ends with the lab.
 func (c *Cluster) runPods() {
-	p := &pods{c: c, kick: make(chan struct{}, 1), sandboxes: map[types.UID]*sandbox{}}
-	kick := func(any) { p.Kick() }
+	p := &pods{c: c, trigger: make(chan struct{}, 1), sandboxes: map[types.UID]*sandbox{}}
+	kick := func(any) { p.Trigger() }
 	store, informer := cache.NewInformerWithOptions(cache.InformerOptions{
 		ListerWatcher: cache.NewListWatchFromClient(c.Kube.CoreV1().RESTClient(), "pods", metav1.NamespaceAll, fields.Everything()),
 		ObjectType:    &corev1.Pod{},
@@ -50,10 +50,10 @@ func (c *Cluster) runPods() {
 	c.onClose(func() error { cancel(); ended.Wait(); return nil })
 }
 
-// Kick triggers a resync.
-func (p *pods) Kick() {
+// Trigger triggers a resync.
+func (p *pods) Trigger() {
 	select {
-	case p.kick <- struct{}{}:
+	case p.trigger <- struct{}{}:
 	default:
 	}
 }
@@ -66,7 +66,7 @@ func (p *pods) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-p.kick:
+		case <-p.trigger:
 		case <-retry.C:
 			if !failed {
 				continue

@@ -16,7 +16,7 @@ const vmMemory = 1024
 // it.
 func (n *Node) bootVM(ctx context.Context) error {
 	c := n.c
-	c.say("booting %s, a virtual machine", n.Name)
+	c.printf("booting %s, a virtual machine", n.Name)
 	boot, cancel := context.WithCancel(c.life)
 	stop := context.AfterFunc(ctx, cancel)
 	defer stop() // the virtual machine outlives ctx: it ends with the lab
@@ -40,7 +40,7 @@ func (n *Node) bootVM(ctx context.Context) error {
 		<-g.Lost()
 		c.fail(fmt.Errorf("%s: %w", n.Name, g.Err()))
 	}()
-	c.say("%s is up after %s (%s)", n.Name, g.Boot.Round(100*time.Millisecond), accelText(g.Accel))
+	c.printf("%s is up after %s (%s)", n.Name, g.Boot.Round(100*time.Millisecond), accelText(g.Accel))
 
 	var s script
 	s.line("ip netns add %[1]s\nip link set eth0 netns %[1]s\nip link set api0 netns %[1]s", n.Namespace)

@@ -110,10 +110,10 @@ func (a *api) report(s *Speaker, vip int) {
 			return
 		}
 		v := a.vips[name]
-		v.Holder, v.Contested = s.Name, s.desired.VIPs[name].Deaf != ""
+		v.Holder, v.Contested = s.Name, s.desired.VIPs[name].Asymmetric != ""
 		a.vips[name] = v
 		a.Reports++
-		a.tell(name)
+		a.publish(name)
 		a.later(passEvery)
 	})
 }
@@ -121,15 +121,15 @@ func (a *api) report(s *Speaker, vip int) {
 // differs reports whether an owner's status differs from the written one.
 func (a *api) differs(s *Speaker, name string) bool {
 	v := a.vips[name]
-	return v.Holder != s.Name || v.Contested != (s.desired.VIPs[name].Deaf != "")
+	return v.Holder != s.Name || v.Contested != (s.desired.VIPs[name].Asymmetric != "")
 }
 
 func (a *api) some(spread time.Duration) time.Duration {
 	return time.Duration(a.cluster.random.Int64N(int64(spread)))
 }
 
-// tell publishes VirtualIPs to all speakers.
-func (a *api) tell(names ...string) {
+// publish publishes VirtualIPs to all speakers.
+func (a *api) publish(names ...string) {
 	vips := make([]plan.VIP, len(names))
 	for i, name := range names {
 		vips[i] = a.vips[name]
@@ -153,7 +153,7 @@ func (a *api) each(f func(*Speaker)) {
 		a.cluster.After(time.Duration(s.watched-a.cluster.now), func() {
 			if s.boot == boot && s.core != nil {
 				f(s)
-				s.kick()
+				s.trigger()
 			}
 		})
 	}
@@ -233,7 +233,7 @@ func (a *api) write() {
 		a.changed = a.cluster.now
 		names = append(names, w.vip)
 	}
-	a.tell(names...)
+	a.publish(names...)
 	if len(a.lists) > 0 {
 		a.cluster.After(batch*time.Second/writesPerSecond, a.write)
 	}

@@ -176,14 +176,14 @@ func (c *Cluster) happen(e *event) {
 		return
 	}
 	switch e.kind {
-	case turn:
-		if s.turnAt == e.at {
-			s.turn()
+	case tick:
+		if s.tickAt == e.at {
+			s.tick()
 		}
 	case wake:
 		if s.wakeAt == e.at {
 			s.wakeAt = 0
-			s.kick()
+			s.trigger()
 		}
 	case act:
 		s.act()
@@ -213,7 +213,9 @@ func (c *Cluster) SetLoss(share float64, bursts Bursts) {
 }
 
 // Asked counts the questions about silent nodes so far, Relayed the answers that kept a node alive.
-func (c *Cluster) Asked() uint64   { return c.sum(func(n member.Counts) uint64 { return n.Asked }) }
+func (c *Cluster) Asked() uint64 {
+	return c.sum(func(n member.Counts) uint64 { return n.RelayRequests })
+}
 func (c *Cluster) Relayed() uint64 { return c.sum(func(n member.Counts) uint64 { return n.Relayed }) }
 
 func (c *Cluster) sum(of func(member.Counts) uint64) (n uint64) {

@@ -80,7 +80,7 @@ func (s *Speaker) leaveOut(before, now plan.Reachability) {
 	}
 	if len(changed) > 0 {
 		s.view.Unreachable, s.touched.Unreachable = unreachable, changed
-		s.kick()
+		s.trigger()
 	}
 }
 

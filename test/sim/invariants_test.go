@@ -15,8 +15,8 @@ func small(t *testing.T, config Config) *Cluster {
 	config.Nodes, config.VIPs, config.Profile = 20, 200, member.Standard
 	c := New(config)
 	if _, ok := c.Until(3*time.Second, c.Owners.One); !ok {
-		nobody, several := c.Owners.Each()
-		t.Fatalf("seed %d: 3 s after the start nobody answers for %d addresses, several nodes for %d", config.Seed, nobody, several)
+		none, several := c.Owners.Each()
+		t.Fatalf("seed %d: 3 s after the start nobody answers for %d addresses, several nodes for %d", config.Seed, none, several)
 	}
 	c.Run(3 * time.Second)
 	if least, most := c.Owners.Balance(); least != 10 || most != 10 || len(c.Owners.Moves) != config.VIPs || len(c.Owners.Doubled) > 0 {
@@ -96,8 +96,8 @@ func TestPartition(t *testing.T) {
 			s.Group(1, LAN, NodeNetwork)
 		}
 		c.Run(3 * time.Second)
-		if nobody, several := c.Owners.Each(); nobody > 0 || several != len(c.vips) {
-			t.Fatalf("seed %d: in a partition nobody answers for %d addresses, both sides for %d of %d", seed, nobody, several, len(c.vips))
+		if none, several := c.Owners.Each(); none > 0 || several != len(c.vips) {
+			t.Fatalf("seed %d: in a partition nobody answers for %d addresses, both sides for %d of %d", seed, none, several, len(c.vips))
 		}
 		for _, s := range c.Speakers {
 			s.Group(0, LAN, NodeNetwork)
@@ -116,8 +116,8 @@ func TestSplitWithAPI(t *testing.T) {
 			s.Group(1, LAN)
 		}
 		c.Run(10 * time.Second)
-		if nobody, several := c.Owners.Each(); nobody > 0 || several != len(c.vips) {
-			t.Fatalf("seed %d: nobody answers for %d addresses, both sides for %d of %d", seed, nobody, several, len(c.vips))
+		if none, several := c.Owners.Each(); none > 0 || several != len(c.vips) {
+			t.Fatalf("seed %d: nobody answers for %d addresses, both sides for %d of %d", seed, none, several, len(c.vips))
 		}
 		reports, writes := c.api.Reports, c.api.Writes
 		c.Run(20 * time.Second)
@@ -200,18 +200,18 @@ func TestSuspended(t *testing.T) {
 
 // A node with an asymmetric link sends but receives from no node, as with a wrong packet filter. It does not keep
 // addresses of nodes that receive one another: the statuses report these as owners. It keeps its own addresses.
-func TestDeaf(t *testing.T) {
+func TestAsymmetric(t *testing.T) {
 	for _, seed := range []uint64{0, 1, 2, 3} { // in half of them the node network is the first to be received again
 		c := small(t, Config{Seed: seed})
-		deaf := c.Speakers[int(seed)*5]
-		deaf.Deafen(true)
+		asymmetric := c.Speakers[int(seed)*5]
+		asymmetric.Deafen(true)
 		c.Run(600 * time.Millisecond) // it considers the others dead
 		c.wantOne(t, "a node is deaf", 1500*time.Millisecond)
 		c.wantStill(t, "it stays deaf", 10*time.Second)
-		if n := len(c.Owners.Of(deaf)); n != 10 {
+		if n := len(c.Owners.Of(asymmetric)); n != 10 {
 			t.Errorf("seed %d: the deaf node holds %d addresses, 10 before", seed, n)
 		}
-		deaf.Deafen(false)
+		asymmetric.Deafen(false)
 		c.wantStill(t, "it hears again", 3*time.Second)
 	}
 }

@@ -30,8 +30,8 @@ type Bursts struct {
 type port struct {
 	// group: only ports of one group reach one another.
 	group int
-	// deaf ports send but do not receive (an asymmetric link).
-	deaf bool
+	// asymmetric ports send but do not receive (an asymmetric link).
+	asymmetric bool
 	// The next or the current burst.
 	burstFrom, burstTo int64
 }
@@ -77,7 +77,7 @@ func (c *Cluster) carry(from *Speaker, sends []member.Send) {
 // datagram delivers a datagram to one node, unless it is lost.
 func (c *Cluster) datagram(from, to *Speaker, iface uint8, data []byte) {
 	out, in := &from.ports[iface], &to.ports[iface]
-	if !to.power || out.group != in.group || in.deaf || c.lost(out) || c.lost(in) {
+	if !to.power || out.group != in.group || in.asymmetric || c.lost(out) || c.lost(in) {
 		return
 	}
 	if c.config.Loss > 0 && c.random.Float64() < c.config.Loss {

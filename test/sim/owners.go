@@ -45,8 +45,8 @@ func newOwners(c *Cluster, vips int) *Owners {
 	return o
 }
 
-// note updates the record of one VirtualIP on one node.
-func (o *Owners) note(vip int, s *Speaker) {
+// record updates the record of one VirtualIP on one node.
+func (o *Owners) record(vip int, s *Speaker) {
 	_, holds := s.holds[vip]
 	i := slices.Index(o.by[vip], s)
 	is := holds && s.audible()
@@ -86,7 +86,7 @@ func (o *Owners) span(since *int64, is bool, vip int, over *[]Span) {
 // refresh updates the record of a node that became reachable or unreachable for clients.
 func (o *Owners) refresh(s *Speaker) {
 	for _, vip := range s.held() {
-		o.note(vip, s)
+		o.record(vip, s)
 	}
 }
 

@@ -5,7 +5,7 @@ type kind uint8
 
 const (
 	arrival kind = iota // a datagram reaches a node
-	turn                // the liveness loop of a node ticks
+	tick                // the liveness loop of a node ticks
 	wake                // the speaker's loop of a node plans at the planner's wake-up time
 	act                 // the speaker's loop of a node applies its plan
 	probe               // the prober of a node ticks

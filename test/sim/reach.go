@@ -39,7 +39,7 @@ type prober struct {
 	updated  bool
 	// echoes are replies queued in its socket. neighbors are the questions to the neighbor table, the last one for each
 	// address.
-	echoes    []reach.Question
+	echoes    []reach.Probe
 	neighbors []neighbor
 	decided   plan.Reachability
 	open      map[string]*Verdict
@@ -47,7 +47,7 @@ type prober struct {
 
 // neighbor is a question to the neighbor table.
 type neighbor struct {
-	reach.Question
+	reach.Probe
 	asked    int64
 	answered int64 // 0: not yet
 }
@@ -129,7 +129,7 @@ func (s *Speaker) probe() {
 	p.neighbors = slices.DeleteFunc(p.neighbors, func(n neighbor) bool {
 		if n.answered > 0 {
 			ago := time.Duration(c.now - n.answered).Truncate(neighborTick)
-			p.core.Answered(now.Add(-min(ago, time.Duration(c.now-n.asked))), n.Question)
+			p.core.Answered(now.Add(-min(ago, time.Duration(c.now-n.asked))), n.Probe)
 		}
 		return n.answered > 0 || c.now-n.asked > int64(neighborFor)
 	})
@@ -143,12 +143,12 @@ func (s *Speaker) probe() {
 }
 
 // ask sends a question.
-func (s *Speaker) ask(q reach.Question) {
+func (s *Speaker) ask(q reach.Probe) {
 	c, p, boot := s.cluster, &s.prober, s.boot
 	s.Asked++
 	if q.By == plan.WitnessNeighbor {
 		p.neighbors = slices.DeleteFunc(p.neighbors, func(n neighbor) bool { return n.Addr == q.Addr })
-		p.neighbors = append(p.neighbors, neighbor{Question: q, asked: c.now})
+		p.neighbors = append(p.neighbors, neighbor{Probe: q, asked: c.now})
 	}
 	to := c.byAddr[q.Addr]
 	c.packet(&s.host, to.host, to.iface, func() {
@@ -163,7 +163,7 @@ func (s *Speaker) ask(q reach.Question) {
 }
 
 // answered handles an answer. An echo reply wakes the prober; an answer of the neighbor table does not.
-func (s *Speaker) answered(q reach.Question) {
+func (s *Speaker) answered(q reach.Probe) {
 	p := &s.prober
 	if q.By == plan.WitnessEcho {
 		p.echoes = append(p.echoes, q)

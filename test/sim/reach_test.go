@@ -36,8 +36,8 @@ func (c *Cluster) decided(at time.Duration, dead *Speaker) (took Times) {
 	return took
 }
 
-// wantNobody checks that no node has been considered unreachable so far.
-func (c *Cluster) wantNobody(t *testing.T, when string) {
+// wantNoOwner checks that no node has been considered unreachable so far.
+func (c *Cluster) wantNoOwner(t *testing.T, when string) {
 	t.Helper()
 	for _, v := range c.Verdicts {
 		t.Errorf("seed %d, %s: %+v", c.config.Seed, when, *v)
@@ -102,12 +102,12 @@ func TestSilentSpeakers(t *testing.T) {
 		s := c.Speakers[int(seed)]
 		s.Crash()
 		c.Run(5 * time.Second)
-		c.wantNobody(t, "a speaker has crashed")
+		c.wantNoOwner(t, "a speaker has crashed")
 		s.Start()
 		c.Run(3 * time.Second)
 		s.Pause(4 * time.Second)
 		c.Run(8 * time.Second)
-		c.wantNobody(t, "a process was stopped")
+		c.wantNoOwner(t, "a process was stopped")
 		for _, s := range c.Speakers {
 			s.Leave()
 			c.Until(6*time.Second, func() bool { return !s.Running() })
@@ -115,7 +115,7 @@ func TestSilentSpeakers(t *testing.T) {
 			s.Start()
 			c.Run(200 * time.Millisecond)
 		}
-		c.wantNobody(t, "all were replaced in turn")
+		c.wantNoOwner(t, "all were replaced in turn")
 		for _, s := range c.Speakers[1:] {
 			s.Crash()
 		}
@@ -124,17 +124,17 @@ func TestSilentSpeakers(t *testing.T) {
 			s.Start()
 		}
 		c.Run(3 * time.Second)
-		c.wantNobody(t, "all others crashed at once")
+		c.wantNoOwner(t, "all others crashed at once")
 		for _, s := range c.Speakers {
 			s.Pause(3 * time.Second)
 		}
 		c.Run(6 * time.Second)
-		c.wantNobody(t, "all were stopped at once")
+		c.wantNoOwner(t, "all were stopped at once")
 		c.Speakers[3].Deafen(true) // a filter that drops the speakers' port
 		c.Run(5 * time.Second)
 		c.Speakers[3].Deafen(false)
 		c.Run(2 * time.Second)
-		c.wantNobody(t, "one receives no speaker")
+		c.wantNoOwner(t, "one receives no speaker")
 	}
 }
 
@@ -150,7 +150,7 @@ func TestBusy(t *testing.T) {
 	for _, seed := range seeds {
 		c := probed(t, Config{Seed: seed, Nodes: 12, Loss: 0.05, Busy: busy})
 		c.Run(30 * time.Second)
-		c.wantNobody(t, "busy nodes")
+		c.wantNoOwner(t, "busy nodes")
 		for _, s := range c.Speakers[:2] {
 			at := c.Now()
 			s.PowerOff()
@@ -269,7 +269,7 @@ func TestOneNetworkCut(t *testing.T) {
 		others := slices.DeleteFunc(slices.Clone(c.Speakers), func(s *Speaker) bool { return s == cut })
 		cut.Group(1, LAN)
 		c.Run(5 * time.Second)
-		c.wantNobody(t, "the LAN is cut")
+		c.wantNoOwner(t, "the LAN is cut")
 		cut.Group(0, LAN)
 		c.Run(2 * time.Second)
 		cut.Group(1, NodeNetwork)
@@ -400,7 +400,7 @@ func TestJoinAndDie(t *testing.T) {
 	c := probed(t, Config{Seed: 1, Nodes: 5})
 	s := c.Join()
 	c.Run(5 * time.Second)
-	c.wantNobody(t, "one joins")
+	c.wantNoOwner(t, "one joins")
 	s.PowerOff()
 	c.Run(time.Second)
 	if n := len(c.Verdicts); n != 5 {

@@ -31,24 +31,24 @@ type Speaker struct {
 	waiting []event
 
 	core    *member.Core
-	turnAt  int64
+	tickAt  int64
 	planner *plan.Planner
 	view    *plan.View
 	desired *plan.Desired
 	touched plan.Touched
 	// acting is set from a plan until it is applied; kicked requests another plan. fences are those at the plan.
-	acting, kicked bool
-	fences         uint64
-	planned        *plan.Changed
-	wakeAt         int64
-	said           plan.Word
-	mustSay        bool
-	fenced         bool
-	leaveBy        int64
-	leaving        bool // shutdown was requested; planLeaving: it was when the plan was made
-	planLeaving    bool
-	holds          map[int]struct{} // by index of the VirtualIP
-	watched        int64            // arrival of the last watch event
+	acting, triggered bool
+	fences            uint64
+	planned           *plan.Changed
+	wakeAt            int64
+	published         plan.LocalState
+	mustPublish       bool
+	fenced            bool
+	leaveBy           int64
+	leaving           bool // shutdown was requested; planLeaving: it was when the plan was made
+	planLeaving       bool
+	holds             map[int]struct{} // by index of the VirtualIP
+	watched           int64            // arrival of the last watch event
 
 	Sent, Received Traffic
 	Drops          map[member.Drop]int64
@@ -63,7 +63,7 @@ type Cost struct {
 	Reach       time.Duration
 	Plans       int
 	LongestPlan time.Duration
-	LongestTurn time.Duration
+	LongestTick time.Duration
 }
 
 // clock returns the CPU time of this thread; Run locks itself to it.
@@ -115,12 +115,12 @@ func (s *Speaker) Start() {
 	})
 	s.view, s.desired, s.touched = c.api.view(), nil, plan.Touched{All: true}
 	s.view.Members.Observer = true
-	s.said, s.leaveBy, s.Drops = plan.Word{Claims: map[string]plan.Claim{}}, 0, map[member.Drop]int64{}
+	s.published, s.leaveBy, s.Drops = plan.LocalState{Claims: map[string]plan.Claim{}}, 0, map[member.Drop]int64{}
 	core.SetPeers(c.api.peers)
 	mac := [6]byte{2, 0, 0, 0, byte(s.number >> 8), byte(s.number)}
 	core.SetLinks(s.time(), []member.Link{{Name: ifaces[LAN], Keys: segment, MAC: mac}})
 	s.startProber()
-	s.turn()
+	s.tick()
 }
 
 // stop ends the process without a goodbye.
@@ -129,11 +129,11 @@ func (s *Speaker) stop() {
 	s.stopProber()
 	s.boot++
 	s.leaving, s.planLeaving = false, false
-	s.core, s.waiting, s.planned, s.turnAt, s.wakeAt = nil, nil, nil, 0, 0
-	s.paused, s.acting, s.kicked, s.fenced = false, false, false, false
+	s.core, s.waiting, s.planned, s.tickAt, s.wakeAt = nil, nil, nil, 0, 0
+	s.paused, s.acting, s.triggered, s.fenced = false, false, false, false
 	clear(s.holds)
 	for _, vip := range held {
-		s.cluster.Owners.note(vip, s)
+		s.cluster.Owners.record(vip, s)
 	}
 }
 
@@ -150,7 +150,7 @@ func (s *Speaker) Crash() { s.stop() }
 func (s *Speaker) Leave() {
 	s.leaving = true
 	s.leaveBy = s.cluster.now + int64(5*time.Second)
-	s.kick()
+	s.trigger()
 }
 
 // time returns the node's clock.
@@ -185,14 +185,14 @@ func (s *Speaker) Pause(d time.Duration) {
 			s.read(&s.waiting[i])
 		}
 		s.waiting = nil
-		s.turn()
+		s.tick()
 		s.cluster.Owners.refresh(s)
 		if s.acting {
 			s.act()
 		}
 		s.prober.at = 0 // a tick due meanwhile was void
 		s.wakeProber(s.cluster.now)
-		s.kick()
+		s.trigger()
 	})
 }
 
@@ -210,7 +210,7 @@ func (s *Speaker) Group(group int, networks ...int) {
 // Deafen makes the links of all the node's ports asymmetric (receiving nothing), or restores them.
 func (s *Speaker) Deafen(deaf bool) {
 	for i := range s.ports {
-		s.ports[i].deaf = deaf
+		s.ports[i].asymmetric = deaf
 	}
 }
 
@@ -235,9 +235,9 @@ func (s *Speaker) arrive(e *event) {
 	s.read(e)
 	switch {
 	case s.core.Urgent():
-		s.turn()
+		s.tick()
 	case s.core.Changed():
-		s.kick()
+		s.trigger()
 	}
 }
 
@@ -246,35 +246,35 @@ func (s *Speaker) read(e *event) {
 	in := member.Packet{Iface: ifaces[e.iface], Source: e.from.addrs[e.iface], OnLink: true, Data: e.data}
 	drop := s.core.Receive(s.time(), s.time().Sub(beginning), in)
 	s.Cost.Core += s.clock() - start
-	if drop != member.Taken {
+	if drop != member.Accepted {
 		s.Drops[drop]++
 	}
 }
 
-// turn is one tick of the liveness loop, after it has read.
-func (s *Speaker) turn() {
+// tick is one tick of the liveness loop, after it has read.
+func (s *Speaker) tick() {
 	c := s.cluster
 	start := s.clock()
 	sends := s.core.Tick(s.time(), s.time().Sub(beginning))
 	took := s.clock() - start
 	s.Cost.Core += took
-	s.Cost.LongestTurn = max(s.Cost.LongestTurn, took)
+	s.Cost.LongestTick = max(s.Cost.LongestTick, took)
 	c.carry(s, sends)
 	s.seesFence()
 	s.passReceived()
 	if s.core.Changed() {
-		s.kick()
+		s.trigger()
 	}
 	// A timer and the scheduler are late by up to a millisecond, more on a busy node.
 	late := time.Millisecond
 	if s.busy {
 		late = max(late, c.config.Busy.Heartbeat)
 	}
-	s.turnAt = max(c.now, int64(s.core.Next().Sub(beginning)+s.behind)) + c.random.Int64N(int64(late))
+	s.tickAt = max(c.now, int64(s.core.Next().Sub(beginning)+s.behind)) + c.random.Int64N(int64(late))
 	if s.core.Urgent() {
-		s.turnAt = c.now
+		s.tickAt = c.now
 	}
-	c.queue.push(event{at: s.turnAt, kind: turn, node: s, boot: s.boot})
+	c.queue.push(event{at: s.tickAt, kind: tick, node: s, boot: s.boot})
 }
 
 // seesFence updates the responders' fence.
@@ -285,12 +285,12 @@ func (s *Speaker) seesFence() {
 	}
 }
 
-// kick triggers the speaker's loop as soon as possible.
-func (s *Speaker) kick() {
+// trigger triggers the speaker's loop as soon as possible.
+func (s *Speaker) trigger() {
 	switch {
 	case !s.runs():
 	case s.acting:
-		s.kicked = true
+		s.triggered = true
 	default:
 		s.round()
 	}
@@ -299,7 +299,7 @@ func (s *Speaker) kick() {
 // round observes and plans.
 func (s *Speaker) round() {
 	c := s.cluster
-	s.kicked = false
+	s.triggered = false
 	before := s.view.Members
 	v := s.view
 	var nodes map[string]struct{}
@@ -310,9 +310,9 @@ func (s *Speaker) round() {
 	c.died(s, before, nodes)
 	s.touched.Members, s.touched.Claims = nodes, claims
 	v.Leaving = s.leaving
-	s.mustSay = s.mustSay || v.Members.Observer != before.Observer || v.Leaving != s.said.Leaving
+	s.mustPublish = s.mustPublish || v.Members.Observer != before.Observer || v.Leaving != s.published.Leaving
 	wakes := s.planner.Wake()
-	if s.desired != nil && !s.touched.Any() && !s.mustSay && (wakes.IsZero() || wakes.After(s.time())) {
+	if s.desired != nil && !s.touched.Any() && !s.mustPublish && (wakes.IsZero() || wakes.After(s.time())) {
 		s.rest(wakes)
 		return
 	}
@@ -359,20 +359,20 @@ func (s *Speaker) act() {
 			s.holds[vip] = struct{}{}
 		}
 	}
-	s.say()
+	s.publish()
 	for _, vip := range changed {
-		c.Owners.note(vip, s)
+		c.Owners.record(vip, s)
 	}
 	s.report()
 	if s.left() {
 		return
 	}
 	if s.core.Urgent() {
-		s.turn()
+		s.tick()
 	}
 	wakes := s.planner.Wake()
-	if s.kicked || s.core.Changed() || s.touched.Any() || !wakes.IsZero() && !wakes.After(s.time()) {
-		s.kick()
+	if s.triggered || s.core.Changed() || s.touched.Any() || !wakes.IsZero() && !wakes.After(s.time()) {
+		s.trigger()
 		return
 	}
 	s.rest(wakes)
@@ -403,41 +403,41 @@ func (s *Speaker) rest(until time.Time) {
 	s.cluster.queue.push(event{at: s.wakeAt, kind: wake, node: s, boot: s.boot})
 }
 
-// say publishes changed claims, unless they were planned before a fence.
-func (s *Speaker) say() {
-	news := s.mustSay
+// publish publishes changed claims, unless they were planned before a fence.
+func (s *Speaker) publish() {
+	news := s.mustPublish
 	for vip := range s.planned.VIPs {
 		claim, says := s.desired.Claims[vip]
-		before, said := s.said.Claims[vip]
+		before, said := s.published.Claims[vip]
 		if says == said && claim == before {
 			continue
 		}
 		news = true
 		if says {
-			s.said.Claims[vip] = claim
+			s.published.Claims[vip] = claim
 		} else {
-			delete(s.said.Claims, vip)
+			delete(s.published.Claims, vip)
 		}
 	}
 	if !news {
 		return
 	}
-	s.mustSay, s.said.Leaving = false, s.planLeaving
+	s.mustPublish, s.published.Leaving = false, s.planLeaving
 	if s.fences != s.core.Fences() {
 		return
 	}
 	start := s.clock()
-	s.core.Say(plan.Word{Claims: maps.Clone(s.said.Claims), Leaving: s.said.Leaving})
+	s.core.Publish(plan.LocalState{Claims: maps.Clone(s.published.Claims), Leaving: s.published.Leaving})
 	s.Cost.Core += s.clock() - start
 	s.seesFence()
 }
 
 // left ends a leaving process once its handovers are done, or at the deadline.
 func (s *Speaker) left() bool {
-	if !s.said.Leaving {
+	if !s.published.Leaving {
 		return false
 	}
-	for _, claim := range s.said.Claims {
+	for _, claim := range s.published.Claims {
 		if claim.State == plan.Leaving && s.cluster.now < s.leaveBy {
 			return false
 		}
@@ -457,7 +457,7 @@ func (c *Cluster) died(s *Speaker, before plan.Members, nodes map[string]struct{
 		}
 		o := c.byName[name]
 		c.Deaths = append(c.Deaths, Death{At: c.Now(), Node: s.Name, Dead: name,
-			Wrong: o.runs() && o.ports[LAN].group == s.ports[LAN].group && !s.ports[LAN].deaf})
+			Wrong: o.runs() && o.ports[LAN].group == s.ports[LAN].group && !s.ports[LAN].asymmetric})
 	}
 }
 

@@ -177,10 +177,10 @@ func (s *Space) Route(t testing.TB, dst, via string) {
 func (s *Space) MTU(t testing.TB, to, name string, octets int) {
 	t.Helper()
 	addr := netip.MustParseAddr(to)
-	whole := &net.IPNet{IP: addr.AsSlice(), Mask: net.CIDRMask(addr.BitLen(), addr.BitLen())}
-	route := &netlink.Route{Dst: whole, LinkIndex: s.link(t, name).Attrs().Index, MTU: octets}
+	host := &net.IPNet{IP: addr.AsSlice(), Mask: net.CIDRMask(addr.BitLen(), addr.BitLen())}
+	route := &netlink.Route{Dst: host, LinkIndex: s.link(t, name).Attrs().Index, MTU: octets}
 	if err := s.Handle.RouteAdd(route); err != nil {
-		t.Fatalf("add route %s dev %s mtu %d: %v", whole, name, octets, err)
+		t.Fatalf("add route %s dev %s mtu %d: %v", host, name, octets, err)
 	}
 }
 

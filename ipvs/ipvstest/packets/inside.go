@@ -28,7 +28,7 @@ func shortCircuitOf(t *testing.T, l *lab, pods ipvs.PodSources) {
 	outside, inside := l.service(l.vip, l.family.pods[1]), l.service(l.vip, l.family.pods[0])
 	l.apply(t, outside)
 	l.node.Must(t, func() error {
-		balancer, err := nftlb.New(nftlb.Inside)
+		balancer, err := nftlb.New(nftlb.ClusterInternal)
 		if err != nil {
 			return err
 		}

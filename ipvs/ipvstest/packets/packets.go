@@ -38,7 +38,7 @@ func Run(t *testing.T, o Options) {
 			{"gone, ClusterIP", gone("1", ipvs.MasqueradedUnlessPod)},
 			{"gone, NodePort", goneNodePort},
 			{"gone, none local", goneLocal},
-			{"gone, short circuit", goneInside},
+			{"gone, short circuit", goneClusterInternal},
 			{"gone, UDP", goneUDP},
 			{"handshake, weight 0", handshake(0, ipvs.Masqueraded)},
 			{"handshake, ClusterIP", handshake(0, ipvs.MasqueradedUnlessPod)},
@@ -242,22 +242,22 @@ func noLocalEndpoint(t *testing.T, l *lab) {
 // [T24] Only the source ranges may connect: one address of the client, one of the Pods, and the node if the virtual
 // address and its own are allowed.
 func sourceRanges(t *testing.T, l *lab) {
-	whole := func(addr string) string {
+	host := func(addr string) string {
 		parsed := netip.MustParseAddr(addr)
 		return netip.PrefixFrom(parsed, parsed.BitLen()).String()
 	}
 	s := l.service(l.vip, l.family.pods[0], ipvs.Masqueraded, ipvs.Restricted)
 	l.apply(t, s)
 	l.silent(t, l.client, "", at(l.vip, 80)) // no client is allowed
-	s.allow(whole(l.family.client))
-	s.allow(whole(l.family.pods[1]))
+	s.allow(host(l.family.client))
+	s.allow(host(l.family.pods[1]))
 	l.apply(t, s)
 	l.answers(t, l.client, l.family.client, at(l.vip, 80), "pod0", l.gateways[0])
 	l.answers(t, l.pods[1], "", at(l.vip, 80), "pod0", l.gateways[0])
 	l.silent(t, l.client, l.other, at(l.vip, 80))
 	l.silent(t, l.pods[0], "", at(l.vip, 80))
 	l.silent(t, l.node, "", at(l.vip, 80))
-	s.allow(whole(l.vip))
+	s.allow(host(l.vip))
 	s.allow(netip.PrefixFrom(netip.MustParseAddr(l.family.node), l.bits).Masked().String()) // which contains an existing one
 	l.apply(t, s)
 	l.answers(t, l.node, "", at(l.vip, 80), "pod0", l.gateways[0])
@@ -304,7 +304,7 @@ func policiesOf(variant string) func(t *testing.T, l *lab) {
 func unallocated(t *testing.T, l *lab) {
 	bits := netip.MustParseAddr(l.nowhere).BitLen()
 	l.client.Address(t, "lo", netip.PrefixFrom(netip.MustParseAddr(l.nowhere), bits).String())
-	l.listen(t, l.client, l.nowhere, 80, "nobody")
+	l.listen(t, l.client, l.nowhere, 80, "unserved")
 	l.node.Route(t, netip.PrefixFrom(netip.MustParseAddr(l.nowhere), bits).String(), l.family.client)
 	for _, pod := range l.family.pods {
 		l.client.Route(t, netip.PrefixFrom(netip.MustParseAddr(pod), l.podBits).Masked().String(), l.family.node)
@@ -312,7 +312,7 @@ func unallocated(t *testing.T, l *lab) {
 	s := l.service(l.vip, l.family.pods[0])
 	l.apply(t, s)
 	for _, from := range []*netspace.Space{l.pods[1], l.node} {
-		l.answers(t, from, "", at(l.nowhere, 80), "nobody", append(l.nodes(), l.family.pods[1])...)
+		l.answers(t, from, "", at(l.nowhere, 80), "unserved", append(l.nodes(), l.family.pods[1])...)
 	}
 	s.add(ipvs.Element{Set: ipvs.ServiceNetworks, Prefix: netip.MustParsePrefix(l.services)})
 	l.apply(t, s)

@@ -179,7 +179,7 @@ func goneLocal(t *testing.T, l *lab) {
 
 // Internal clients have their own list of real servers. A connection to a real server in neither list is reset; one to
 // a real server in either list continues.
-func goneInside(t *testing.T, l *lab) {
+func goneClusterInternal(t *testing.T, l *lab) {
 	var pods ipvs.PodSources
 	for _, pod := range l.family.pods {
 		pods.Prefixes = append(pods.Prefixes, netip.PrefixFrom(netip.MustParseAddr(pod), l.podBits).Masked())
@@ -188,7 +188,7 @@ func goneInside(t *testing.T, l *lab) {
 	l.apply(t, s)
 	have, set := ipvs.Table{}, func(ipvs.Table) {}
 	l.node.Must(t, func() error {
-		balancer, err := nftlb.New(nftlb.Inside)
+		balancer, err := nftlb.New(nftlb.ClusterInternal)
 		if err != nil {
 			return err
 		}

@@ -23,20 +23,20 @@ func (d *Driver) removePeers(names []string) (add []fresh) {
 		have := d.peers[name]
 		switch {
 		case have == nil && !wanted:
-			d.stopLearning(name)
+			d.stopDiscovery(name)
 			delete(d.retry, name)
 			d.sessions.remove(name)
 		case have == nil:
-			if l := d.learning[name]; l == nil || l.conf != want {
-				d.stopLearning(name)
-				add = append(add, fresh{name, l != nil && l.restarting && inTimes(l.conf, want)})
+			if l := d.discoveries[name]; l == nil || l.conf != want {
+				d.stopDiscovery(name)
+				add = append(add, fresh{name, l != nil && l.restarting && timersOnly(l.conf, want)})
 			}
 		case !wanted:
-			d.deletePeer(have, "no longer wanted")
+			d.deletePeer(have, "removed from the configuration")
 			d.sessions.remove(name)
 		case have.conf == want:
 		default:
-			if again, restarting := d.updatePeer(have, want); again {
+			if readd, restarting := d.updatePeer(have, want); readd {
 				add = append(add, fresh{name, restarting})
 			}
 		}
@@ -44,14 +44,14 @@ func (d *Driver) removePeers(names []string) (add []fresh) {
 	return add
 }
 
-// anew is the reason for removing a peer that is added again.
-const anew = "begins anew with other settings"
+// settingsChanged is the reason for removing a peer that is added again.
+const settingsChanged = "settings changed"
 
 // updatePeer changes in place the settings that do not concern the router. It reports whether a new session is needed,
 // and whether the router may keep the routes meanwhile.
-func (d *Driver) updatePeer(have *peer, want plan.Peer) (again, restarting bool) {
-	if !inTimes(have.conf, want) {
-		d.deletePeer(have, anew)
+func (d *Driver) updatePeer(have *peer, want plan.Peer) (readd, restarting bool) {
+	if !timersOnly(have.conf, want) {
+		d.deletePeer(have, settingsChanged)
 		return true, false
 	}
 	was, is := have.api(false), (&peer{conf: want, asn: have.asn}).api(false)
@@ -65,12 +65,12 @@ func (d *Driver) updatePeer(have *peer, want plan.Peer) (again, restarting bool)
 	}
 	switch {
 	case !proto.Equal(was, is), inPlace && !d.sessions.established(have.name):
-		return true, d.beginAnew(have)
+		return true, d.restartSession(have)
 	case inPlace:
 		d.sessions.reconfigured(have.key, want)
 		if _, err := d.server.UpdatePeer(context.Background(), &api.UpdatePeerRequest{Peer: is}); err != nil {
-			d.log.Error("cannot change a BGP peer in place", "peer", have.name, "err", err)
-			return true, d.beginAnew(have)
+			d.log.Error("cannot change a BGP peer in place", "peer", have.name, "error", err)
+			return true, d.restartSession(have)
 		}
 		d.log.Info("BGP peer changed", "peer", have.name, "connectTime", want.ConnectTime,
 			"maxReceivedPrefixes", prefixLimit(want))
@@ -84,26 +84,27 @@ func (d *Driver) updatePeer(have *peer, want plan.Peer) (again, restarting bool)
 	return false, false
 }
 
-// inTimes reports whether two configurations differ only in timers, apart from settings that do not affect the session.
-func inTimes(have, want plan.Peer) bool {
+// timersOnly reports whether two configurations differ only in timers, apart from settings that do not affect the
+// session.
+func timersOnly(have, want plan.Peer) bool {
 	have.NextHop4, have.NextHop6, have.BFD, have.ConnectTime = want.NextHop4, want.NextHop6, want.BFD, want.ConnectTime
 	have.HoldTime, have.KeepaliveTime, have.RestartTime = want.HoldTime, want.KeepaliveTime, want.RestartTime
 	have.MaxReceivedPrefixes = want.MaxReceivedPrefixes
 	return have == want
 }
 
-// beginAnew removes a peer that is to be added again, because the router has outdated timers: they are sent in the OPEN
-// only (RFC 4271, 4.2; 4724, 3), and GoBGP uses the KEEPALIVE interval from the start of the session (keepaliveTicker
-// in its fsm.go). With graceful restart this is a restart without a NOTIFICATION.
-func (d *Driver) beginAnew(p *peer) (restarting bool) {
+// restartSession removes a peer that is to be added again, because the router has outdated timers: they are sent in the
+// OPEN only (RFC 4271, 4.2; 4724, 3), and GoBGP uses the KEEPALIVE interval from the start of the session
+// (keepaliveTicker in its fsm.go). With graceful restart this is a restart without a NOTIFICATION.
+func (d *Driver) restartSession(p *peer) (restarting bool) {
 	if p.conf.GracefulRestart {
 		d.sessions.release(p.key) // later events of GoBGP about it are ignored
-		hushed, err := hush(p.conf)
+		closed, err := closeSilently(p.conf)
 		if err != nil {
-			d.log.Error("cannot end a BGP session without a word; its router drops the routes", "peer", p.name, "err", err)
+			d.log.Error("cannot close a BGP connection without a NOTIFICATION; its router drops the routes", "peer", p.name, "error", err)
 		}
-		restarting = hushed || p.restarting
+		restarting = closed || p.restarting
 	}
-	d.deletePeer(p, anew)
+	d.deletePeer(p, settingsChanged)
 	return restarting
 }

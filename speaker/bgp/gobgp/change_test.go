@@ -38,12 +38,12 @@ func TestPeersComeAndGo(t *testing.T) {
 				d.apply(t, plan.BGPChange{RouterID: nodeID, Peers: map[string]*plan.Peer{"moves": p}, Routes: routes})
 			}
 			all := map[netip.Prefix]plan.Route{vip4: to("stays", "moves"), pool4: to("stays", "moves")}
-			told := map[netip.Prefix][]netip.Addr{vip4: {moves.link.node}, pool4: {moves.link.node}}
+			announced := map[netip.Prefix][]netip.Addr{vip4: {moves.link.node}, pool4: {moves.link.node}}
 
 			p := moves.peer()
 			change(&p, all)
 			d.up(t, "moves")
-			moves.kernel(t, 4, told)
+			moves.kernel(t, 4, announced)
 			first := moves.since(t, "node")
 
 			p.ConnectTime = 2 * time.Second
@@ -56,7 +56,7 @@ func TestPeersComeAndGo(t *testing.T) {
 			moves.neighbors(t, n)
 			change(&p, map[netip.Prefix]plan.Route{vip6: to("moves")})
 			moves.kernel(t, 6, map[netip.Prefix][]netip.Addr{vip6: {moves.node6}})
-			moves.kernel(t, 4, told)
+			moves.kernel(t, 4, announced)
 			if s, err := moves.Sessions(t.Context()); err != nil || s["node"].Hold != 30*time.Second {
 				t.Errorf("the new session's hold time is %v, want 30s; %v", s["node"].Hold, err)
 			}
@@ -67,7 +67,7 @@ func TestPeersComeAndGo(t *testing.T) {
 			stays.kernel(t, 4, both)
 			stays.still(t, "node", since)
 			if now := stays.since(t, "node"); now.Updates != since.Updates || now.Updates == 0 {
-				t.Errorf("the other router has heard %d updates, had heard %d", now.Updates, since.Updates)
+				t.Errorf("the other router has received %d updates, had received %d", now.Updates, since.Updates)
 			}
 			if e := monitor.Events(); len(e) > 0 {
 				t.Errorf("the other router changed routes: %+v", e)
@@ -107,7 +107,7 @@ func TestDown(t *testing.T) {
 		d := startNode(t, w.node)
 		d.apply(t, wanted(map[string]plan.Peer{"r": f.peer()}, map[netip.Prefix]plan.Route{vip4: to("r")}))
 		d.up(t, "r")
-		d.tell(t, order{Busy: true, Down: []string{"r", "BFD: no packets for 300ms"}})
+		d.order(t, order{Busy: true, Down: []string{"r", "BFD: no packets for 300ms"}})
 		s := d.session(t, "r", "down", func(s plan.Session) bool { return s.State != plan.SessionEstablished })
 		if s.Reason != plan.BFDWentDown || s.Message != "BFD: no packets for 300ms" {
 			t.Errorf("down with %s: %s", s.Reason, s.Message)
@@ -120,8 +120,8 @@ func TestDown(t *testing.T) {
 	})
 }
 
-// TestNotTakenAgain: a peer that GoBGP had, and then rejects, is retried until GoBGP accepts it.
-func TestNotTakenAgain(t *testing.T) {
+// TestReaddRejected: a peer that GoBGP had, and then rejects, is retried until GoBGP accepts it.
+func TestReaddRejected(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "bird")
 	f := w.routers[0]
@@ -129,7 +129,7 @@ func TestNotTakenAgain(t *testing.T) {
 	d := startNode(t, w.node)
 	d.apply(t, wanted(map[string]plan.Peer{"r": f.peer()}, map[netip.Prefix]plan.Route{vip4: to("r")}))
 	d.up(t, "r")
-	d.tell(t, order{Lose: "r"})
+	d.order(t, order{Lose: "r"})
 	d.fails(t, "r", plan.NotConfigured)
 	if s := d.up(t, "r"); s.Changes != 2 {
 		t.Errorf("up again: %+v", s)
@@ -137,8 +137,8 @@ func TestNotTakenAgain(t *testing.T) {
 	f.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {f.link.node}})
 }
 
-// TestRouterGoes: the router ends the session; the reason contains its message.
-func TestRouterGoes(t *testing.T) {
+// TestRouterEndsSession: the router ends the session; the reason contains its message.
+func TestRouterEndsSession(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f *far) {
 		f.neighbors(t, f.neighbor())
 		d := startNode(t, w.node)
@@ -149,7 +149,7 @@ func TestRouterGoes(t *testing.T) {
 		if !strings.Contains(s.Message, "cease") {
 			t.Errorf("not the router's word: %s", s.Message)
 		}
-		d.session(t, "r", "not taken", func(s plan.Session) bool {
+		d.session(t, "r", "rejected", func(s plan.Session) bool {
 			return s.Reason == plan.Refused || s.Reason == plan.Rejected && s.Changes == 1
 		})
 		f.neighbors(t, f.neighbor())
@@ -176,8 +176,8 @@ func TestLeave(t *testing.T) {
 			d := startNode(t, w.node)
 			in, p := internal.peer(), graceful.peer()
 			in.PeerASN, p.GracefulRestart = nodeASN, true
-			told := plan.Attributes{LocalPref: 300, Communities: plan.NewCommunitySet(65001<<16 | 7)}
-			routes := map[netip.Prefix]plan.Route{vip4: {"internal": told, "external": told, "graceful": told}}
+			attributes := plan.Attributes{LocalPref: 300, Communities: plan.NewCommunitySet(65001<<16 | 7)}
+			routes := map[netip.Prefix]plan.Route{vip4: {"internal": attributes, "external": attributes, "graceful": attributes}}
 			d.apply(t, wanted(map[string]plan.Peer{"internal": in, "external": external.peer(), "graceful": p}, routes))
 			for _, f := range w.routers {
 				f.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {f.link.node}})

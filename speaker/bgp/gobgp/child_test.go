@@ -54,35 +54,35 @@ func given(name string) (found bool) {
 
 // order is a command for a child; one field is set.
 type order struct {
-	Change *plan.BGPChange
-	Down   []string      // name, why
-	Busy   bool          // Down while a change is being applied that does not end
-	Lose   string        // add this peer to GoBGP once more, in a way that it rejects
-	Eager  time.Duration // how long routers are tried at GoBGP's own pace
-	Leave  bool
-	Paths  bool // answer with the number of paths in GoBGP's table, and the prefixes from each peer
-	Told   bool // answer with the result of GoBGP's paths and policies
+	Change      *plan.BGPChange
+	Down        []string      // name, why
+	Busy        bool          // Down while a change is being applied that does not end
+	Lose        string        // add this peer to GoBGP once more, in a way that it rejects
+	InitialPace time.Duration // how long routers are tried at GoBGP's own pace
+	Leave       bool
+	Paths       bool // answer with the number of paths in GoBGP's table, and the prefixes from each peer
+	Exported    bool // answer with the result of GoBGP's paths and policies
 }
 
 // answer is a child's output; one field is set.
 type answer struct {
 	Report *plan.BGPReport
 	// Done is the end of an order, with its error.
-	Done  *string
-	Paths int
-	Came  map[string][]string // prefixes, by the peer's address
-	Told  map[netip.Prefix]plan.Route
+	Done     *string
+	Paths    int
+	Came     map[string][]string // prefixes, by the peer's address
+	Exported map[netip.Prefix]plan.Route
 }
 
 func child(in io.Reader, out io.Writer) error {
 	var mu sync.Mutex
-	say := func(a answer) {
+	send := func(a answer) {
 		mu.Lock()
 		defer mu.Unlock()
 		json.NewEncoder(out).Encode(a) // the reader may have ended
 	}
 	d := New(Options{Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})),
-		Report: func(r plan.BGPReport) { say(answer{Report: &r}) }})
+		Report: func(r plan.BGPReport) { send(answer{Report: &r}) }})
 	for dec := json.NewDecoder(in); ; {
 		var o order
 		if err := dec.Decode(&o); err != nil {
@@ -103,25 +103,25 @@ func child(in io.Reader, out io.Writer) error {
 			d.mu.Lock()
 			p := d.peers[o.Lose]
 			p.conf.Address = netip.Addr{}
-			d.again(p)
+			d.readd(p)
 			d.mu.Unlock()
-		case o.Eager != 0:
+		case o.InitialPace != 0:
 			d.sessions.mu.Lock()
-			d.sessions.eager = o.Eager
+			d.sessions.initialPace = o.InitialPace
 			d.sessions.mu.Unlock()
 		case o.Leave:
 			err = d.Leave(context.Background(), false)
 		case o.Paths:
 			a.Paths, a.Came, err = d.paths()
-		case o.Told:
-			a.Told, err = d.told()
+		case o.Exported:
+			a.Exported, err = d.exported()
 		}
 		text := ""
 		if err != nil {
 			text = err.Error()
 		}
 		a.Done = &text
-		say(a)
+		send(a)
 	}
 }
 
@@ -211,7 +211,7 @@ func (n *node) read(out io.Reader) {
 			continue
 		}
 		n.mu.Lock()
-		if a.Report.Whole {
+		if a.Report.Full {
 			clear(n.sessions)
 		}
 		for name, s := range a.Report.Sessions {
@@ -233,8 +233,8 @@ func (n *node) kill() {
 	<-n.ended
 }
 
-// tell sends an order to the driver and returns the answer.
-func (n *node) tell(t testing.TB, o order) answer {
+// order sends an order to the driver and returns the answer.
+func (n *node) order(t testing.TB, o order) answer {
 	t.Helper()
 	a, err := n.try(o)
 	if err != nil {
@@ -262,7 +262,7 @@ func (n *node) try(o order) (answer, error) {
 
 func (n *node) apply(t testing.TB, c plan.BGPChange) {
 	t.Helper()
-	n.tell(t, order{Change: &c})
+	n.order(t, order{Change: &c})
 }
 
 // session waits until a peer's session is as wanted, and returns it.

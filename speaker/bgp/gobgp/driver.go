@@ -48,8 +48,8 @@ type Driver struct {
 	routes routes
 	serial uint64 // of names in GoBGP's policies, which are never reused
 	retry  map[string]*backoff
-	// learning are the peers that are added to GoBGP once their router has sent its AS.
-	learning map[string]*learning
+	// discoveries are the peers that are added to GoBGP once their router has sent its AS.
+	discoveries map[string]*discovery
 
 	sessions *sessions
 }
@@ -57,7 +57,7 @@ type Driver struct {
 // New returns a driver. It starts nothing.
 func New(o Options) *Driver {
 	return &Driver{log: o.Log, report: o.Report, peers: map[string]*peer{}, holder: map[netip.Addr]string{},
-		routes: newRoutes(), retry: map[string]*backoff{}, learning: map[string]*learning{}, sessions: newSessions()}
+		routes: newRoutes(), retry: map[string]*backoff{}, discoveries: map[string]*discovery{}, sessions: newSessions()}
 }
 
 // Apply applies a change to GoBGP. The first change is complete and starts GoBGP: all paths are added before the first
@@ -70,7 +70,7 @@ func (d *Driver) Apply(c plan.BGPChange) error {
 		return d.begin(c)
 	}
 	if c.RouterID.IsValid() && c.RouterID != d.id {
-		return fmt.Errorf("change the router id from %v to %v: it needs another process", d.id, c.RouterID)
+		return fmt.Errorf("change the router ID from %v to %v: it needs another process", d.id, c.RouterID)
 	}
 	peers, prefixes := touched(d.wanted, c)
 	d.wanted.Apply(c)
@@ -79,8 +79,8 @@ func (d *Driver) Apply(c plan.BGPChange) error {
 
 // begin starts GoBGP with the full configuration, once there is a router ID: without one there are no peers.
 func (d *Driver) begin(c plan.BGPChange) error {
-	if !c.Whole && d.wanted.Peers == nil {
-		return errors.New("apply a change to BGP: the first one is not whole")
+	if !c.Full && d.wanted.Peers == nil {
+		return errors.New("apply a change to BGP: the first change is not complete")
 	}
 	d.wanted.Apply(c)
 	if !c.RouterID.IsValid() {
@@ -89,7 +89,7 @@ func (d *Driver) begin(c plan.BGPChange) error {
 	if err := d.start(c.RouterID); err != nil {
 		return err
 	}
-	peers, prefixes := touched(d.wanted, plan.BGPChange{Whole: true})
+	peers, prefixes := touched(d.wanted, plan.BGPChange{Full: true})
 	return d.reconcile(peers, prefixes, true)
 }
 
@@ -101,7 +101,7 @@ func touched(before plan.BGP, c plan.BGPChange) (peers []string, prefixes []neti
 	for prefix := range c.Routes {
 		prefixes = append(prefixes, prefix)
 	}
-	if c.Whole {
+	if c.Full {
 		for name := range before.Peers {
 			if _, ok := c.Peers[name]; !ok {
 				peers = append(peers, name)
@@ -166,7 +166,7 @@ func (d *Driver) Down(name, why string) {
 	// d.server is set before the first peer is held, and never changes.
 	err := d.server.ResetPeer(context.Background(), &api.ResetPeerRequest{Address: key, Communication: why})
 	if _, held := d.sessions.key(name); err != nil && held { // else it was removed meanwhile
-		d.log.Error("cannot take a BGP session down", "peer", name, "err", err)
+		d.log.Error("cannot take a BGP session down", "peer", name, "error", err)
 	}
 }
 
@@ -185,8 +185,8 @@ const gracefulShutdown = 65535 << 16
 func (d *Driver) Leave(ctx context.Context, all bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for name := range d.learning {
-		d.stopLearning(name)
+	for name := range d.discoveries {
+		d.stopDiscovery(name)
 	}
 	var leaving []string
 	for name, p := range d.peers {
@@ -209,7 +209,7 @@ func (d *Driver) Leave(ctx context.Context, all bool) error {
 		if err := pause(ctx, drainTime); err != nil {
 			return errors.Join(append(errs, err)...)
 		}
-		errs = append(errs, d.forgetRoutes(leaving))
+		errs = append(errs, d.withdrawFrom(leaving))
 		if err := pause(ctx, withdrawTime); err != nil {
 			return errors.Join(append(errs, err)...)
 		}
@@ -221,8 +221,8 @@ func (d *Driver) Leave(ctx context.Context, all bool) error {
 	return errors.Join(errs...)
 }
 
-// forgetRoutes removes these peers from every route.
-func (d *Driver) forgetRoutes(names []string) error {
+// withdrawFrom removes these peers from every route.
+func (d *Driver) withdrawFrom(names []string) error {
 	var prefixes []netip.Prefix
 	for prefix, r := range d.wanted.Routes {
 		r = clone(r)

@@ -18,15 +18,15 @@ func prefixLimit(p plan.Peer) uint32 { return cmp.Or(p.MaxReceivedPrefixes, maxR
 
 // limitReached records that GoBGP ends a session for the number of prefixes of a family. s.mu must be held.
 func (s *sessions) limitReached(x *session, family string) {
-	if x.over {
+	if x.overLimit {
 		return
 	}
-	x.over = true
+	x.overLimit = true
 	// The session is established, but GoBGP's event may not have arrived yet.
-	s.enter(x, plan.SessionEstablished)
+	s.setState(x, plan.SessionEstablished)
 	names := map[string]string{"ipv4-unicast": "IPv4", "ipv6-unicast": "IPv6"} // GoBGP's
 	x.pending = cause{plan.TooManyPrefixes, fmt.Sprintf("the router announced more than %d %s prefixes "+
-		"(maxReceivedPrefixes): have it announce fewer to this node, which uses none, or raise maxReceivedPrefixes",
+		"(maxReceivedPrefixes): announce fewer to this node, which uses none, or raise maxReceivedPrefixes",
 		prefixLimit(x.peer), cmp.Or(names[family], family))}
-	s.enter(x, plan.SessionIdle)
+	s.setState(x, plan.SessionIdle)
 }

@@ -49,7 +49,7 @@ func TestTooManyPrefixes(t *testing.T) {
 		d.up(t, "r")
 		f.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {f.link.node}})
 		before := f.since(t, "node")
-		eventually(t, "all came", func() bool { return len(d.tell(t, order{Paths: true}).Came[f.link.router.String()]) >= n })
+		eventually(t, "all came", func() bool { return len(d.order(t, order{Paths: true}).Came[f.link.router.String()]) >= n })
 		p.MaxReceivedPrefixes = n + 2
 		change := func() { d.apply(t, plan.BGPChange{RouterID: nodeID, Peers: map[string]*plan.Peer{"r": &p}}) }
 		change()
@@ -63,9 +63,9 @@ func TestTooManyPrefixes(t *testing.T) {
 	})
 }
 
-// TestBegunAnewAfterLimit: the events of a session that reached its limit are ignored, those of the next session are
+// TestRestartedAfterLimit: the events of a session that reached its limit are ignored, those of the next session are
 // not.
-func TestBegunAnewAfterLimit(t *testing.T) {
+func TestRestartedAfterLimit(t *testing.T) {
 	s := newSessions()
 	p := plan.Peer{Address: netip.MustParseAddr("192.0.2.1"), MaxReceivedPrefixes: 5}
 	s.hold("192.0.2.1", "r", p)

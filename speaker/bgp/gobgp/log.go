@@ -34,16 +34,16 @@ func (l *logger) Error(msg string, f golog.Fields) { l.write(slog.LevelError, ms
 
 // Warn implements GoBGP's Logger. GoBGP warns repeatedly about the same behaviour of a peer; the sessions report it
 // once.
-func (l *logger) Warn(msg string, f golog.Fields) { l.hear(slog.LevelDebug, msg, f) }
+func (l *logger) Warn(msg string, f golog.Fields) { l.handle(slog.LevelDebug, msg, f) }
 
 // Info implements GoBGP's Logger.
-func (l *logger) Info(msg string, f golog.Fields) { l.hear(slog.LevelDebug, msg, f) }
+func (l *logger) Info(msg string, f golog.Fields) { l.handle(slog.LevelDebug, msg, f) }
 
 // Debug implements GoBGP's Logger. There is at least one line per UPDATE, so most are dropped at once.
-func (l *logger) Debug(msg string, f golog.Fields) { l.sessions.hear(msg, f) }
+func (l *logger) Debug(msg string, f golog.Fields) { l.sessions.handleLog(msg, f) }
 
-func (l *logger) hear(level slog.Level, msg string, f golog.Fields) {
-	l.sessions.hear(msg, f)
+func (l *logger) handle(level slog.Level, msg string, f golog.Fields) {
+	l.sessions.handleLog(msg, f)
 	l.write(level, msg, f)
 }
 

@@ -16,19 +16,19 @@ import (
 // while the driver adds a pause after each failed attempt: the peer is disabled, and added to GoBGP again for the next
 // attempt.
 
-// eager is how long a router is tried at GoBGP's own pace, from when the peer was added or changed or had a session: a
-// router that was configured a moment later, or restarts, must not wait. steady is the minimum duration of a session
-// that counts for that: one that breaks as soon as it is up is no better than one that does not come up. prompt is the
-// time after a failure in which GoBGP certainly has not started the next attempt.
+// initialPace is how long a router is tried at GoBGP's own pace, from when the peer was added or changed or had a
+// session: a router that was configured a moment later, or restarts, must not wait. steady is the minimum duration of a
+// session that counts for that: one that breaks as soon as it is up is no better than one that does not come up. prompt
+// is the time after a failure in which GoBGP certainly has not started the next attempt.
 const (
-	eager  = time.Minute
-	steady = 5 * time.Second
-	prompt = 500 * time.Millisecond
+	initialPace = time.Minute
+	steady      = 5 * time.Second
+	prompt      = 500 * time.Millisecond
 )
 
-// rest returns the nth pause: twice connectTime, then twice as long each time, up to a minute; never less than
+// pauseLength returns the nth pause: twice connectTime, then twice as long each time, up to a minute; never less than
 // connectTime.
-func rest(connect time.Duration, n int) time.Duration {
+func pauseLength(connect time.Duration, n int) time.Duration {
 	wait := connect
 	for ; n > 0 && wait < lastRetry; n-- {
 		wait *= 2
@@ -41,31 +41,31 @@ func jitter(wait time.Duration) time.Duration { return wait - rand.N(wait/4+1) }
 
 // pace is the schedule of a peer's attempts.
 type pace struct {
-	// failed is when the last attempt failed, until tired processes it.
+	// failed is when the last attempt failed, until duePauses processes it.
 	failed time.Time
-	// eager is until when it is tried at GoBGP's own pace, rests the number of pauses since, until the end of the
-	// current pause.
-	eager, until time.Time
-	rests        int
+	// initialUntil is until when it is tried at GoBGP's own pace, pauses the number of pauses since, until the end of
+	// the current pause.
+	initialUntil, until time.Time
+	pauses              int
 }
 
 // fresh resets the pace to that of a new router.
-func (p *pace) fresh(until time.Time) { *p = pace{eager: until} }
+func (p *pace) fresh(until time.Time) { *p = pace{initialUntil: until} }
 
-// tired returns the peers with an attempt that has just failed and a pause to begin, and sets the end of the pause.
-func (s *sessions) tired(now time.Time) (names []string) {
+// duePauses returns the peers with an attempt that has just failed and a pause to begin, and sets the end of the pause.
+func (s *sessions) duePauses(now time.Time) (names []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for name, x := range s.byName {
 		failed := x.failed
 		x.failed = time.Time{}
 		switch {
-		case failed.IsZero(), now.Sub(failed) > prompt, now.Before(x.pace.eager), !x.until.IsZero():
+		case failed.IsZero(), now.Sub(failed) > prompt, now.Before(x.pace.initialUntil), !x.until.IsZero():
 		case s.byAddr[x.peer.Address.WithZone("")] != x, x.state != plan.SessionIdle && x.state != plan.SessionActive:
 		default:
-			x.rests++
-			x.until = now.Add(jitter(rest(time.Duration(seconds(x.peer.ConnectTime, connectTime))*time.Second, x.rests)))
-			s.soon(x.until)
+			x.pauses++
+			x.until = now.Add(jitter(pauseLength(time.Duration(seconds(x.peer.ConnectTime, connectTime))*time.Second, x.pauses)))
+			s.dueBy(x.until)
 			names = append(names, name)
 		}
 	}
@@ -73,15 +73,15 @@ func (s *sessions) tired(now time.Time) (names []string) {
 	return names
 }
 
-// rested returns the peers whose pause has ended and that are to be tried.
-func (s *sessions) rested(now time.Time) (names []string) {
+// endedPauses returns the peers whose pause has ended and that are to be tried.
+func (s *sessions) endedPauses(now time.Time) (names []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for name, x := range s.byName {
 		switch {
 		case x.until.IsZero():
 		case x.until.After(now):
-			s.soon(x.until)
+			s.dueBy(x.until)
 		default:
 			x.until = time.Time{}
 			if x.state != plan.SessionEstablished {
@@ -102,55 +102,55 @@ func (s *sessions) trying(key string) {
 	}
 }
 
-// eagerFor returns how long a peer is tried at GoBGP's own pace: with graceful restart at least as long as the router
-// keeps the routes. s.mu must be held.
-func (s *sessions) eagerFor(p plan.Peer) time.Duration {
+// initialPaceFor returns how long a peer is tried at GoBGP's own pace: with graceful restart at least as long as the
+// router keeps the routes. s.mu must be held.
+func (s *sessions) initialPaceFor(p plan.Peer) time.Duration {
 	if p.GracefulRestart {
-		return max(s.eager, p.RestartTime)
+		return max(s.initialPace, p.RestartTime)
 	}
-	return s.eager
+	return s.initialPace
 }
 
-// isEager reports whether a peer is still tried at its initial pace.
-func (s *sessions) isEager(p plan.Peer, began, now time.Time) bool {
+// atInitialPace reports whether a peer is still tried at its initial pace.
+func (s *sessions) atInitialPace(p plan.Peer, began, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return now.Before(began.Add(s.eagerFor(p)))
+	return now.Before(began.Add(s.initialPaceFor(p)))
 }
 
-// near makes a router due at once, at GoBGP's own pace.
-func (s *sessions) near(name string) {
+// retryNow makes a router due at once, at GoBGP's own pace.
+func (s *sessions) retryNow(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	x := s.byName[name]
 	if x == nil || x.state == plan.SessionEstablished {
 		return
 	}
-	now, resting := time.Now(), !x.until.IsZero()
-	x.fresh(now.Add(s.eagerFor(x.peer)))
-	if resting {
+	now, paused := time.Now(), !x.until.IsZero()
+	x.fresh(now.Add(s.initialPaceFor(x.peer)))
+	if paused {
 		x.until = now
 	}
-	s.poke()
+	s.wakeRun()
 }
 
 // Up ends the pause of a peer's router at once, because BFD found that the path to it works again.
-func (d *Driver) Up(name string) { d.sessions.near(name) }
+func (d *Driver) Up(name string) { d.sessions.retryNow(name) }
 
-// restSome starts pauses after failed attempts, and tries again the peers whose pause has ended.
-func (d *Driver) restSome(now time.Time) {
-	for _, name := range d.sessions.rested(now) {
+// applyPauses starts pauses after failed attempts, and tries again the peers whose pause has ended.
+func (d *Driver) applyPauses(now time.Time) {
+	for _, name := range d.sessions.endedPauses(now) {
 		if p := d.peers[name]; p != nil {
-			d.again(p)
+			d.readd(p)
 		}
 	}
-	for _, name := range d.sessions.tired(now) {
+	for _, name := range d.sessions.duePauses(now) {
 		p := d.peers[name]
 		if p == nil {
 			continue
 		}
 		if err := d.server.DisablePeer(context.Background(), &api.DisablePeerRequest{Address: p.key}); err != nil {
-			d.log.Error("cannot leave a BGP router alone for a while", "peer", name, "err", err)
+			d.log.Error("cannot pause a BGP peer", "peer", name, "error", err)
 		}
 	}
 }

@@ -45,12 +45,12 @@ func (s *tried) fails(refused bool) time.Duration {
 		s.is(api.PeerState_OPENSENT)
 		s.is(api.PeerState_IDLE)
 	} else {
-		s.hear("failed to connect", golog.Fields{"Key": triedKey, "Error": errors.New("refused")})
+		s.handleLog("failed to connect", golog.Fields{"Key": triedKey, "Error": errors.New("refused")})
 	}
-	if len(s.tired(time.Now())) == 0 {
+	if len(s.duePauses(time.Now())) == 0 {
 		return 0
 	}
-	if got := s.tired(time.Now()); len(got) > 0 {
+	if got := s.duePauses(time.Now()); len(got) > 0 {
 		s.t.Errorf("tired twice of one try: %v", got)
 	}
 	before := s.byName["r"].state
@@ -60,7 +60,7 @@ func (s *tried) fails(refused bool) time.Duration {
 	}
 	began := time.Now()
 	for {
-		if len(s.rested(time.Now())) > 0 {
+		if len(s.endedPauses(time.Now())) > 0 {
 			s.is(api.PeerState_IDLE) // it is added again
 			return time.Since(began)
 		}
@@ -80,12 +80,12 @@ func (s *tried) up(lasts time.Duration) {
 	s.is(api.PeerState_IDLE)
 }
 
-// eagerly makes attempts fail for a time in which there must be no pause.
-func (s *tried) eagerly(every, lasts time.Duration) {
+// initially makes attempts fail for a time in which there must be no pause.
+func (s *tried) initially(every, lasts time.Duration) {
 	s.t.Helper()
 	for began := time.Now(); time.Since(began) < lasts; time.Sleep(every) {
-		if rest := s.fails(false); rest != 0 {
-			s.t.Fatalf("left alone for %v after %v", rest, time.Since(began))
+		if paused := s.fails(false); paused != 0 {
+			s.t.Fatalf("paused for %v after %v", paused, time.Since(began))
 		}
 	}
 }
@@ -99,25 +99,25 @@ func TestPace(t *testing.T) {
 				t.Helper()
 				for n, want := range []time.Duration{10, 20, 40, 60, 60} {
 					want *= time.Second
-					if rest := s.fails(refused); rest > want || rest < want*3/4 {
-						t.Errorf("rest %d lasts %v, want %v to %v", n+1, rest, want*3/4, want)
+					if paused := s.fails(refused); paused > want || paused < want*3/4 {
+						t.Errorf("pause %d lasts %v, want %v to %v", n+1, paused, want*3/4, want)
 					}
 				}
 			}
-			s.eagerly(5*time.Second, eager)
+			s.initially(5*time.Second, initialPace)
 			grows()
 			s.up(steady) // and then lost
-			s.eagerly(5*time.Second, eager)
+			s.initially(5*time.Second, initialPace)
 			grows()
 			s.hold(triedKey, "r", plan.Peer{Address: addr(triedKey), Port: 179, ConnectTime: 5 * time.Second}) // changed
-			s.eagerly(5*time.Second, eager)
+			s.initially(5*time.Second, initialPace)
 			grows()
 			s.expectUp(plan.BFDWentDown)
-			s.eagerly(5*time.Second, eager)
+			s.initially(5*time.Second, initialPace)
 			grows()
 			// With graceful restart a router keeps the routes for that long.
-			s.hold(triedKey, "r", plan.Peer{Address: addr(triedKey), Port: 179, ConnectTime: 5 * time.Second, GracefulRestart: true, RestartTime: 2 * eager})
-			s.eagerly(5*time.Second, 2*eager)
+			s.hold(triedKey, "r", plan.Peer{Address: addr(triedKey), Port: 179, ConnectTime: 5 * time.Second, GracefulRestart: true, RestartTime: 2 * initialPace})
+			s.initially(5*time.Second, 2*initialPace)
 			grows()
 		})
 	}
@@ -135,21 +135,21 @@ func (s *tried) expectUp(why plan.Reason) {
 func TestPaceOfFlapping(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newTried(t, 5*time.Second)
-		s.eagerly(5*time.Second, eager)
+		s.initially(5*time.Second, initialPace)
 		for n, want := range []time.Duration{10, 20, 40, 60} {
 			s.is(api.PeerState_ACTIVE)
 			s.is(api.PeerState_ESTABLISHED)
 			time.Sleep(steady - time.Second)
 			s.is(api.PeerState_IDLE)
-			if got := s.tired(time.Now()); !slices.Equal(got, []string{"r"}) {
+			if got := s.duePauses(time.Now()); !slices.Equal(got, []string{"r"}) {
 				t.Fatalf("tired of %v after session %d", got, n+1)
 			}
 			until := s.byName["r"].until
-			if rest := time.Until(until); rest > want*time.Second || rest < want*time.Second*3/4 {
-				t.Errorf("rest %d lasts %v, want up to %d s", n+1, rest, want)
+			if paused := time.Until(until); paused > want*time.Second || paused < want*time.Second*3/4 {
+				t.Errorf("pause %d lasts %v, want up to %d s", n+1, paused, want)
 			}
 			time.Sleep(time.Until(until))
-			if got := s.rested(time.Now()); !slices.Equal(got, []string{"r"}) {
+			if got := s.endedPauses(time.Now()); !slices.Equal(got, []string{"r"}) {
 				t.Fatalf("rested are %v", got)
 			}
 		}
@@ -160,21 +160,21 @@ func TestPaceOfFlapping(t *testing.T) {
 func TestPaceUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newTried(t, 5*time.Minute)
-		s.eagerly(5*time.Minute, eager)
+		s.initially(5*time.Minute, initialPace)
 		s.is(api.PeerState_ACTIVE)
-		s.hear("failed to connect", golog.Fields{"Key": triedKey, "Error": errors.New("refused")})
-		if got := s.tired(time.Now()); len(got) != 1 {
+		s.handleLog("failed to connect", golog.Fields{"Key": triedKey, "Error": errors.New("refused")})
+		if got := s.duePauses(time.Now()); len(got) != 1 {
 			t.Fatalf("tired of %v", got)
 		}
-		if rest := time.Until(s.byName["r"].until); rest < 225*time.Second || rest > 5*time.Minute {
-			t.Errorf("left alone for %v", rest)
+		if paused := time.Until(s.byName["r"].until); paused < 225*time.Second || paused > 5*time.Minute {
+			t.Errorf("paused for %v", paused)
 		}
-		s.near("r")
-		if got := s.rested(time.Now()); len(got) != 1 {
+		s.retryNow("r")
+		if got := s.endedPauses(time.Now()); len(got) != 1 {
 			t.Errorf("rested are %v", got)
 		}
-		s.near("nobody")
-		s.eagerly(time.Second, eager)
+		s.retryNow("none")
+		s.initially(time.Second, initialPace)
 	})
 }
 
@@ -191,31 +191,31 @@ func TestPaceOfTries(t *testing.T) {
 			return p.Outgoing && p.To == netip.AddrPortFrom(f.link.router, 179) && len(p.Payload) > 18 && p.Payload[18] == bgp.BGP_MSG_OPEN
 		})
 		d := startNode(t, w.node)
-		d.tell(t, order{Eager: 500 * time.Millisecond})
+		d.order(t, order{InitialPace: 500 * time.Millisecond})
 		wrong, refused := f.peer(), f.peer6()
 		wrong.PeerASN, refused.Port = 65099, port
-		_, asked := f.pair(t, w, 0, false)
-		asked.Port, asked.PeerASN, asked.Dynamic = port, 0, plan.AnyExternal
-		asks := watch(t, w.node, func(p capture.Packet) bool { return !p.Outgoing && p.From == netip.AddrPortFrom(asked.Address, port) })
-		d.apply(t, wanted(map[string]plan.Peer{"wrong": wrong, "refused": refused, "asked": asked}, nil))
+		_, queried := f.pair(t, w, 0, false)
+		queried.Port, queried.PeerASN, queried.Dynamic = port, 0, plan.AnyExternal
+		queries := watch(t, w.node, func(p capture.Packet) bool { return !p.Outgoing && p.From == netip.AddrPortFrom(queried.Address, port) })
+		d.apply(t, wanted(map[string]plan.Peer{"wrong": wrong, "refused": refused, "queried": queried}, nil))
 		// It pauses for 2, 4 and 8 s, up to a quarter less, and GoBGP then waits for one second to two.
 		paced := func(what string, gaps []time.Duration, wait time.Duration) {
 			t.Helper()
-			for i, rest := range []time.Duration{2, 4, 8} {
-				if least, most := rest*time.Second*3/4+wait, rest*time.Second+2*wait+2*time.Second; gaps[i] < least || gaps[i] > most {
+			for i, paused := range []time.Duration{2, 4, 8} {
+				if least, most := paused*time.Second*3/4+wait, paused*time.Second+2*wait+2*time.Second; gaps[i] < least || gaps[i] > most {
 					t.Errorf("%s: tried %v apart; the %dth is to be of %v to %v", what, gaps, i+1, least, most)
 				}
 			}
 		}
 		paced("an OPEN of the wrong AS", opened.gaps(t, "an OPEN of the wrong AS", time.Time{}, 4), time.Second)
 		paced("a closed port", closed.gaps(t, "a closed port", time.Time{}, 4), time.Second)
-		paced("a closed port that is asked for its AS", asks.gaps(t, "asked", time.Time{}, 5)[1:], 0) // the first is at once
+		paced("a closed port that is queried for its AS", queries.gaps(t, "queried", time.Time{}, 5)[1:], 0) // the first is at once
 		wrong.PeerASN = routerASN
 		changed := time.Now()
 		d.apply(t, plan.BGPChange{RouterID: nodeID, Peers: map[string]*plan.Peer{"wrong": &wrong}})
 		d.up(t, "wrong")
 		if took := time.Since(changed); took > 7*time.Second {
-			t.Errorf("up only %v after it was mended", took)
+			t.Errorf("up only %v after it was repaired", took)
 		}
 		if s, _ := d.has("refused"); s.State != plan.SessionActive || s.Reason != plan.Refused {
 			t.Errorf("a peer that rests after it was refused is %+v", s)

@@ -71,14 +71,14 @@ func (d *Driver) unheld() (names []string) {
 func (d *Driver) deletePeer(p *peer, why string) {
 	err := d.server.DeletePeer(context.Background(), &api.DeletePeerRequest{Address: p.key})
 	if err != nil {
-		d.log.Error("cannot remove a BGP peer", "peer", p.name, "err", err)
+		d.log.Error("cannot remove a BGP peer", "peer", p.name, "error", err)
 	}
-	d.forget(p)
+	d.removeState(p)
 	d.log.Info("BGP peer removed", "peer", p.name, "address", p.conf.Address, "reason", why)
 }
 
-// forget deletes the state of a peer that is no longer in GoBGP.
-func (d *Driver) forget(p *peer) {
+// removeState deletes the state of a peer that is no longer in GoBGP.
+func (d *Driver) removeState(p *peer) {
 	delete(d.peers, p.name)
 	maps.DeleteFunc(d.holder, func(_ netip.Addr, holder string) bool { return holder == p.name })
 	d.sessions.release(p.key)
@@ -107,7 +107,7 @@ func (d *Driver) addPeer(name string, restarting bool) {
 		d.offerOrRetry(name, conf, asn(conf), restarting)
 	default:
 		delete(d.retry, name)
-		d.learn(name, conf, restarting)
+		d.discover(name, conf, restarting)
 	}
 }
 
@@ -133,7 +133,7 @@ func (d *Driver) tryLater(name string, err error) {
 	b.wait = min(2*b.wait, lastRetry)
 	b.next = time.Now().Add(b.wait)
 	d.sessions.fail(name, plan.NotConfigured, err.Error())
-	d.sessions.later(b.next)
+	d.sessions.schedule(b.next)
 }
 
 // offer adds a peer with its policies.
@@ -149,7 +149,7 @@ func (d *Driver) offer(p *peer) error {
 		err = d.server.AddPeer(context.Background(), &api.AddPeerRequest{Peer: p.api(p.restarting)})
 	}
 	if err != nil {
-		d.forget(p)
+		d.removeState(p)
 	}
 	return err
 }
@@ -160,13 +160,13 @@ func check(p plan.Peer) error {
 	case p.Address.Zone() != "" && p.Password != "":
 		return errors.New("passwordSecret: GoBGP cannot sign packets to a link-local address: use another address of the router, or no password")
 	case len(p.Password) > 80:
-		return errors.New("passwordSecret: the kernel takes at most 80 octets")
+		return errors.New("passwordSecret: the kernel accepts at most 80 octets")
 	case p.Source.IsValid() && p.Source.Is4() != p.Address.Is4():
 		return fmt.Errorf("sourceAddress: %v is of another family than the router's %v", p.Source, p.Address)
 	case len(families(p)) == 0:
-		return errors.New("no address family is left to be spoken: this node has no address to be the next hop")
+		return errors.New("no address family is usable: this node has no address for the next hop")
 	case p.MultiHop && p.TTLSecurity:
-		return errors.New("ttlSecurity: not together with ebgpMultiHop, whose packets have lost of their TTL on the way")
+		return errors.New("ttlSecurity: not together with ebgpMultiHop, whose packets arrive with a lower TTL")
 	}
 	return noInterface(p)
 }
@@ -228,10 +228,10 @@ func families(p plan.Peer) (out []*api.AfiSafi) {
 			MpGracefulRestart: &api.MpGracefulRestart{Config: &api.MpGracefulRestartConfig{Enabled: p.GracefulRestart}},
 			PrefixLimits:      &api.PrefixLimit{Family: f, MaxPrefixes: prefixLimit(p)}})
 	}
-	if _, ok := speaks(p, true); ok {
+	if _, ok := nextHopOf(p, true); ok {
 		add(ipv4)
 	}
-	if _, ok := speaks(p, false); ok {
+	if _, ok := nextHopOf(p, false); ok {
 		add(ipv6)
 	}
 	return out
@@ -245,8 +245,9 @@ func seconds(t, otherwise time.Duration) uint32 {
 	return uint32((t + time.Second - 1) / time.Second)
 }
 
-// speaks reports whether a family is enabled with a peer, and returns its next hop. "self" is this end of the session.
-func speaks(p plan.Peer, four bool) (nexthop *api.NexthopAction, ok bool) {
+// nextHopOf reports whether a family is enabled with a peer, and returns its next hop. "self" is this end of the
+// session.
+func nextHopOf(p plan.Peer, four bool) (nexthop *api.NexthopAction, ok bool) {
 	wanted, given := p.IPv6, p.NextHop6
 	if four {
 		wanted, given = p.IPv4, p.NextHop4
@@ -267,7 +268,7 @@ func speaks(p plan.Peer, four bool) (nexthop *api.NexthopAction, ok bool) {
 func (d *Driver) resend(p *peer) {
 	err := d.server.ResetPeer(context.Background(), &api.ResetPeerRequest{Address: p.key, Soft: true, Direction: api.ResetPeerRequest_OUT})
 	if err != nil {
-		d.log.Error("cannot tell a BGP peer its routes again", "peer", p.name, "err", err)
+		d.log.Error("cannot resend the routes to a BGP peer", "peer", p.name, "error", err)
 	}
 }
 

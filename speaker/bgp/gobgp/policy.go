@@ -67,7 +67,7 @@ func (d *Driver) addNeighborSet(p *peer) error {
 
 func (d *Driver) dropNeighborSet(p *peer) {
 	if err := d.server.DeleteDefinedSet(context.Background(), &api.DeleteDefinedSetRequest{DefinedSet: p.set(), All: true}); err != nil {
-		d.log.Error("cannot remove a peer's set from GoBGP", "peer", p.name, "err", err)
+		d.log.Error("cannot remove a peer's set from GoBGP", "peer", p.name, "error", err)
 	}
 }
 
@@ -104,7 +104,7 @@ func (d *Driver) replaceStatements(p *peer) error {
 	d.dropStatements(func(k statementKey) bool { return k.peer == p.serial })
 	var errs []error
 	for _, g := range d.routes.groups {
-		if _, told := g.route[p.name]; told {
+		if _, announced := g.route[p.name]; announced {
 			errs = append(errs, d.addStatement(p, g))
 		}
 	}
@@ -112,7 +112,7 @@ func (d *Driver) replaceStatements(p *peer) error {
 }
 
 func (d *Driver) addStatement(p *peer, g *group) error {
-	nexthop, ok := speaks(p.conf, g.four)
+	nexthop, ok := nextHopOf(p.conf, g.four)
 	if !ok {
 		return nil
 	}
@@ -177,6 +177,6 @@ func (d *Driver) dropStatements(which func(statementKey) bool) {
 		err = errors.Join(err, d.server.DeleteStatement(ctx, &api.DeleteStatementRequest{Statement: s, All: true}))
 	}
 	if err != nil {
-		d.log.Error("cannot remove statements from GoBGP's policy", "err", err)
+		d.log.Error("cannot remove statements from GoBGP's policy", "error", err)
 	}
 }

@@ -40,15 +40,15 @@ func randomChanges(t *testing.T, seed uint64) {
 		if step%3 != 0 {
 			continue
 		}
-		got := d.tell(t, order{Told: true}).Told
+		got := d.order(t, order{Exported: true}).Exported
 		if diff := cmp.Diff(visible(want), got, cmp.Comparer(func(a, b plan.Attributes) bool { return a == b }), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
 			t.Fatalf("seed %d, step %d: GoBGP (+) is not as wanted (-):\n%s", seed, step, diff)
 		}
 	}
 }
 
-func randomChange(r *rand.Rand, whole bool) plan.BGPChange {
-	c := plan.BGPChange{Whole: whole, RouterID: nodeID, Peers: map[string]*plan.Peer{}, Routes: map[netip.Prefix]plan.Route{}}
+func randomChange(r *rand.Rand, full bool) plan.BGPChange {
+	c := plan.BGPChange{Full: full, RouterID: nodeID, Peers: map[string]*plan.Peer{}, Routes: map[netip.Prefix]plan.Route{}}
 	name := func() string { return fmt.Sprintf("p%d", r.IntN(4)) }
 	for range r.IntN(3) {
 		n := name()
@@ -58,7 +58,7 @@ func randomChange(r *rand.Rand, whole bool) plan.BGPChange {
 		}
 		if r.IntN(3) > 0 {
 			c.Peers[n] = &p
-		} else if !whole {
+		} else if !full {
 			c.Peers[n] = nil
 		}
 	}
@@ -87,22 +87,22 @@ func randomChange(r *rand.Rand, whole bool) plan.BGPChange {
 func visible(b plan.BGP) map[netip.Prefix]plan.Route {
 	out := map[netip.Prefix]plan.Route{}
 	for prefix, route := range b.Routes {
-		told := plan.Route{}
+		announced := plan.Route{}
 		for name, a := range route {
 			if p, ok := b.Peers[name]; ok && (prefix.Addr().Is4() && p.IPv4 || prefix.Addr().Is6() && p.IPv6) {
 				if a.LocalPref == 0 {
 					a.LocalPref = 100 // the default of all implementations
 				}
-				told[name] = a
+				announced[name] = a
 			}
 		}
-		out[prefix] = told
+		out[prefix] = announced
 	}
 	return out
 }
 
-// told reads from GoBGP what each peer would receive, and fails if there are residual sets or statements.
-func (d *Driver) told() (map[netip.Prefix]plan.Route, error) {
+// exported reads from GoBGP what each peer would receive, and fails if there are residual sets or statements.
+func (d *Driver) exported() (map[netip.Prefix]plan.Route, error) {
 	ctx := context.Background()
 	sets := map[string][]string{}
 	for _, typ := range []api.DefinedType{api.DefinedType_NEIGHBOR, api.DefinedType_LARGE_COMMUNITY} {
@@ -125,7 +125,7 @@ func (d *Driver) told() (map[netip.Prefix]plan.Route, error) {
 			if byMark[mark] == nil {
 				byMark[mark] = plan.Route{}
 			}
-			byMark[mark][names[sets[s.Conditions.NeighborSet.Name][0]]] = said(s)
+			byMark[mark][names[sets[s.Conditions.NeighborSet.Name][0]]] = attributesOf(s)
 		}
 	})
 	if err != nil {
@@ -162,8 +162,8 @@ func (d *Driver) told() (map[netip.Prefix]plan.Route, error) {
 	return out, nil
 }
 
-// said returns the attributes that a statement sets.
-func said(s *api.Statement) plan.Attributes {
+// attributesOf returns the attributes that a statement sets.
+func attributesOf(s *api.Statement) plan.Attributes {
 	var a plan.Attributes
 	a.LocalPref = s.Actions.LocalPref.GetValue()
 	var all []uint32

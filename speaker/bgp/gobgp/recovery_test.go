@@ -64,7 +64,7 @@ func TestRouterRestarts(t *testing.T) {
 		if f.Router, err = router.Kinds[f.kind](t.Context(), f.place, f.conf); err != nil {
 			t.Fatal(err)
 		}
-		f.anew(t, d, before)
+		f.nextSession(t, d, before)
 		mu.Lock()
 		defer mu.Unlock()
 		if len(opens) < 2 || opens[0]&restartState == 0 || opens[len(opens)-1]&restartState != 0 {

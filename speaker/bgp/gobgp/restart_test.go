@@ -134,7 +134,7 @@ func TestCrash(t *testing.T) {
 		case <-d.ended:
 			t.Logf("attack %d: the process ended: %v", i, d.err)
 		case <-time.After(patience):
-			t.Fatal("the process lives: is GoBGP mended? Then this test has lost its reason")
+			t.Fatal("the process lives: is GoBGP fixed? Then this test has lost its reason")
 		}
 		<-done
 		d = startNode(t, w.node)

@@ -78,17 +78,17 @@ func (d *Driver) updateRoutes(prefixes []netip.Prefix) error {
 			moves = append(moves, move{prefix, key})
 		}
 	}
-	leaving := map[*group]map[groupKey]int{}
+	moving := map[*group]map[groupKey]int{}
 	for _, m := range moves {
 		if have := d.routes.of[m.prefix]; have != nil {
-			if leaving[have] == nil {
-				leaving[have] = map[groupKey]int{}
+			if moving[have] == nil {
+				moving[have] = map[groupKey]int{}
 			}
-			leaving[have][m.to]++
+			moving[have][m.to]++
 		}
 	}
 	for _, m := range moves {
-		d.rename(d.routes.of[m.prefix], leaving, m.to, d.wanted.Routes[m.prefix])
+		d.rename(d.routes.of[m.prefix], moving, m.to, d.wanted.Routes[m.prefix])
 	}
 	var errs []error
 	for _, m := range moves {
@@ -103,14 +103,14 @@ func (d *Driver) updateRoutes(prefixes []netip.Prefix) error {
 
 // rename keeps a group, and with it its paths, if all its paths move to the same new group and the difference concerns
 // only peers that are not in GoBGP: then no other peer receives an update.
-func (d *Driver) rename(have *group, leaving map[*group]map[groupKey]int, to groupKey, r plan.Route) {
-	if have == nil || leaving[have][to] != have.size || d.routes.groups[to] != nil {
+func (d *Driver) rename(have *group, moving map[*group]map[groupKey]int, to groupKey, r plan.Route) {
+	if have == nil || moving[have][to] != have.size || d.routes.groups[to] != nil {
 		return
 	}
 	for name := range d.peers {
-		was, told := have.route[name]
-		is, tell := r[name]
-		if told != tell || was != is {
+		was, had := have.route[name]
+		is, has := r[name]
+		if had != has || was != is {
 			return
 		}
 	}
@@ -204,7 +204,7 @@ func (d *Driver) countPrefixes() {
 	for _, g := range d.routes.groups {
 		for name := range g.route {
 			if p := d.peers[name]; p != nil {
-				if _, ok := speaks(p.conf, g.four); ok {
+				if _, ok := nextHopOf(p.conf, g.four); ok {
 					counts[name] += g.size
 				}
 			}

@@ -14,17 +14,17 @@ import (
 // run reports changes of the sessions and processes what is due, for the lifetime of the process.
 func (d *Driver) run() {
 	timer := time.NewTimer(0)
-	for whole := true; ; whole = false {
-		if !whole {
+	for full := true; ; full = false {
+		if !full {
 			select {
-			case <-d.sessions.kick:
+			case <-d.sessions.wake:
 			case <-timer.C:
 			}
 		}
-		d.tend()
-		report, news := d.sessions.changed(time.Now(), whole)
-		if len(report.Sessions) > 0 || whole {
-			d.say(news)
+		d.processDue()
+		report, transitions := d.sessions.changed(time.Now(), full)
+		if len(report.Sessions) > 0 || full {
+			d.logTransitions(transitions)
 			d.report(report)
 		}
 		if next := d.sessions.due(); !next.IsZero() {
@@ -42,8 +42,8 @@ func (s *sessions) due() time.Time {
 	return next
 }
 
-// tend processes what waited for its time or for a session.
-func (d *Driver) tend() {
+// processDue processes what waited for its time or for a session.
+func (d *Driver) processDue() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now := time.Now()
@@ -52,26 +52,26 @@ func (d *Driver) tend() {
 			d.addPeer(name, false)
 			d.countPrefixes()
 		} else {
-			d.sessions.later(b.next)
+			d.sessions.schedule(b.next)
 		}
 	}
-	for _, name := range d.sessions.strangers() {
-		d.askAgain(name)
+	for _, name := range d.sessions.changedASNs() {
+		d.rediscover(name)
 	}
 	for _, name := range d.sessions.losses() {
 		if p := d.peers[name]; p != nil {
-			p.restarting = p.conf.GracefulRestart && isThere(p.conf, d.id)
+			p.restarting = p.conf.GracefulRestart && acceptsConnections(p.conf, d.id)
 		}
 	}
 	d.keepRestarting()
 	for _, name := range d.sessions.stuck(now) {
 		if p := d.peers[name]; p != nil {
-			d.again(p)
+			d.readd(p)
 		}
 	}
-	d.restSome(now)
-	for _, q := range d.sessions.wondering(now) {
-		go d.ask(q, d.id)
+	d.applyPauses(now)
+	for _, q := range d.sessions.dueQueries(now) {
+		go d.queryRefusal(q, d.id)
 	}
 }
 
@@ -88,7 +88,7 @@ func (s *sessions) stuck(now time.Time) (names []string) {
 			continue
 		}
 		if at := x.since.Add(openTime); at.After(now) {
-			s.soon(at)
+			s.dueBy(at)
 		} else {
 			names = append(names, name)
 		}
@@ -124,11 +124,11 @@ func (d *Driver) keepRestarting() {
 		if !p.restarting {
 			continue
 		}
-		over, state := d.restartOver(p)
+		complete, state := d.restartComplete(p)
 		switch state {
 		case api.PeerState_IDLE, api.PeerState_ACTIVE, api.PeerState_CONNECT:
-			if over {
-				d.again(p)
+			if complete {
+				d.readd(p)
 			}
 		case api.PeerState_ESTABLISHED:
 			p.restarting = false
@@ -136,36 +136,36 @@ func (d *Driver) keepRestarting() {
 	}
 }
 
-func (d *Driver) restartOver(p *peer) (over bool, state api.PeerState_SessionState) {
+func (d *Driver) restartComplete(p *peer) (complete bool, state api.PeerState_SessionState) {
 	err := d.server.ListPeer(context.Background(), &api.ListPeerRequest{Address: p.key}, func(x *api.Peer) {
-		over, state = !x.GetGracefulRestart().GetLocalRestarting(), x.GetState().GetSessionState()
+		complete, state = !x.GetGracefulRestart().GetLocalRestarting(), x.GetState().GetSessionState()
 	})
 	if err != nil {
-		d.log.Error("cannot read a BGP peer's state", "peer", p.name, "err", err)
+		d.log.Error("cannot read a BGP peer's state", "peer", p.name, "error", err)
 	}
-	return over, state
+	return complete, state
 }
 
-// again adds a peer to GoBGP once more, as a restarting one if it has not been up since the restart.
-func (d *Driver) again(p *peer) {
+// readd adds a peer to GoBGP once more, as a restarting one if it has not been up since the restart.
+func (d *Driver) readd(p *peer) {
 	ctx := context.Background()
 	d.sessions.trying(p.key)
 	if err := d.server.DeletePeer(ctx, &api.DeletePeerRequest{Address: p.key}); err != nil {
-		d.log.Error("cannot remove a BGP peer", "peer", p.name, "err", err)
+		d.log.Error("cannot remove a BGP peer", "peer", p.name, "error", err)
 		return
 	}
 	if err := d.server.AddPeer(ctx, &api.AddPeerRequest{Peer: p.api(p.restarting)}); err != nil {
-		d.log.Error("cannot add a BGP peer again", "peer", p.name, "err", err)
-		d.forget(p)
+		d.log.Error("cannot re-add a BGP peer", "peer", p.name, "error", err)
+		d.removeState(p)
 		d.tryLater(p.name, err)
 		d.countPrefixes()
 	}
 }
 
-// say logs the session changes that concern an operator.
-func (d *Driver) say(news []told) {
-	slices.SortFunc(news, func(a, b told) int { return slices.Compare([]string{a.name}, []string{b.name}) })
-	for _, n := range news {
+// logTransitions logs the session changes that concern an operator.
+func (d *Driver) logTransitions(transitions []transition) {
+	slices.SortFunc(transitions, func(a, b transition) int { return slices.Compare([]string{a.name}, []string{b.name}) })
+	for _, n := range transitions {
 		switch {
 		case n.now.State == plan.SessionEstablished && n.now.Changes != n.was.Changes:
 			d.log.Info("BGP session up", "peer", n.name, "peerASN", n.now.PeerASN, "routerID", n.now.PeerID, "prefixes", n.now.Prefixes)

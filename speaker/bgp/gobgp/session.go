@@ -14,23 +14,23 @@ import (
 // sessions is the state of all configured peers' sessions. GoBGP calls it with its own locks held, so it makes no
 // calls.
 type sessions struct {
-	mu     sync.Mutex
-	byName map[string]*session
-	byAddr map[netip.Addr]*session // of peers in GoBGP, without zone
-	gone   []string
-	next   time.Time // latest time of the next evaluation
-	kick   chan struct{}
-	eager  time.Duration
+	mu          sync.Mutex
+	byName      map[string]*session
+	byAddr      map[netip.Addr]*session // of peers in GoBGP, without zone
+	gone        []string
+	next        time.Time // latest time of the next evaluation
+	wake        chan struct{}
+	initialPace time.Duration
 }
 
 // session is the state of one peer's session.
 type session struct {
-	name  string
-	peer  plan.Peer
-	state plan.SessionState // as in GoBGP
-	since time.Time         // when it entered that state
-	shown plan.Session
-	told  plan.Session // in the last report
+	name         string
+	peer         plan.Peer
+	state        plan.SessionState // as in GoBGP
+	since        time.Time         // when it entered that state
+	shown        plan.Session
+	lastReported plan.Session // in the last report
 	// first is set until it is in a report.
 	first bool
 	// down is why the session last went down, fail why it does not come up.
@@ -41,17 +41,17 @@ type session struct {
 	// peerASN and peerID are from the last OPEN.
 	peerASN uint32
 	peerID  netip.Addr
-	// stranger is set if the router has another AS than it sent when it was queried.
-	stranger bool
+	// asnChanged is set if the router has another AS than it sent when it was queried.
+	asnChanged bool
 	// broken is set by GoBGP's log entry that a session with graceful restart ended in a way that makes the router wait
 	// for the next one (RFC 4724, 4.2). lost is set once the session has ended and this driver has not ended it.
 	broken, lost bool
-	// over is set once the router has announced too many prefixes: further events of the session are ignored.
-	over bool
-	// wonder is set if the router refuses and GoBGP does not expose the reason; asked is when the router was last
-	// queried.
-	wonder bool
-	asked  time.Time
+	// overLimit is set once the router has announced too many prefixes: further events of the session are ignored.
+	overLimit bool
+	// refusalUnknown is set if the router refuses and GoBGP does not expose the reason; queriedAt is when the router
+	// was last queried.
+	refusalUnknown bool
+	queriedAt      time.Time
 	pace
 	// noHost is when it was last found that no host answers at the address.
 	noHost time.Time
@@ -68,25 +68,25 @@ type cause struct {
 const settled = 3 * time.Second
 
 func newSessions() *sessions {
-	return &sessions{byName: map[string]*session{}, byAddr: map[netip.Addr]*session{}, kick: make(chan struct{}, 1), eager: eager}
+	return &sessions{byName: map[string]*session{}, byAddr: map[netip.Addr]*session{}, wake: make(chan struct{}, 1), initialPace: initialPace}
 }
 
-func (s *sessions) poke() {
+func (s *sessions) wakeRun() {
 	select {
-	case s.kick <- struct{}{}:
+	case s.wake <- struct{}{}:
 	default:
 	}
 }
 
-// later schedules an evaluation of the sessions at a time.
-func (s *sessions) later(at time.Time) {
+// schedule schedules an evaluation of the sessions at a time.
+func (s *sessions) schedule(at time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.soon(at)
-	s.poke()
+	s.dueBy(at)
+	s.wakeRun()
 }
 
-func (s *sessions) soon(at time.Time) {
+func (s *sessions) dueBy(at time.Time) {
 	if s.next.IsZero() || at.Before(s.next) {
 		s.next = at
 	}
@@ -109,10 +109,10 @@ func (s *sessions) hold(key, name string, p plan.Peer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	x := s.named(name)
-	x.peer, x.pending, x.expected, x.fail, x.over = p, cause{}, cause{}, cause{}, false
-	x.fresh(time.Now().Add(s.eagerFor(p)))
+	x.peer, x.pending, x.expected, x.fail, x.overLimit = p, cause{}, cause{}, cause{}, false
+	x.fresh(time.Now().Add(s.initialPaceFor(p)))
 	s.byAddr[address(key)] = x
-	s.poke()
+	s.wakeRun()
 }
 
 // reconfigured records the configuration of a peer that is about to change in place.
@@ -150,11 +150,11 @@ func (s *sessions) release(key string) {
 	defer s.mu.Unlock()
 	addr := address(key)
 	if x := s.byAddr[addr]; x != nil {
-		s.enter(x, plan.SessionIdle)
-		x.stranger, x.pace = false, pace{}
+		s.setState(x, plan.SessionIdle)
+		x.asnChanged, x.pace = false, pace{}
 		delete(s.byAddr, addr)
 	}
-	s.poke()
+	s.wakeRun()
 }
 
 // remove records that a peer is no longer configured.
@@ -165,7 +165,7 @@ func (s *sessions) remove(name string) {
 		s.gone = append(s.gone, name)
 	}
 	delete(s.byName, name)
-	s.poke()
+	s.wakeRun()
 }
 
 // fail records why a peer's session does not come up.
@@ -173,7 +173,7 @@ func (s *sessions) fail(name string, reason plan.Reason, message string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.named(name).fail = cause{reason, message}
-	s.poke()
+	s.wakeRun()
 }
 
 // expect records that this driver is about to end a session, and why.
@@ -192,7 +192,7 @@ func (s *sessions) count(prefixes map[string]int) {
 	for name, x := range s.byName {
 		x.shown.Prefixes = prefixes[name]
 	}
-	s.poke()
+	s.wakeRun()
 }
 
 func address(key string) netip.Addr {
@@ -217,7 +217,7 @@ func (s *sessions) event(r *api.WatchEventResponse) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	x, state := s.byAddr[address(p.NeighborAddress)], states[p.SessionState]
-	if x == nil || state == "" || x.over {
+	if x == nil || state == "" || x.overLimit {
 		return
 	}
 	if state == plan.SessionOpenConfirm || state == plan.SessionEstablished {
@@ -227,12 +227,12 @@ func (s *sessions) event(r *api.WatchEventResponse) {
 	if state == plan.SessionIdle && x.state == plan.SessionActive && !x.until.IsZero() {
 		return // a pause between two attempts, which is shown as Active
 	}
-	s.enter(x, state)
-	s.poke()
+	s.setState(x, state)
+	s.wakeRun()
 }
 
-// enter records a session's new state.
-func (s *sessions) enter(x *session, state plan.SessionState) {
+// setState records a session's new state.
+func (s *sessions) setState(x *session, state plan.SessionState) {
 	before, since, now := x.state, x.since, time.Now()
 	if state == before {
 		return
@@ -240,14 +240,14 @@ func (s *sessions) enter(x *session, state plan.SessionState) {
 	x.state, x.since = state, now
 	switch {
 	case state == plan.SessionEstablished:
-		x.fail, x.pending, x.expected, x.wonder, x.broken, x.lost = cause{}, cause{}, cause{}, false, false, false
+		x.fail, x.pending, x.expected, x.refusalUnknown, x.broken, x.lost = cause{}, cause{}, cause{}, false, false, false
 		x.shown.State, x.shown.Since = state, now
 		x.shown.PeerASN, x.shown.PeerID = x.peerASN, x.peerID
 		x.shown.Changes++
 	case before == plan.SessionEstablished:
 		x.down, x.lost = x.pending, x.broken && x.expected.reason == ""
 		if x.failed = now; x.expected.reason != "" || now.Sub(since) >= steady {
-			x.fresh(now.Add(s.eagerFor(x.peer)))
+			x.fresh(now.Add(s.initialPaceFor(x.peer)))
 		}
 		if x.expected.reason != "" {
 			x.down = x.expected
@@ -265,50 +265,50 @@ func (s *sessions) enter(x *session, state plan.SessionState) {
 }
 
 // show updates the shown state and returns when it may change by time only, the zero time if it does not.
-func (x *session) show(now time.Time) (again time.Time) {
+func (x *session) show(now time.Time) (recheck time.Time) {
 	if x.state != plan.SessionEstablished && x.shown.State != x.state {
-		if again = x.since.Add(settled); !again.After(now) {
-			x.shown.State, again = x.state, time.Time{}
+		if recheck = x.since.Add(settled); !recheck.After(now) {
+			x.shown.State, recheck = x.state, time.Time{}
 		}
 	}
 	if x.shown.State == plan.SessionOpenSent && (x.fail.reason == "" || x.fail == x.down) { // why the last one ended is not why there is none
-		x.fail = cause{plan.NoAnswer, "the router takes the connection and then says nothing: has it the same ttlSecurity?"}
+		x.fail = cause{plan.NoAnswer, "the router accepts the connection and sends nothing: check ttlSecurity on both sides"}
 	}
 	why := x.fail
 	if x.state == plan.SessionEstablished {
 		why = x.down
 	}
 	x.shown.Reason, x.shown.Message = why.reason, why.message
-	return again
+	return recheck
 }
 
-// told is a changed session, for the log.
-type told struct {
+// transition is a changed session, for the log.
+type transition struct {
 	name     string
 	was, now plan.Session
 }
 
-// changed returns the changes since the last call; everything if whole is set.
-func (s *sessions) changed(now time.Time, whole bool) (report plan.BGPReport, news []told) {
+// changed returns the changes since the last call; everything if full is set.
+func (s *sessions) changed(now time.Time, full bool) (report plan.BGPReport, transitions []transition) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	report = plan.BGPReport{Whole: whole, Sessions: map[string]*plan.Session{}}
+	report = plan.BGPReport{Full: full, Sessions: map[string]*plan.Session{}}
 	for _, name := range s.gone {
-		if !whole {
+		if !full {
 			report.Sessions[name] = nil
 		}
 	}
 	s.gone = nil
 	for name, x := range s.byName {
-		if again := x.show(now); !again.IsZero() {
-			s.soon(again)
+		if recheck := x.show(now); !recheck.IsZero() {
+			s.dueBy(recheck)
 		}
-		if x.shown != x.told || x.first || whole {
+		if x.shown != x.lastReported || x.first || full {
 			report.Sessions[name] = new(plan.Session)
 			*report.Sessions[name] = x.shown
-			news = append(news, told{name, x.told, x.shown})
-			x.told, x.first = x.shown, false
+			transitions = append(transitions, transition{name, x.lastReported, x.shown})
+			x.lastReported, x.first = x.shown, false
 		}
 	}
-	return report, news
+	return report, transitions
 }

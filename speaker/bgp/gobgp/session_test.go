@@ -23,9 +23,9 @@ func TestFirstChanges(t *testing.T) {
 	p := f.peer()
 	c := plan.BGPChange{RouterID: nodeID, Peers: map[string]*plan.Peer{"r": &p}}
 	if _, err := d.try(order{Change: &c}); err == nil {
-		t.Error("a change was taken before a whole set")
+		t.Error("a change was applied before a full set")
 	}
-	d.apply(t, plan.BGPChange{Whole: true, Routes: map[netip.Prefix]plan.Route{vip4: to("r")}})
+	d.apply(t, plan.BGPChange{Full: true, Routes: map[netip.Prefix]plan.Route{vip4: to("r")}})
 	d.apply(t, c)
 	f.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {f.link.node}})
 	_, err := d.try(order{Change: &plan.BGPChange{RouterID: addr("203.0.113.10")}})
@@ -135,7 +135,7 @@ func TestSessions(t *testing.T) {
 				t.Errorf("%s: the router has %+v", k.name, s)
 			}
 			for prefix := range routes {
-				if _, told := routes[prefix][k.name]; told && (prefix.Addr().Is4() && peers[k.name].IPv4 || prefix.Addr().Is6() && peers[k.name].IPv6) {
+				if _, announced := routes[prefix][k.name]; announced && (prefix.Addr().Is4() && peers[k.name].IPv4 || prefix.Addr().Is6() && peers[k.name].IPv6) {
 					f.path(t, prefix, func(p router.Path) bool { return p.ASPath == fmt.Sprint(cmp.Or(k.asn, nodeASN)) })
 				}
 			}

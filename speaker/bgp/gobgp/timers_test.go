@@ -92,10 +92,10 @@ func TestTimersChange(t *testing.T) {
 		}
 		table()
 		stays, other := unchanged(t, w, netip.Prefix{}), f.since(t, "second")
-		told := watch(t, w.node, isKeepalive(f.link.router))
+		keepalives := watch(t, w.node, isKeepalive(f.link.router))
 		agreed := func(name, neighbor string, changes uint64, hold time.Duration) {
 			t.Helper()
-			d.session(t, name, "begun anew", func(s plan.Session) bool { return s.State == plan.SessionEstablished && s.Changes == changes })
+			d.session(t, name, "restarted", func(s plan.Session) bool { return s.State == plan.SessionEstablished && s.Changes == changes })
 			eventually(t, "the router has the hold time "+hold.String(), func() bool {
 				s, err := f.Sessions(t.Context())
 				return err == nil && s[neighbor].Established && s[neighbor].Hold == hold
@@ -119,11 +119,11 @@ func TestTimersChange(t *testing.T) {
 		p.HoldTime = 9 * time.Second // and therefore one in 3 s
 		change("r", p)
 		agreed("r", "node", 2, p.HoldTime)
-		every(told.gaps(t, "a KEEPALIVE in three seconds", time.Now(), 3), 3*time.Second)
+		every(keepalives.gaps(t, "a KEEPALIVE in three seconds", time.Now(), 3), 3*time.Second)
 		p.KeepaliveTime = time.Second
 		change("r", p)
 		agreed("r", "node", 3, p.HoldTime)
-		every(told.gaps(t, "a KEEPALIVE in a second", time.Now(), 4), time.Second)
+		every(keepalives.gaps(t, "a KEEPALIVE in a second", time.Now(), 4), time.Second)
 		p.RestartTime = 77 * time.Second
 		change("r", p)
 		agreed("r", "node", 4, p.HoldTime)

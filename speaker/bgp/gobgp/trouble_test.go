@@ -240,7 +240,7 @@ func TestNothingAccepted(t *testing.T) {
 	d.apply(t, wanted(peers, map[netip.Prefix]plan.Route{vip4: to("bird", "frr"), vip6: to("bird", "frr")}))
 	var have answer
 	eventuallyElse(t, "both routers' prefixes have come", func() bool {
-		have = d.tell(t, order{Paths: true})
+		have = d.order(t, order{Paths: true})
 		for _, f := range w.routers {
 			for _, p := range f.conf.Announce {
 				if !slices.Contains(have.Came[f.link.router.String()], p.String()) {

@@ -150,7 +150,7 @@ func (f *far) pair(t testing.TB, w *world, i int, six bool) (router.Neighbor, pl
 
 // wanted returns a full set.
 func wanted(peers map[string]plan.Peer, routes map[netip.Prefix]plan.Route) plan.BGPChange {
-	c := plan.BGPChange{Whole: true, RouterID: nodeID, Peers: map[string]*plan.Peer{}, Routes: routes}
+	c := plan.BGPChange{Full: true, RouterID: nodeID, Peers: map[string]*plan.Peer{}, Routes: routes}
 	for name, p := range peers {
 		c.Peers[name] = &p
 	}

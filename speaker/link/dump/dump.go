@@ -7,8 +7,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Whole repeats a dump that a concurrent change interrupted, as happens while Pods start and stop.
-func Whole[T any](list func() ([]T, error)) ([]T, error) {
+// Complete repeats a dump that a concurrent change interrupted, as happens while Pods start and stop.
+func Complete[T any](list func() ([]T, error)) ([]T, error) {
 	const tries = 5
 	for range tries - 1 {
 		if all, err := list(); !errors.Is(err, netlink.ErrDumpInterrupted) {

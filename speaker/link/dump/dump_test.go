@@ -10,7 +10,7 @@ import (
 
 func TestInterruptedListIsRepeated(t *testing.T) {
 	calls := 0
-	got, err := Whole(func() ([]int, error) {
+	got, err := Complete(func() ([]int, error) {
 		if calls++; calls < 3 {
 			return []int{1}, netlink.ErrDumpInterrupted
 		}
@@ -20,7 +20,7 @@ func TestInterruptedListIsRepeated(t *testing.T) {
 		t.Errorf("%v, %v after %d calls", got, err, calls)
 	}
 	for _, lasting := range []error{netlink.ErrDumpInterrupted, errors.New("other")} {
-		if _, err := Whole(func() ([]int, error) { return nil, lasting }); !errors.Is(err, lasting) {
+		if _, err := Complete(func() ([]int, error) { return nil, lasting }); !errors.Is(err, lasting) {
 			t.Errorf("error %v, want %v", err, lasting)
 		}
 	}

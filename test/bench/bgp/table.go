@@ -33,7 +33,7 @@ func (b *bench) tables(ctx context.Context) error {
 		}
 		peers[r.name] = &plan.Peer{Address: r.machine.Addr6, Port: 179, MyASN: nodeASN, PeerASN: routerASN, ConnectTime: time.Second, IPv6: true}
 	}
-	whole := plan.BGPChange{Whole: true, RouterID: n.Addr, Peers: peers, Routes: b.prefixes()}
+	whole := plan.BGPChange{Full: true, RouterID: n.Addr, Peers: peers, Routes: b.prefixes()}
 	var applied []time.Duration
 	tables, gone := map[*tor][]time.Duration{}, map[*tor][]time.Duration{}
 	used := map[string]float64{}
@@ -84,7 +84,7 @@ func (b *bench) table(ctx context.Context, n *lab.Node, whole plan.BGPChange, ta
 		return u, err
 	}
 	defer func() { err = errors.Join(err, n.KillBGP()) }()
-	client := bgp.NewClient(bgp.ClientOptions{Socket: n.BGPSocket(), Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})), Kick: func() {}})
+	client := bgp.NewClient(bgp.ClientOptions{Socket: n.BGPSocket(), Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})), Wake: func() {}})
 	life, end := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- client.Run(life) }()

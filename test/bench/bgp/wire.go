@@ -31,7 +31,7 @@ func watch(namespace string, addr netip.Addr) (*wire, error) {
 	err := controlplane.Within(namespace, func() (err error) {
 		w.close, err = capture.Start(func(p capture.Packet) {
 			if !p.Outgoing && p.Protocol == unix.IPPROTO_TCP && (p.From.Port() == 179 || p.To.Port() == 179) && w.update(p.Payload) {
-				w.note(p.At)
+				w.record(p.At)
 			}
 		})
 		return err
@@ -39,7 +39,7 @@ func watch(namespace string, addr netip.Addr) (*wire, error) {
 	return w, err
 }
 
-func (w *wire) note(at time.Time) {
+func (w *wire) record(at time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.seen = append(w.seen, at)

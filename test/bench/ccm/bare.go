@@ -45,14 +45,14 @@ func bare(ctx context.Context, r *rig.Rig, n int, class *string, created, delete
 		return 0, 0, err
 	}
 	services := r.Kube.CoreV1().Services(bareNamespace)
-	r.Say("bare generator: %d Services are created", n)
+	r.Progress("bare generator: %d Services are created", n)
 	create, err = g.measure(ctx, n, created, false, func(ctx context.Context, i int) (*v1.Service, error) {
 		return services.Create(ctx, rig.Service(bareNamespace, serviceName(i), class), metav1.CreateOptions{})
 	})
 	if err != nil {
 		return 0, 0, fmt.Errorf("create: %w", err)
 	}
-	r.Say("bare generator: %d Services are deleted", n)
+	r.Progress("bare generator: %d Services are deleted", n)
 	remove, err = g.measure(ctx, n, deleted, true, func(ctx context.Context, i int) (*v1.Service, error) {
 		svc := rig.Service(bareNamespace, serviceName(i), class)
 		return svc, services.Delete(ctx, svc.Name, metav1.DeleteOptions{})
@@ -67,7 +67,7 @@ func (g *generator) measure(ctx context.Context, n int, writes rig.Writes, last 
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	per := perService(writes, n)
-	g.r.Say("  writes of each: %v", per)
+	g.r.Progress("  writes of each: %v", per)
 	start := time.Now()
 	err := rig.Each(ctx, n, func(ctx context.Context, i int) error {
 		svc, err := do(ctx, i)
@@ -157,7 +157,7 @@ func statusPatch(address string, s step) map[string]any {
 			"loadBalancer": map[string]any{"ingress": []any{map[string]any{"ip": address, "ipMode": "Proxy"}}},
 			"conditions": []metav1.Condition{{
 				Type: "ironlb.io/Allocated", Status: metav1.ConditionTrue, Reason: "Allocated",
-				Message: "The Service holds " + address + " of pool bench", LastTransitionTime: metav1.Now(),
+				Message: "Allocated " + address + " from pool bench", LastTransitionTime: metav1.Now(),
 			}},
 		}
 	}
@@ -171,7 +171,7 @@ func event(svc *v1.Service, address string, s step) *v1.Event {
 		InvolvedObject: v1.ObjectReference{
 			Kind: "Service", APIVersion: "v1", Namespace: svc.Namespace, Name: svc.Name, UID: svc.UID, ResourceVersion: svc.ResourceVersion,
 		},
-		Reason: "Allocated", Message: fmt.Sprintf("The Service holds %s now (%d)", address, s.k),
+		Reason: "Allocated", Message: fmt.Sprintf("Allocated %s now (%d)", address, s.k),
 		Source: v1.EventSource{Component: "ironlb-ccm"}, Type: v1.EventTypeNormal, Count: 1, FirstTimestamp: now, LastTimestamp: now,
 	}
 }

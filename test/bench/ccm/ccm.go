@@ -116,7 +116,7 @@ func measured(ctx context.Context, o options, r *rig.Rig, class *string) (create
 		return created, deleted, err
 	}
 	services := r.Kube.CoreV1().Services(namespace)
-	r.Say("ironlb-ccm: %d Services are created", o.services)
+	r.Progress("ironlb-ccm: %d Services are created", o.services)
 	created, err = measure(ctx, o, r, c, namespace, rig.Served, func(ctx context.Context, i int) error {
 		_, err := services.Create(ctx, rig.Service(namespace, serviceName(i), class), metav1.CreateOptions{})
 		return err
@@ -127,7 +127,7 @@ func measured(ctx context.Context, o options, r *rig.Rig, class *string) (create
 	if err := heap(ctx, o, c); err != nil {
 		return created, deleted, err
 	}
-	r.Say("ironlb-ccm: %d Services are deleted", o.services)
+	r.Progress("ironlb-ccm: %d Services are deleted", o.services)
 	deleted, err = measure(ctx, o, r, c, namespace, rig.Gone, func(ctx context.Context, i int) error {
 		return services.Delete(ctx, serviceName(i), metav1.DeleteOptions{})
 	})
@@ -175,7 +175,7 @@ func measure(ctx context.Context, o options, r *rig.Rig, c *rig.CCM, namespace s
 		return b, err
 	}
 	b.writes, b.settled = after.Since(writes).Of(), max(last.Sub(start), b.took)
-	r.Say("  %.2fs, settled after %.2fs; writes: %v", b.took.Seconds(), b.settled.Seconds(), b.writes)
+	r.Progress("  %.2fs, settled after %.2fs; writes: %v", b.took.Seconds(), b.settled.Seconds(), b.writes)
 	if b.usage, err = c.Usage(); err != nil {
 		return b, err
 	}

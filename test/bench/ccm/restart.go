@@ -26,7 +26,7 @@ func restart(ctx context.Context, o options) (err error) {
 	if err != nil {
 		return err
 	}
-	r.Say("ironlb-ccm: %d Services are created, for a restart", o.restart)
+	r.Progress("ironlb-ccm: %d Services are created, for a restart", o.restart)
 	if err := r.Serve(ctx, namespace, o.restart, nil); err != nil {
 		return err
 	}
@@ -65,7 +65,7 @@ func restart(ctx context.Context, o options) (err error) {
 	if err != nil {
 		return err
 	}
-	r.Say("  ready after %.2fs; writes without a change: %v", ready.Seconds(), writes)
+	r.Progress("  ready after %.2fs; writes without a change: %v", ready.Seconds(), writes)
 	toServices := 0
 	for w, n := range writes {
 		if strings.HasPrefix(w.Resource, "services") {

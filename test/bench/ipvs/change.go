@@ -22,8 +22,8 @@ import (
 const (
 	changeLimit = 5 * time.Minute
 	// idleFor covers actions that a process does only every ten seconds.
-	idleFor  = 20 * time.Second
-	quietFor = time.Second
+	idleFor    = 20 * time.Second
+	settledFor = time.Second
 )
 
 // verify checks the kernel's state: two virtual servers for each Service, with four real servers each.
@@ -172,12 +172,12 @@ func (s *subject) idle() (time.Duration, error) {
 // settle waits until the process has used no more than when idle for some time.
 func (s *subject) settle(idle time.Duration) error {
 	deadline := time.Now().Add(changeLimit)
-	for quiet := time.Duration(0); quiet < 2*quietFor; {
+	for quiet := time.Duration(0); quiet < 2*settledFor; {
 		before, err := cpuTime()
 		if err != nil {
 			return err
 		}
-		time.Sleep(quietFor)
+		time.Sleep(settledFor)
 		after, err := cpuTime()
 		if err != nil {
 			return err
@@ -187,7 +187,7 @@ func (s *subject) settle(idle time.Duration) error {
 			allowed = 300 * time.Millisecond
 		}
 		if after-before <= allowed {
-			quiet += quietFor
+			quiet += settledFor
 		} else {
 			quiet = 0
 		}

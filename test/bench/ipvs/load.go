@@ -41,7 +41,7 @@ func (b *bench) requests(ctx context.Context, name string) error {
 		return err
 	}
 	if errors := wrong.FindString(out); errors != "" {
-		say("%s: %s", name, errors)
+		progress("%s: %s", name, errors)
 	}
 	fmt.Printf("Benchmark%s\t1\t%.0f ns/op\t%.1f req/s\t%.2f p99-ms\n", name, 1e9/perSecond, perSecond, p99.Seconds()*1e3)
 	return nil

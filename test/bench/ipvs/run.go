@@ -49,7 +49,7 @@ func run(ctx context.Context, o options) (err error) {
 	for range o.count {
 		for _, size := range o.sizes {
 			if size > b.services {
-				say("making Services %d to %d", b.services, size)
+				progress("making Services %d to %d", b.services, size)
 				if err := grow(ctx, c.Kube, b.services, size, b.pods); err != nil {
 					return err
 				}
@@ -69,7 +69,7 @@ func run(ctx context.Context, o options) (err error) {
 	return nil
 }
 
-func say(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
+func progress(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
 
 // prepare creates the Pods and copies this program to a folder visible to the node.
 func (b *bench) prepare(ctx context.Context) error {
@@ -98,7 +98,7 @@ func (b *bench) prepare(ctx context.Context) error {
 
 // measure measures a peer on a rebuilt node.
 func (b *bench) measure(ctx context.Context, p peer) (err error) {
-	say("%s with %d Services", p.name, b.services)
+	progress("%s with %d Services", p.name, b.services)
 	if err := b.renew(ctx); err != nil {
 		return err
 	}

@@ -67,12 +67,12 @@ func runOurs(ctx context.Context, profile string, self, n int) error {
 	if err != nil {
 		return err
 	}
-	kick := make(chan struct{}, 1)
+	wake := make(chan struct{}, 1)
 	d, err := member.New(member.Options{
 		Node: name(self), Cluster: "bench", Keys: [][]byte{bytes.Repeat([]byte("k"), 32)}, Profile: p, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
-		Kick: func() {
+		Wake: func() {
 			select {
-			case kick <- struct{}{}:
+			case wake <- struct{}{}:
 			default:
 			}
 		},
@@ -93,7 +93,7 @@ func runOurs(ctx context.Context, profile string, self, n int) error {
 		select {
 		case err := <-ended:
 			return err
-		case <-kick:
+		case <-wake:
 		}
 		members, nodes, _ := d.Observe()
 		for node := range nodes {

@@ -248,8 +248,8 @@ func (r *run) lossy(name string, loss float64, bursts sim.Bursts) {
 		per("kept-by-relay/h", float64(r.Relayed()-relayed)/hours)}, r.since(before, r.watch)...), r.spent(cost, r.watch)...)...)
 }
 
-// deaf gives a node an asymmetric link: it sends but receives nothing, as with a wrong packet filter.
-func (r *run) deaf() {
+// asymmetric gives a node an asymmetric link: it sends but receives nothing, as with a wrong packet filter.
+func (r *run) asymmetric() {
 	r.forget()
 	s := r.victim()
 	before, cost := r.traffic(), r.Speakers[0].Cost
@@ -261,5 +261,5 @@ func (r *run) deaf() {
 	r.forget()
 	s.Deafen(false)
 	took, ok := r.Until(10*time.Second, r.Owners.One)
-	r.line("deaf", append(figures, ms("healed", took), yes("one-owner", ok))...)
+	r.line("asymmetric", append(figures, ms("healed", took), yes("one-owner", ok))...)
 }

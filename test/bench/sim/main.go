@@ -60,7 +60,7 @@ func main() {
 }
 
 // kinds are the measurements, in this order.
-var kinds = []string{"idle", "power-off", "rack-off", "leave", "join", "link-cut", "pause", "partition", "loss", "deaf", "unreachable"}
+var kinds = []string{"idle", "power-off", "rack-off", "leave", "join", "link-cut", "pause", "partition", "loss", "asymmetric", "unreachable"}
 
 // run is the cluster of one profile.
 type run struct {
@@ -108,8 +108,8 @@ func (o options) measure(p member.Profile) {
 			r.partition()
 		case "loss":
 			r.losses()
-		case "deaf":
-			r.deaf()
+		case "asymmetric":
+			r.asymmetric()
 		}
 	}
 }

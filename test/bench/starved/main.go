@@ -185,9 +185,9 @@ func owners(ctx context.Context, c *lab.Cluster) (map[string]string, error) {
 }
 
 var wanted = []string{
-	"ironlb_liveness_fences_total", "ironlb_liveness_false_deaths_total", "ironlb_liveness_turn_late_seconds_count",
-	`ironlb_liveness_turn_late_seconds_bucket{le="0.0244140625"}`, `ironlb_liveness_turn_late_seconds_bucket{le="0.06103515625"}`,
-	`ironlb_liveness_turn_late_seconds_bucket{le="0.152587890625"}`, `ironlb_liveness_turn_late_seconds_bucket{le="0.3814697265625"}`,
+	"ironlb_liveness_fences_total", "ironlb_liveness_false_deaths_total", "ironlb_liveness_tick_late_seconds_count",
+	`ironlb_liveness_tick_late_seconds_bucket{le="0.0244140625"}`, `ironlb_liveness_tick_late_seconds_bucket{le="0.06103515625"}`,
+	`ironlb_liveness_tick_late_seconds_bucket{le="0.152587890625"}`, `ironlb_liveness_tick_late_seconds_bucket{le="0.3814697265625"}`,
 	"ironlb_failover_detection_seconds_count", "process_cpu_seconds_total", "go_gc_duration_seconds_count",
 }
 

@@ -103,12 +103,12 @@ type auditEvent struct {
 	ObjectRef      struct{ Resource, Subresource string }
 }
 
-// quiet is the time without a write until the state is settled.
-const quiet = 2 * time.Second
+// idle is the time without a write until the state is settled.
+const idle = 2 * time.Second
 
 // Settled is Writes after a time without writes.
 func (r *Rig) Settled(ctx context.Context) (Writes, time.Time, error) {
-	tick := time.NewTicker(quiet / 4)
+	tick := time.NewTicker(idle / 4)
 	defer tick.Stop()
 	start := time.Now()
 	for {
@@ -116,7 +116,7 @@ func (r *Rig) Settled(ctx context.Context) (Writes, time.Time, error) {
 		if err != nil {
 			return nil, last, err
 		}
-		if time.Since(last) > quiet && time.Since(start) > quiet {
+		if time.Since(last) > idle && time.Since(start) > idle {
 			return counts, last, nil
 		}
 		select {

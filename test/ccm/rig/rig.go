@@ -171,7 +171,7 @@ func (r *Rig) startControlPlane(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	r.Say("starting etcd, kube-apiserver, kube-controller-manager")
+	r.Progress("starting etcd, kube-apiserver, kube-controller-manager")
 	r.cp, err = controlplane.Start(ctx, controlplane.Config{
 		Namespace: r.namespace,
 		Address:   apiServer,
@@ -272,8 +272,8 @@ func (r *Rig) Err() error {
 	}
 }
 
-// Say reports a long step.
-func (r *Rig) Say(format string, args ...any) { fmt.Fprintf(r.cfg.Progress, format+"\n", args...) }
+// Progress reports a long step.
+func (r *Rig) Progress(format string, args ...any) { fmt.Fprintf(r.cfg.Progress, format+"\n", args...) }
 
 func (r *Rig) onClose(undo func() error) {
 	r.mu.Lock()

@@ -50,7 +50,7 @@ func TestExclude(t *testing.T) {
 		}
 	}
 	t.Cleanup(include)
-	said := map[*tor]bool{}
+	logged := map[*tor]bool{}
 	eventually(t, "every router hears GRACEFUL_SHUTDOWN from "+n.Name, func(ctx context.Context) error {
 		for _, r := range tors {
 			paths, err := r.RIB(ctx, host(vip).String())
@@ -58,17 +58,17 @@ func TestExclude(t *testing.T) {
 				return err
 			}
 			for _, p := range paths {
-				says := slices.ContainsFunc(p.Communities, func(c string) bool { return c == "65535:0" || c == "gracefulShutdown" || c == "graceful-shutdown" }) // as BIRD and FRR write it
+				message := slices.ContainsFunc(p.Communities, func(c string) bool { return c == "65535:0" || c == "gracefulShutdown" || c == "graceful-shutdown" }) // as BIRD and FRR write it
 				switch {
-				case says && p.From == n.Addr:
-					said[r] = true
-				case says:
+				case message && p.From == n.Addr:
+					logged[r] = true
+				case message:
 					t.Errorf("%v says so, too", p.From)
 				}
 			}
 		}
-		if len(said) < len(tors) {
-			return fmt.Errorf("%d of them do", len(said))
+		if len(logged) < len(tors) {
+			return fmt.Errorf("%d of them do", len(logged))
 		}
 		return nil
 	})

@@ -97,7 +97,7 @@ func TestPassword(t *testing.T) {
 	}
 	down(t)
 	same(t, before)
-	for where, text := range said(t) {
+	for where, text := range routesOf(t) {
 		for _, r := range tors {
 			if !strings.Contains(text, r.name6()) {
 				t.Errorf("%s does not speak of %s at all", where, r.name6())
@@ -111,9 +111,9 @@ func TestPassword(t *testing.T) {
 	}
 }
 
-// said returns all texts about peers, by their source: the objects with their conditions, Events, and the logs of each
+// routesOf returns all texts about peers, by their source: the objects with their conditions, Events, and the logs of each
 // node's processes.
-func said(t *testing.T) map[string]string {
+func routesOf(t *testing.T) map[string]string {
 	t.Helper()
 	out := map[string]string{}
 	for _, kind := range []string{"bgppeers", "speakerstatuses", "events"} {

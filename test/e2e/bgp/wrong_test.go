@@ -18,7 +18,7 @@ import (
 // TestMisconfigured: a misconfigured peer is reported in the BGPPeer, the SpeakerStatus of each node and an Event. It
 // affects neither other sessions nor any request. After the fix its session is established.
 func TestMisconfigured(t *testing.T) {
-	nobody := map[string]string{"bird": "192.0.2.125", "frr": "192.0.2.126"}
+	none := map[string]string{"bird": "192.0.2.125", "frr": "192.0.2.126"}
 	for _, r := range tors {
 		r.configure(t, func(c *router.Config) { c.Neighbors = append(c.Neighbors, r.neighbors6(nil)...) })
 	}
@@ -34,7 +34,7 @@ func TestMisconfigured(t *testing.T) {
 			return strings.Replace(r.peer("6", ""), fmt.Sprint(nodeASN), "64998", 1), "myASN"
 		}},
 		{"unreachable", plan.Unreachable, func(r *tor) (spec, words string) {
-			return strings.Replace(r.peer("", ""), r.machine.Addr.String(), nobody[r.name], 1), nobody[r.name]
+			return strings.Replace(r.peer("", ""), r.machine.Addr.String(), none[r.name], 1), none[r.name]
 		}},
 		{"refused", plan.Refused, func(r *tor) (spec, words string) { return r.peer("6", "peerPort: 1790"), "1790" }},
 		{"duplicate", plan.Duplicate, func(r *tor) (spec, words string) { return r.peer("", ""), "same peerAddress" }},

@@ -44,13 +44,13 @@ func (s *scene) agreed(since time.Time, what string) owners {
 
 // TestOneWayLoss: one node, then both others, do not receive the owner, which receives all (an asymmetric link).
 func TestOneWayLoss(t *testing.T) {
-	for _, deaf := range []int{1, 2} {
-		t.Run(fmt.Sprintf("%d others do not hear the holder", deaf), func(t *testing.T) {
+	for _, asymmetric := range []int{1, 2} {
+		t.Run(fmt.Sprintf("%d others do not hear the holder", asymmetric), func(t *testing.T) {
 			s := serving(t, 3)
 			before := s.settled("at the start")
 			holder := before[s.vips[0].service]
 			var losses []lab.Loss
-			for _, o := range others(holder)[:deaf] {
+			for _, o := range others(holder)[:asymmetric] {
 				losses = append(losses, lab.Loss{From: &holder.Machine, To: &o.Machine, Percent: 100})
 			}
 			began := time.Now()
@@ -59,7 +59,7 @@ func TestOneWayLoss(t *testing.T) {
 				t.Fatal(err)
 			}
 			during := s.agreed(began, "after the loss began")
-			if deaf == 1 {
+			if asymmetric == 1 {
 				// The third node reports that it receives the owner, so no node takes over.
 				s.stayed(began, before, during)
 			}

@@ -39,8 +39,8 @@ type scene struct {
 	vips []vip
 	// stood counts the fences of each node's speaker at the start, told lists the nodes logged for more since, victims
 	// those stopped by the test.
-	stood         map[*lab.Node]int
-	told, victims []*lab.Node
+	stood              map[*lab.Node]int
+	published, victims []*lab.Node
 }
 
 // vip is one unit of ownership: the addresses of a dual-stack Service.

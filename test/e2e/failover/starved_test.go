@@ -28,8 +28,8 @@ func (s *scene) starved() (nodes []*lab.Node) {
 		if !slices.Contains(s.victims, n) && stoodStill(s.t.Context(), n) > s.stood[n] {
 			nodes = append(nodes, n)
 		}
-		if slices.Contains(nodes, n) && !slices.Contains(s.told, n) {
-			s.told = append(s.told, n)
+		if slices.Contains(nodes, n) && !slices.Contains(s.published, n) {
+			s.published = append(s.published, n)
 			starvedNodes++
 			s.t.Logf("the machine is busy: the speaker on %s did not run for too long", n.Name)
 		}

@@ -43,7 +43,7 @@ func TestNamespaceAdmin(t *testing.T) {
 		if taker, err = cluster.Kube.CoreV1().Services("tenant").Get(ctx, "taker", metav1.GetOptions{}); err != nil {
 			return err
 		}
-		c := meta.FindStatusCondition(taker.Status.Conditions, "ironlb.io/Advice")
+		c := meta.FindStatusCondition(taker.Status.Conditions, "ironlb.io/Warnings")
 		if c == nil || !strings.Contains(c.Message, victim.Addr.String()) || !strings.Contains(c.Message, dns.Spec.ClusterIP) {
 			return fmt.Errorf("conditions are %+v", taker.Status.Conditions)
 		}

@@ -167,11 +167,11 @@ func testLocal(t *testing.T) {
 }
 
 // mark adds or removes the label of a Service and its slice that makes IronLB their service proxy.
-func mark(t *testing.T, name string, whole bool) {
+func mark(t *testing.T, name string, full bool) {
 	t.Helper()
 	scene.Edit(t, name, func(svc *corev1.Service) {
 		delete(svc.Labels, "service.kubernetes.io/service-proxy-name")
-		if whole {
+		if full {
 			svc.Labels = map[string]string{"service.kubernetes.io/service-proxy-name": "ironlb"}
 		}
 	})
@@ -182,11 +182,11 @@ func testLabel(t *testing.T, mode string, svc *corev1.Service) {
 	external := netip.MustParseAddr(externalIP)
 	scene.Edit(t, "web", func(svc *corev1.Service) { svc.Spec.ExternalIPs = []string{external.String()} })
 	clusterIP := scene.Internal(t, svc, 0).Addr()
-	check := func(whole bool) {
+	check := func(full bool) {
 		t.Helper()
-		mark(t, "web", whole)
+		mark(t, "web", full)
 		for _, addr := range []netip.Addr{clusterIP, external} {
-			servers(t, mode, addr, server{speaker: whole, kubeProxy: !whole})
+			servers(t, mode, addr, server{speaker: full, kubeProxy: !full})
 		}
 		servers(t, mode, scene.External(t, svc, 0).Addr(), server{speaker: true})
 		everywhere(t, svc)

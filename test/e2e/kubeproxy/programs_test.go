@@ -221,15 +221,15 @@ func stopSpeaker(t *testing.T) {
 }
 
 func readyz(ctx context.Context) (string, error) {
-	says, err := node().Exec(ctx, "curl", "--fail-with-body", "-sS", "--max-time", "5", "http://127.0.0.1:7473/readyz")
+	message, err := node().Exec(ctx, "curl", "--fail-with-body", "-sS", "--max-time", "5", "http://127.0.0.1:7473/readyz")
 	if err != nil {
-		err = fmt.Errorf("%w: %s", err, says)
+		err = fmt.Errorf("%w: %s", err, message)
 	}
-	return says, err
+	return message, err
 }
 
 // told waits until all reports of incompatible combinations name exactly this reason, and contain says; "" is none.
-func told(t *testing.T, vip, reason string, says ...string) {
+func told(t *testing.T, vip, reason string, message ...string) {
 	t.Helper()
 	what := "the pairing is said to be right"
 	if reason != "" {
@@ -273,12 +273,12 @@ func told(t *testing.T, vip, reason string, says ...string) {
 			return errors.New("no Event of the Node")
 		}
 		ready, err := readyz(ctx)
-		if err != nil && reason != "KubeProxyDeletesVirtualServers" && reason != "KubeProxyBesideServiceProxy" {
+		if err != nil && reason != "KubeProxyDeletesVirtualServers" && reason != "KubeProxyAlongsideServiceProxy" {
 			return err
 		}
-		for _, text := range says {
-			said := slices.ContainsFunc(events.Items, func(e corev1.Event) bool { return strings.Contains(e.Message, text) })
-			if !said || !strings.Contains(v.Status.Conditions[i].Message, text) || err == nil && !strings.Contains(ready, text) {
+		for _, text := range message {
+			logged := slices.ContainsFunc(events.Items, func(e corev1.Event) bool { return strings.Contains(e.Message, text) })
+			if !logged || !strings.Contains(v.Status.Conditions[i].Message, text) || err == nil && !strings.Contains(ready, text) {
 				return fmt.Errorf("%q is not said everywhere: condition %q, /readyz %q, %d Events", text, v.Status.Conditions[i].Message, ready, len(events.Items))
 			}
 		}

@@ -112,8 +112,8 @@ func testFlush(t *testing.T, svc *corev1.Service, start func()) {
 	}
 }
 
-// TestBesideServiceProxy: with serviceProxy, a running kube-proxy and its residual state are reported.
-func TestBesideServiceProxy(t *testing.T) {
+// TestAlongsideServiceProxy: with serviceProxy, a running kube-proxy and its residual state are reported.
+func TestAlongsideServiceProxy(t *testing.T) {
 	freshNode(t)
 	startCCM(t, "Proxy")
 	kubeProxy := startKubeProxy(t, "iptables", nil)
@@ -121,9 +121,9 @@ func TestBesideServiceProxy(t *testing.T) {
 	svc := scene.Service(t, "both")
 	scene.Endpoints(t, "both", "a1", "b1")
 	vip := svc.Status.LoadBalancer.Ingress[0].IP
-	told(t, vip, "KubeProxyBesideServiceProxy", "set serviceProxy: false", "in mode iptables")
+	told(t, vip, "KubeProxyAlongsideServiceProxy", "set serviceProxy: false", "in mode iptables")
 	kubeProxy.stop(t)
-	told(t, vip, "KubeProxyLeftOvers", "kube-proxy --cleanup")
+	told(t, vip, "KubeProxyResidualRules", "kube-proxy --cleanup")
 	argv, err := node().KubeProxyArgv(t.Context(), "iptables", nil)
 	if err != nil {
 		t.Fatal(err)

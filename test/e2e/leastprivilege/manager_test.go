@@ -72,7 +72,7 @@ var managerChecks = []check{
 			if err := w.get(ctx, &pool, "lan"); err != nil {
 				return err
 			}
-			return conditionSays(pool.Status.Conditions, "NodeAddresses", metav1.ConditionTrue, addr.String())
+			return conditionIs(pool.Status.Conditions, "NodeAddresses", metav1.ConditionTrue, addr.String())
 		})
 	}},
 	{"a Service with an address in a new ServiceCIDR is told", reads("servicecidrs"), func(ctx context.Context, w *world) error {
@@ -88,7 +88,7 @@ var managerChecks = []check{
 			if err := w.Objects.Get(ctx, client.ObjectKey{Namespace: metav1.NamespaceDefault, Name: name}, &o); err != nil {
 				return err
 			}
-			return conditionSays(o.Status.Conditions, "ironlb.io/Advice", metav1.ConditionTrue, "(rule ServiceCIDR)")
+			return conditionIs(o.Status.Conditions, "ironlb.io/Warnings", metav1.ConditionTrue, "(rule ServiceCIDR)")
 		})
 	}},
 	{"IPAddressPools have status", append(reads("ipaddresspools"), "patch ipaddresspools/status"), func(ctx context.Context, w *world) error {
@@ -101,7 +101,7 @@ var managerChecks = []check{
 			if err := w.get(ctx, &o, name); err != nil {
 				return err
 			}
-			return conditionSays(o.Status.Conditions, "Ready", metav1.ConditionTrue, "")
+			return conditionIs(o.Status.Conditions, "Ready", metav1.ConditionTrue, "")
 		})
 	}},
 	{"L2Advertisements have status", append(reads("l2advertisements"), "patch l2advertisements/status"), func(ctx context.Context, w *world) error {
@@ -114,7 +114,7 @@ var managerChecks = []check{
 			if err := w.get(ctx, &o, name); err != nil {
 				return err
 			}
-			return conditionSays(o.Status.Conditions, "Ready", metav1.ConditionTrue, "")
+			return conditionIs(o.Status.Conditions, "Ready", metav1.ConditionTrue, "")
 		})
 	}},
 	{"BGPPeers have status", append(reads("bgppeers"), "patch bgppeers/status"), func(ctx context.Context, w *world) error {
@@ -123,7 +123,7 @@ var managerChecks = []check{
 			name = w.name("peer")
 			return w.own(ctx, "BGPPeer", name, "%s", idlePeer(w))
 		}, func(ctx context.Context, _ int) error {
-			return w.peerSays(ctx, name, "Ready", metav1.ConditionTrue, "")
+			return w.peerIs(ctx, name, "Ready", metav1.ConditionTrue, "")
 		})
 	}},
 	{"BGPAdvertisements have status", append(reads("bgpadvertisements"), "patch bgpadvertisements/status"), func(ctx context.Context, w *world) error {
@@ -132,7 +132,7 @@ var managerChecks = []check{
 			name = w.name("bgp")
 			return w.own(ctx, "BGPAdvertisement", name, "{ipAddressPools: [lan]}")
 		}, func(ctx context.Context, _ int) error {
-			return w.advertisementSays(ctx, name, metav1.ConditionTrue)
+			return w.advertisementIs(ctx, name, metav1.ConditionTrue)
 		})
 	}},
 	{"a BGPPeer reports whether its BFDProfile exists", reads("bfdprofiles"), func(ctx context.Context, w *world) error {
@@ -143,7 +143,7 @@ var managerChecks = []check{
 		return w.each(ctx, func(i int) error {
 			return w.toggle(ctx, i, &v1alpha1.BFDProfile{ObjectMeta: named(profile)}, "BFDProfile", "{}")
 		},
-			func(ctx context.Context, i int) error { return w.peerSays(ctx, peer, "Ready", existing(i), "") })
+			func(ctx context.Context, i int) error { return w.peerIs(ctx, peer, "Ready", existing(i), "") })
 	}},
 	{"a BGPAdvertisement reports whether its community exists", reads("communities"), func(ctx context.Context, w *world) error {
 		ad, community := w.name("bgp"), w.name("community")
@@ -152,7 +152,7 @@ var managerChecks = []check{
 		}
 		return w.each(ctx, func(i int) error {
 			return w.toggle(ctx, i, &v1alpha1.Community{ObjectMeta: named(community)}, "Community", "{communities: [{name: "+community+", value: '65000:1'}]}")
-		}, func(ctx context.Context, i int) error { return w.advertisementSays(ctx, ad, existing(i)) })
+		}, func(ctx context.Context, i int) error { return w.advertisementIs(ctx, ad, existing(i)) })
 	}},
 	{"a BGPPeer reports the sessions of nodes", reads("speakerstatuses"), func(ctx context.Context, w *world) error {
 		peer, node := w.name("peer"), w.name("other")
@@ -165,7 +165,7 @@ var managerChecks = []check{
 			return w.patch(ctx, &v1alpha1.SpeakerStatus{ObjectMeta: named(node)}, fmt.Sprintf(
 				"{status: {dataPlane: {healthy: true}, virtualIPs: 0, alive: 1/1, bgp: {established: 0/1, sessions: [{peer: %s, state: Idle, reason: Round%d, prefixes: 0}]}}}", peer, i), "status")
 		}, func(ctx context.Context, i int) error {
-			return w.peerSays(ctx, peer, "Established", metav1.ConditionFalse, fmt.Sprintf("Round%d", i))
+			return w.peerIs(ctx, peer, "Established", metav1.ConditionFalse, fmt.Sprintf("Round%d", i))
 		})
 	}},
 	{"an address gets a VirtualIP", []string{"create virtualips", "list virtualips"}, func(ctx context.Context, w *world) error {
@@ -193,7 +193,7 @@ var managerChecks = []check{
 	}},
 	{"a VirtualIP reports that no node may answer", []string{"patch virtualips/status"}, func(ctx context.Context, w *world) error {
 		return w.withoutNode(ctx, func(_ context.Context, vip *v1alpha1.VirtualIP) error {
-			return conditionSays(vip.Status.Conditions, v1alpha1.ConditionNoEligibleNode, metav1.ConditionTrue, "")
+			return conditionIs(vip.Status.Conditions, v1alpha1.ConditionNoEligibleNode, metav1.ConditionTrue, "")
 		})
 	}},
 	{"a VirtualIP goes with its Service", []string{"delete virtualips"}, func(ctx context.Context, w *world) error {
@@ -225,7 +225,7 @@ var managerChecks = []check{
 			if err := w.get(ctx, &o, name); err != nil {
 				return err
 			}
-			return conditionSays(o.Status.Conditions, "Ready", metav1.ConditionTrue, "")
+			return conditionIs(o.Status.Conditions, "Ready", metav1.ConditionTrue, "")
 		}); err != nil {
 			return err
 		}
@@ -345,8 +345,8 @@ func (w *world) hasAddress(ctx context.Context, namespace, name string) error {
 	return err
 }
 
-// conditionSays checks a condition and that its message or reason contains a text.
-func conditionSays(all []metav1.Condition, kind string, status metav1.ConditionStatus, text string) error {
+// conditionIs checks a condition and that its message or reason contains a text.
+func conditionIs(all []metav1.Condition, kind string, status metav1.ConditionStatus, text string) error {
 	c := meta.FindStatusCondition(all, kind)
 	if c == nil {
 		return fmt.Errorf("there is no condition %s", kind)
@@ -357,20 +357,20 @@ func conditionSays(all []metav1.Condition, kind string, status metav1.ConditionS
 	return nil
 }
 
-func (w *world) peerSays(ctx context.Context, name, condition string, status metav1.ConditionStatus, text string) error {
+func (w *world) peerIs(ctx context.Context, name, condition string, status metav1.ConditionStatus, text string) error {
 	var o v1alpha1.BGPPeer
 	if err := w.get(ctx, &o, name); err != nil {
 		return err
 	}
-	return conditionSays(o.Status.Conditions, condition, status, text)
+	return conditionIs(o.Status.Conditions, condition, status, text)
 }
 
-func (w *world) advertisementSays(ctx context.Context, name string, status metav1.ConditionStatus) error {
+func (w *world) advertisementIs(ctx context.Context, name string, status metav1.ConditionStatus) error {
 	var o v1alpha1.BGPAdvertisement
 	if err := w.get(ctx, &o, name); err != nil {
 		return err
 	}
-	return conditionSays(o.Status.Conditions, "Ready", status, "")
+	return conditionIs(o.Status.Conditions, "Ready", status, "")
 }
 
 // addNode creates a Node with an address that no kubelet changes.

@@ -20,7 +20,7 @@ const (
 	watch = 8 * time.Second
 
 	clockStops = "ironlb_liveness_clock_stops_total"
-	stopLogged = "the clock of this node stood still while those of the others went on"
+	stopLogged = "the clock of this node stopped"
 )
 
 // TestPausedVirtualMachine: a virtual machine that is paused for ten seconds does not resume as owner. Its own clocks

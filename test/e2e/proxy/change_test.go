@@ -332,11 +332,11 @@ func onlyReady(t testing.TB, p *lab.Prober, endpoints []string) {
 	t.Helper()
 	_, err := p.Wait(t.Context(), programmed, fmt.Sprintf("answers of the ready among %v only", endpoints), func(s probe.Summary) bool {
 		slices.SortFunc(s.Results, func(a, b probe.Result) int { return a.N - b.N })
-		whole := 0
-		for whole < len(s.Results) && s.Results[whole].N == whole+1 {
-			whole++
+		full := 0
+		for full < len(s.Results) && s.Results[full].N == full+1 {
+			full++
 		}
-		return whole >= 30 && !slices.ContainsFunc(s.Results[whole-30:whole], func(r probe.Result) bool {
+		return full >= 30 && !slices.ContainsFunc(s.Results[full-30:full], func(r probe.Result) bool {
 			return r.OK() && !slices.Contains(ready(endpoints), r.Pod)
 		})
 	})

@@ -77,8 +77,8 @@ func TestHealthz(t *testing.T) {
 				if err := json.Unmarshal([]byte(body), &answer); err != nil {
 					return fmt.Errorf("body %q: %w", out, err)
 				}
-				says := answer.NodeEligible == nil || *answer.NodeEligible
-				if strings.TrimSpace(code) != strconv.Itoa(status) || says != eligible {
+				message := answer.NodeEligible == nil || *answer.NodeEligible
+				if strings.TrimSpace(code) != strconv.Itoa(status) || message != eligible {
 					return fmt.Errorf("answer %q, want status %d and nodeEligible %t", out, status, eligible)
 				}
 				return nil

@@ -97,7 +97,7 @@ func TestTenantTakesNothing(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		c := meta.FindStatusCondition(now.Status.Conditions, "ironlb.io/Advice")
+		c := meta.FindStatusCondition(now.Status.Conditions, "ironlb.io/Warnings")
 		if c == nil || c.Reason != "AddressRefused" {
 			return fmt.Errorf("conditions are %+v", now.Status.Conditions)
 		}

@@ -25,7 +25,7 @@ func TestPair(t *testing.T) {
 			a.Address(t, "eth0", "2001:db8::1/64")
 			b.Address(t, "eth0", "2001:db8::2/64")
 			timers := BFDTimers{Interval: 300 * time.Millisecond, Multiplier: 3}
-			told := []netip.Prefix{netip.MustParsePrefix("198.51.100.0/28"), netip.MustParsePrefix("2001:db8:1::/64")}
+			reported := []netip.Prefix{netip.MustParsePrefix("198.51.100.0/28"), netip.MustParsePrefix("2001:db8:1::/64")}
 			near, far := In(t, a), In(t, b)
 			monitor, err := near.Monitor(ctx)
 			if err != nil {
@@ -40,7 +40,7 @@ func TestPair(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { learning.Stop() })
-			telling, err := StartBIRD(ctx, far, Config{ASN: 65002, ID: addr("203.0.113.2"), Announce: told, Neighbors: []Neighbor{
+			telling, err := StartBIRD(ctx, far, Config{ASN: 65002, ID: addr("203.0.113.2"), Announce: reported, Neighbors: []Neighbor{
 				{Name: "r4", Address: addr("203.0.113.1"), ASN: 65001, Password: "secret", Active: true, BFD: timers},
 				{Name: "r6", Address: addr("2001:db8::1"), ASN: 65001, TTLSecurity: true, Active: true},
 			}})
@@ -77,31 +77,31 @@ func TestPair(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					return len(routes) == 1 && routes[0].Prefix == told[i] && slices.Equal(routes[0].Via, want)
+					return len(routes) == 1 && routes[0].Prefix == reported[i] && slices.Equal(routes[0].Via, want)
 				})
-				paths, err := learning.RIB(ctx, told[i].String())
+				paths, err := learning.RIB(ctx, reported[i].String())
 				if err != nil || len(paths) != 1 || paths[0].From != want[0] || paths[0].NextHop != want[0] || paths[0].ASPath != "65002" || !paths[0].Best {
-					t.Errorf("paths of %v: %+v, %v", told[i], paths, err)
+					t.Errorf("paths of %v: %+v, %v", reported[i], paths, err)
 				}
 			}
 			if err := telling.Configure(ctx, Config{ASN: 65002, ID: addr("203.0.113.2")}); err != nil {
 				t.Fatal(err)
 			}
-			for _, p := range told {
+			for _, p := range reported {
 				if _, err := monitor.Wait(ctx, func(e Event) bool { return e.Deleted && e.Prefix == p }); err != nil {
 					t.Errorf("%v: %v: %+v", p, err, monitor.Events())
 				}
 			}
-			if none, err := learning.RIB(ctx, told[0].String()); err != nil || len(none) != 0 {
+			if none, err := learning.RIB(ctx, reported[0].String()); err != nil || len(none) != 0 {
 				t.Errorf("paths after the neighbour went: %+v, %v", none, err)
 			}
 		})
 	}
 }
 
-// TestTell: each kind advertises prefixes to a BIRD. After reconfiguration without one of them, that prefix is
+// TestConfigure: each kind advertises prefixes to a BIRD. After reconfiguration without one of them, that prefix is
 // withdrawn and is also gone from the router's own kernel.
-func TestTell(t *testing.T) {
+func TestConfigure(t *testing.T) {
 	for kind, start := range Kinds {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()

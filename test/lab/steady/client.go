@@ -190,7 +190,7 @@ func (l *loop) run() error {
 		for _, e := range events[:n] {
 			switch fd := int(e.Fd); fd {
 			case l.timer:
-				if err := l.turn(now); err != nil {
+				if err := l.tick(now); err != nil {
 					return err
 				}
 			case l.udp:
@@ -203,12 +203,12 @@ func (l *loop) run() error {
 	return nil
 }
 
-// turn is the tick of each Every.
-func (l *loop) turn(now time.Time) error {
+// tick is the tick of each Every.
+func (l *loop) tick(now time.Time) error {
 	var ticks [8]byte
 	unix.Read(l.timer, ticks[:]) // only rearms the timer
 	if by := now.Sub(l.due); by > Every {
-		l.c.note(func(r *record) { r.late = append(r.late, lateness{now, by}) })
+		l.c.record(func(r *record) { r.late = append(r.late, lateness{now, by}) })
 	}
 	for !l.due.After(now) {
 		l.due = l.due.Add(Every)
@@ -222,7 +222,7 @@ func (l *loop) turn(now time.Time) error {
 	}
 	// A missing answer records the datagram's errors (no neighbor, refused).
 	unix.Write(l.udp, []byte("who\n"))
-	l.c.note(func(r *record) { r.sent = append(r.sent, now) })
+	l.c.record(func(r *record) { r.sent = append(r.sent, now) })
 	return l.connect(now)
 }
 
@@ -258,7 +258,7 @@ func (l *loop) decide(fd int, now time.Time, err error) {
 	}
 	delete(l.pending, fd)
 	unix.Close(fd)
-	l.c.note(func(r *record) { r.attempts = append(r.attempts, attempt{began, now, err}) })
+	l.c.record(func(r *record) { r.attempts = append(r.attempts, attempt{began, now, err}) })
 }
 
 var errNoAnswer = errors.New("no answer within " + ConnectLimit.String())
@@ -284,11 +284,11 @@ func (l *loop) read(now time.Time) {
 		if n <= 0 || err != nil {
 			return // nothing more, or an ICMP error, recorded as a missing answer
 		}
-		l.c.note(func(r *record) { r.answered = append(r.answered, now) })
+		l.c.record(func(r *record) { r.answered = append(r.answered, now) })
 	}
 }
 
-func (c *Client) note(do func(*record)) {
+func (c *Client) record(do func(*record)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	do(&c.seen)

@@ -12,13 +12,13 @@ import (
 
 func newBuild(t *testing.T) (*Build, *strings.Builder) {
 	t.Helper()
-	var said strings.Builder
-	b, err := New(t.Context(), &said)
+	var logged strings.Builder
+	b, err := New(t.Context(), &logged)
 	if err != nil {
 		t.Fatal(err)
 	}
 	b.Dir = t.TempDir()
-	return b, &said
+	return b, &logged
 }
 
 // Programs are built statically, so that they run in any guest, and are not rebuilt.
@@ -76,7 +76,7 @@ func TestOwnPrivate(t *testing.T) {
 
 // A pinned program is built once for each content of test/tools/go.sum.
 func TestPinned(t *testing.T) {
-	b, said := newBuild(t)
+	b, logged := newBuild(t)
 	stamp, err := b.stamp(pinned["kubectl"])
 	if err != nil {
 		t.Fatal(err)
@@ -92,8 +92,8 @@ func TestPinned(t *testing.T) {
 	if data, err := os.ReadFile(b.Path("kubectl")); err != nil || string(data) != "the program" {
 		t.Errorf("a program of this content was built again: %v", err)
 	}
-	if said.Len() > 0 {
-		t.Errorf("said %q about nothing", said)
+	if logged.Len() > 0 {
+		t.Errorf("said %q about nothing", logged)
 	}
 
 	// Changed content requires a build, which a canceled context refuses.
@@ -121,15 +121,15 @@ func TestErrors(t *testing.T) {
 
 // Two concurrent builds wait for one another.
 func TestLock(t *testing.T) {
-	b, said := newBuild(t)
+	b, logged := newBuild(t)
 	unlock, err := b.lock(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := b.lock(ctx); err == nil || !strings.Contains(said.String(), "waiting for another build") {
-		t.Errorf("second lock: %v, said %q", err, said)
+	if _, err := b.lock(ctx); err == nil || !strings.Contains(logged.String(), "waiting for another build") {
+		t.Errorf("second lock: %v, said %q", err, logged)
 	}
 	unlock()
 	unlock, err = b.lock(t.Context())

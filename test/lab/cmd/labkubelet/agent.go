@@ -34,7 +34,7 @@ type agent struct {
 	core         corev1.CoreV1Interface
 	coordination coordinationv1.CoordinationV1Interface
 	log          *slog.Logger
-	kick         chan struct{}
+	trigger      chan struct{}
 	lease        *coordination.Lease // last observed
 }
 
@@ -52,7 +52,7 @@ func (a *agent) run(ctx context.Context) error {
 			select {
 			case <-ctx.Done():
 				return nil
-			case <-a.kick:
+			case <-a.trigger:
 				a.report(ctx, nodes, pods)
 			case <-tick.C:
 				renew = true
@@ -66,7 +66,7 @@ func (a *agent) watch(ctx context.Context, resource, field string, kind runtime.
 	lw := cache.NewListWatchFromClient(a.core.RESTClient(), resource, metav1.NamespaceAll, fields.OneTermEqualSelector(field, a.node))
 	kick := func(any) {
 		select {
-		case a.kick <- struct{}{}:
+		case a.trigger <- struct{}{}:
 		default:
 		}
 	}
@@ -117,20 +117,20 @@ func (a *agent) report(ctx context.Context, nodes, pods cache.Store) {
 	for _, o := range nodes.List() {
 		if patch := nodePatch(o.(*core.Node), a.addresses); patch != nil {
 			_, err := a.core.Nodes().PatchStatus(ctx, a.node, encode(patch))
-			a.told(ctx, "node", a.node, err)
+			a.published(ctx, "node", a.node, err)
 		}
 	}
 	for _, o := range pods.List() {
 		pod := o.(*core.Pod)
 		if patch := podPatch(pod, a.addresses); patch != nil {
 			_, err := a.core.Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, encode(patch), metav1.PatchOptions{}, "status")
-			a.told(ctx, "pod", pod.Namespace+"/"+pod.Name, err)
+			a.published(ctx, "pod", pod.Namespace+"/"+pod.Name, err)
 		}
 	}
 }
 
-// told logs the result of a report. The next tick retries.
-func (a *agent) told(ctx context.Context, kind, name string, err error) {
+// published logs the result of a report. The next tick retries.
+func (a *agent) published(ctx context.Context, kind, name string, err error) {
 	switch {
 	case err == nil:
 		a.log.Info("status reported", kind, name)

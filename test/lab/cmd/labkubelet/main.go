@@ -29,7 +29,7 @@ func run() error {
 	// Detect soon that the link to the API server was cut or restored.
 	os.Setenv("HTTP2_READ_IDLE_TIMEOUT_SECONDS", "2")
 	os.Setenv("HTTP2_PING_TIMEOUT_SECONDS", "2")
-	a := agent{kick: make(chan struct{}, 1), log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
+	a := agent{trigger: make(chan struct{}, 1), log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
 	kubeconfig := flag.String("kubeconfig", "", "credentials of the node")
 	flag.StringVar(&a.node, "node", "", "name of the node")
 	addresses := flag.String("addresses", "", "InternalIPs of the node, divided by commas")

@@ -1,0 +1,41 @@
+package advertise
+
+import (
+	"net/netip"
+
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// Announcer answers ARP and NDP for addresses.
+type Announcer interface {
+	// Announce replaces the full set and returns the interfaces on which each address is announced. An address that is
+	// still being probed is absent. The end of its probe triggers the loop.
+	Announce(map[netip.Addr]plan.Announcement) (map[netip.Addr][]string, error)
+	// Conflicts are the addresses of the set for which another host answers. A change triggers the loop.
+	Conflicts() map[netip.Addr]plan.Conflict
+	// SetPeers sets the hardware addresses that belong to members, by node.
+	SetPeers(macs map[[6]byte]string)
+}
+
+// Daemon is the BGP daemon, which announces addresses to routers.
+type Daemon interface {
+	// Set publishes a change; the first change is a full state. It does not block. The last state outlives this
+	// process.
+	Set(plan.BGPChange)
+	// Sessions returns the state of the sessions, by the name of the peer. A session may be absent until it starts. A
+	// change triggers the loop.
+	Sessions() map[string]plan.Session
+	// Blank reports whether the BGP daemon is running and no process has configured a peer on it. A change triggers the
+	// loop.
+	Blank() bool
+}
+
+// Blackholes are routes that drop packets for unallocated addresses of a prefix.
+type Blackholes interface {
+	// Blackholes returns the owned blackholes, including those of an earlier process.
+	Blackholes() (map[netip.Prefix]struct{}, error)
+	// AddBlackhole reports whether the blackhole was added.
+	AddBlackhole(netip.Prefix) (bool, error)
+	// RemoveBlackhole reports whether the blackhole existed.
+	RemoveBlackhole(netip.Prefix) (bool, error)
+}

@@ -1,0 +1,127 @@
+package advertise
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// ObserveSessions logs and counts changes of BGP sessions, and reports whether there were any.
+func (b *BGP) ObserveSessions(now time.Time) bool {
+	if b.cfg.Daemon == nil || !b.begun {
+		return false
+	}
+	before := b.sessions
+	b.sessions = b.currentSessions(now)
+	b.markWithoutBFD(now)
+	if maps.Equal(before, b.sessions) {
+		return false
+	}
+	for _, name := range slices.Sorted(maps.Keys(b.sessions)) {
+		was, had := before[name]
+		b.recordSession(name, was, b.sessions[name], had)
+	}
+	for name := range before {
+		if !has(b.sessions, name) {
+			b.cfg.Metrics.remove(name)
+		}
+	}
+	return true
+}
+
+// currentSessions returns the session of each BGPPeer that selects this node.
+func (b *BGP) currentSessions(now time.Time) map[string]plan.Session {
+	reported := b.cfg.Daemon.Sessions()
+	out := make(map[string]plan.Session, len(b.peers)+len(b.in.Desired.PeerProblems))
+	for name := range b.peers {
+		session, known := reported[name]
+		if session.State != plan.SessionEstablished {
+			session.Prefixes = 0 // it counts prefixes that are still to be sent
+		}
+		if !known {
+			session = plan.Session{State: plan.SessionIdle, Since: now}
+			if before := b.sessions[name]; before.State == session.State && before.Reason == "" {
+				session.Since = before.Since
+			}
+		}
+		out[name] = session
+	}
+	for name, problem := range b.in.Desired.PeerProblems {
+		session, speaks := out[name]
+		switch before := b.sessions[name]; {
+		case speaks && session.State != plan.SessionEstablished && session.Reason != "": // the more serious problem
+			continue
+		case !speaks && before.Reason == problem.Reason:
+			session = plan.Session{State: plan.SessionIdle, Since: before.Since}
+		case !speaks:
+			session = plan.Session{State: plan.SessionIdle, Since: now}
+		}
+		session.Reason, session.Message = problem.Reason, problem.Message
+		out[name] = session
+	}
+	return out
+}
+
+// markWithoutBFD marks sessions that are established without BFD after BFD had time to come up. The time counts from
+// when BFD was last up, even if its session flaps in between.
+func (b *BGP) markWithoutBFD(now time.Time) {
+	b.lateAt = time.Time{}
+	maps.DeleteFunc(b.withoutBFD, func(name string, _ time.Time) bool {
+		bfd := b.sessions[name].BFD
+		return bfd == "" || bfd == plan.BFDUp
+	})
+	for name, is := range b.sessions {
+		if is.BFD == "" || is.BFD == plan.BFDUp {
+			continue
+		}
+		since, known := b.withoutBFD[name]
+		if !known {
+			since = is.BFDSince
+			b.withoutBFD[name] = since
+		}
+		if is.State != plan.SessionEstablished {
+			continue
+		}
+		if is.Since.After(since) {
+			since = is.Since
+		}
+		switch late := since.Add(b.peers[name].BFD.Patience()); {
+		case !now.Before(late):
+			is.BFDReason = plan.BFDNotUp
+			b.sessions[name] = is
+		case b.lateAt.IsZero() || late.Before(b.lateAt):
+			b.lateAt = late
+		}
+	}
+}
+
+// recordSession logs that a session came up, went down, or fails for a new reason. It does not log each attempt.
+func (b *BGP) recordSession(name string, before, now plan.Session, had bool) {
+	b.cfg.Metrics.session(name, now)
+	up, was := now.State == plan.SessionEstablished, before.State == plan.SessionEstablished
+	args := []any{"peer", name}
+	if now.Reason != "" {
+		args = append(args, "reason", now.Reason, "message", now.Message)
+	}
+	switch {
+	case was && (!up || now.Changes != before.Changes):
+		b.cfg.Log.Warn("BGP session is down", args...)
+		if up {
+			b.cfg.Log.Info("BGP session is up", "peer", name, "AS", now.PeerASN, "id", now.PeerID)
+		}
+	case up && !was:
+		b.cfg.Log.Info("BGP session is up", "peer", name, "AS", now.PeerASN, "id", now.PeerID)
+	case !up && now.Reason != "" && (!had || now.Reason != before.Reason):
+		b.cfg.Log.Warn("BGP session not established", args...)
+	case up && now.Reason != before.Reason && now.Reason != "":
+		b.cfg.Log.Warn("BGP session incomplete", args...)
+	}
+	if now.BFD != before.BFD && (now.BFD == plan.BFDUp || before.BFD == plan.BFDUp) {
+		b.cfg.Log.Info("BFD session", "peer", name, "state", now.BFD)
+	}
+	if now.BFDReason != "" && before.BFDReason == "" {
+		b.cfg.Log.Warn("BGP session is up without BFD", "peer", name, "reason", now.BFDReason, "state", now.BFD, "message", now.BFDMessage)
+	}
+}

@@ -1,0 +1,237 @@
+package gobgp
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	golog "github.com/osrg/gobgp/v3/pkg/log"
+	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
+
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// handleLog processes GoBGP's log entries. Only this file depends on their text (fsm.go and server.go of v3.37.0); the
+// tests against real routers detect a change.
+func (s *sessions) handleLog(msg string, f golog.Fields) {
+	switch msg {
+	case "failed to connect", "state changed", "sent notification", "received notification", "hold timer expired",
+		"prefix limit reached":
+	case "sync finished":
+		s.wakeRun()
+		return
+	default:
+		return
+	}
+	key, _ := f["Key"].(string)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x := s.byAddr[address(key)]
+	if x == nil {
+		return
+	}
+	switch msg {
+	case "failed to connect":
+		if err, ok := f["Error"].(error); ok {
+			x.notConnected(connecting(err, x.peer), errors.Is(err, syscall.EHOSTUNREACH), time.Now())
+		}
+	case "sent notification":
+		if e, ok := f["Data"].(*bgp.MessageError); ok {
+			x.pending = refusing(e, x.peer)
+			x.asnChanged = x.peer.Dynamic == plan.AnyExternal && x.pending.reason == plan.WrongASN
+		}
+	case "received notification":
+		x.pending = refused(f)
+	case "hold timer expired":
+		x.pending = silent
+	case "prefix limit reached":
+		s.limitReached(x, fmt.Sprint(f["Family"]))
+	case "state changed":
+		x.changing(fmt.Sprint(f["old"]), fmt.Sprint(f["new"]), fmt.Sprint(f["reason"]))
+	}
+	s.wakeRun()
+}
+
+// noHostFor is how long it counts that no host answers at an address. ARP and neighbor discovery take three seconds to
+// detect that, and a connection attempt may end before.
+const noHostFor = 10 * time.Second
+
+// notConnected records why a TCP connection failed.
+func (x *session) notConnected(c cause, noHost bool, now time.Time) {
+	x.failed = now
+	if noHost {
+		x.noHost = now
+	} else if c.reason == plan.NoAnswer && x.fail.reason == plan.Unreachable && now.Sub(x.noHost) < noHostFor {
+		return
+	}
+	x.fail = c
+}
+
+// connecting returns why a TCP connection failed.
+func connecting(err error, p plan.Peer) cause {
+	where := fmt.Sprintf("%v port %d", p.Address, p.Port)
+	var timeout net.Error
+	lacks := noInterface(p)
+	switch {
+	case lacks != nil:
+		return cause{plan.NotConfigured, lacks.Error()}
+	case errors.Is(err, syscall.ECONNREFUSED) && isOwn(p.Address):
+		return cause{plan.Refused, where + " is an address of this node, where no BGP daemon listens: set another peerAddress, or exclude this node by nodeSelectors"}
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return cause{plan.Refused, where + " refuses the connection: does a BGP daemon listen there?"}
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return cause{plan.NotConfigured, fmt.Sprintf("sourceAddress: this node does not have %v", p.Source)}
+	case errors.Is(err, syscall.ENETUNREACH):
+		return cause{plan.Unreachable, "this node has no route to " + where}
+	case errors.Is(err, syscall.EHOSTUNREACH):
+		m := where + " is unreachable: no host answers there, or a router on the path reports it as unreachable"
+		if !p.MultiHop && isExternal(p) {
+			m += "; if it is not on the same link it needs ebgpMultiHop"
+		}
+		return cause{plan.Unreachable, m}
+	case errors.As(err, &timeout) && timeout.Timeout():
+		m := where + " does not answer: is it up, does a filter drop this node's packets"
+		if p.Password != "" {
+			m += ", and is the password the same on both sides"
+		} else {
+			m += ", and does it require a password"
+		}
+		if p.TTLSecurity {
+			m += ", and is it on the same link"
+		}
+		return cause{plan.NoAnswer, m + "?"}
+	case errors.Is(err, syscall.ENOPROTOOPT), strings.Contains(err.Error(), "setsockopt"):
+		return cause{plan.NotConfigured, fmt.Sprintf("the kernel rejects the options of the connection to %s: %v", where, plain(err))}
+	}
+	return cause{plan.Unreachable, fmt.Sprintf("no connection to %s: %v", where, plain(err))}
+}
+
+// isOwn reports whether this node has the address.
+func isOwn(addr netip.Addr) bool {
+	all, err := net.InterfaceAddrs()
+	return err == nil && slices.ContainsFunc(all, func(a net.Addr) bool {
+		own, is := a.(*net.IPNet)
+		return is && own.IP.Equal(addr.AsSlice())
+	})
+}
+
+// noInterface returns an error if this node has no interface with the name in the zone of the router's address.
+func noInterface(p plan.Peer) error {
+	zone := p.Address.Zone()
+	if zone == "" {
+		return nil
+	}
+	if _, err := net.InterfaceByName(zone); err != nil && strings.Contains(err.Error(), "no such network interface") { // package net does not export it
+		return fmt.Errorf("peerAddress: this node has no interface %s: name an existing one, or exclude this node by nodeSelectors", zone)
+	}
+	return nil
+}
+
+// plain returns an error without the addresses, which contain changing ports.
+func plain(err error) error {
+	var op *net.OpError
+	if errors.As(err, &op) {
+		return op.Err
+	}
+	return err
+}
+
+const (
+	closesAtOnce = "the router closes the connection at once: does it have this node's address as a neighbor?"
+	sendsNothing = "the router accepts the connection and sends nothing"
+)
+
+var silent = cause{plan.HoldTimeExpired, "nothing was received from the router for the hold time: check the path, the router and ttlSecurity"}
+
+// refusing returns why this side sends a NOTIFICATION for the router's message.
+func refusing(e *bgp.MessageError, p plan.Peer) cause {
+	if e.TypeCode == bgp.BGP_ERROR_OPEN_MESSAGE_ERROR && e.SubTypeCode == bgp.BGP_ERROR_SUB_BAD_PEER_AS {
+		return cause{plan.WrongASN, wrongASN(e.Message, p)}
+	}
+	if e.TypeCode == bgp.BGP_ERROR_OPEN_MESSAGE_ERROR && e.SubTypeCode == bgp.BGP_ERROR_SUB_BAD_BGP_IDENTIFIER {
+		return cause{plan.NotConfigured, fmt.Sprintf("routerID: the router has the same as this node, or none: %s", e.Message)}
+	}
+	if e.TypeCode == bgp.BGP_ERROR_HOLD_TIMER_EXPIRED {
+		return silent
+	}
+	return cause{plan.Rejected, fmt.Sprintf("this node rejects the router's message: %s: %s", bgp.NewNotificationErrorCode(e.TypeCode, e.SubTypeCode), e.Message)}
+}
+
+// wrongASN returns which AS the router has and where to configure it, from GoBGP's message (ValidateOpenMsg in
+// validate.go).
+func wrongASN(msg string, p plan.Peer) string {
+	var expected, has uint32
+	if _, err := fmt.Sscanf(msg, "as number mismatch expected %d, received %d", &expected, &has); err != nil {
+		return "the router's AS differs from the BGPPeer: " + msg
+	}
+	switch p.Dynamic {
+	case plan.AnyInternal:
+		return fmt.Sprintf("the router has AS %d, and dynamicASN: internal requires this node's own, %d: set dynamicASN: external, or peerASN: %d", has, expected, has)
+	case plan.AnyExternal:
+		return fmt.Sprintf("the router has AS %d, and had %d when it was queried: it will be queried again", has, expected)
+	}
+	return fmt.Sprintf("the router has AS %d: set peerASN to it (now %d)", has, expected)
+}
+
+// refused returns why the router sends a NOTIFICATION.
+func refused(f golog.Fields) cause {
+	code, _ := f["Code"].(uint8)
+	sub, _ := f["Subcode"].(uint8)
+	communicated, _ := f["Communicated-Reason"].(string)
+	return notified(code, sub, communicated)
+}
+
+func notified(code, sub uint8, communicated string) cause {
+	reason := plan.Rejected
+	switch {
+	case code == bgp.BGP_ERROR_OPEN_MESSAGE_ERROR && sub == bgp.BGP_ERROR_SUB_BAD_PEER_AS:
+		reason = plan.WrongASN
+	case code == bgp.BGP_ERROR_HOLD_TIMER_EXPIRED:
+		reason = plan.HoldTimeExpired
+	}
+	words := fmt.Sprintf("the router sent a NOTIFICATION: %s", bgp.NewNotificationErrorCode(code, sub))
+	if reason == plan.WrongASN {
+		words += ": it expects another AS of this node (myASN, localASN)"
+	}
+	if communicated != "" {
+		words += fmt.Sprintf(": %q", communicated)
+	}
+	return cause{reason, words}
+}
+
+// changing records a change of GoBGP's state machine; its event follows.
+func (x *session) changing(from, to, reason string) {
+	if to != "BGP_FSM_IDLE" && to != "-1" {
+		return
+	}
+	switch from {
+	case "BGP_FSM_OPENSENT", "BGP_FSM_OPENCONFIRM":
+		if x.pending.reason != "" {
+			return
+		}
+		switch reason {
+		case "invalid-msg": // GoBGP ignores a NOTIFICATION that arrives before the session is up
+			x.refusalUnknown = true
+			if x.fail.reason != plan.WrongASN && x.fail.reason != plan.Rejected {
+				x.pending = cause{plan.Rejected, "the router refuses the session: does it expect another AS of this node (myASN, localASN)?"}
+			}
+		case "read-failed":
+			if x.fail.reason == plan.Rejected || x.fail.reason == plan.WrongASN {
+				return // routers accept nothing for a while after a refusal
+			}
+			x.pending = cause{plan.Refused, closesAtOnce}
+		case "hold-timer-expired":
+			x.pending = cause{plan.NoAnswer, sendsNothing}
+		}
+	case "BGP_FSM_ESTABLISHED":
+		x.broken = reason == "graceful-restart"
+		if x.pending.reason == "" {
+			x.pending = cause{plan.Unreachable, "the connection to the router broke (" + reason + ")"}
+		}
+	}
+}

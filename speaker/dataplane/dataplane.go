@@ -1,0 +1,243 @@
+// Package dataplane programs one node: virtual servers, the packet filter, virtual addresses, sysctls, health check
+// ports and probes.
+//
+// A DataPlane owns the observed state of the node. For each reconcile it is given the plan (Update), lists the node if
+// that is due (Observe), and applies what the Work names (Program), in an order that never leaves an address reachable
+// without its virtual servers and filter elements. Failed operations stay pending until TakeFailed. Evaluate records
+// which addresses the node forwards; the announcements follow it.
+//
+// Only state with IronLB's mark is deleted: its addresses, the virtual servers of these addresses, and its tables.
+package dataplane
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// Config of a DataPlane.
+type Config struct {
+	// Record receives each change of the node, with the attributes of its log line.
+	Record func(action string, attrs ...any)
+	// Destroyed, if set, is called when owned virtual servers are missing or changed. It must not block.
+	Destroyed func()
+}
+
+// Inputs of one reconcile.
+type Inputs struct {
+	Desired *plan.Desired
+	// VIPs are the VirtualIPs of the View.
+	VIPs map[string]plan.VIP
+	// Reason of the changes, for the log.
+	Reason plan.Reason
+	// FromSnapshot is set if the plan comes from the on-disk snapshot: then no adopted state is removed.
+	FromSnapshot bool
+	// Unreachable is set while nodes are unreachable, NodeDied in the reconcile that observes one first.
+	Unreachable, NodeDied bool
+	// Announced reports whether this node still announces an address by ARP or NDP, Routed whether by BGP.
+	Announced, Routed func(netip.Addr) bool
+	// RoutesAdopted is set while routes of an earlier process may attract packets to any address.
+	RoutesAdopted bool
+}
+
+// DataPlane is the node's forwarding state. One goroutine owns it.
+type DataPlane struct {
+	cfg     Config
+	drivers Drivers
+	in      Inputs
+
+	// known is the state of the node after the last reconcile, nil if that is uncertain.
+	known *state
+	// lastFilter outlives known: it records what IronLB owns.
+	lastFilter ipvs.Filter
+	// adopted is the adopted state that is not removed yet, nil for none.
+	adopted  *adopted
+	cleaning cleaning
+	// forwarding are the addresses that this node forwards, as last evaluated.
+	forwarding map[netip.Addr]struct{}
+	ports      map[pools.ServiceKey]plan.HealthPort
+	// ipv6 is set if the plan has IPv6 virtual servers.
+	ipv6 bool
+
+	// failed is the work that failed with errs.
+	failed *Work
+	errs   []error
+	// deferred is set if the last Program left an address because of adopted routes. programmed is when it had applied
+	// everything but the conntrack cleanup, zero if something failed.
+	deferred   bool
+	programmed time.Time
+}
+
+// New returns a DataPlane that has not observed anything yet.
+func New(cfg Config, drivers Drivers) *DataPlane {
+	return &DataPlane{
+		cfg:        cfg,
+		drivers:    drivers,
+		cleaning:   cleaning{waiting: map[ipvs.Key]struct{}{}},
+		forwarding: map[netip.Addr]struct{}{},
+		ports:      map[pools.ServiceKey]plan.HealthPort{},
+		failed:     NewWork(),
+	}
+}
+
+// Update takes the inputs of a reconcile, or those of a plan made within it.
+func (d *DataPlane) Update(in Inputs) { d.in = in }
+
+// AddPending adds pending work that is due: the adopted state once the plan is complete, and the deferred conntrack
+// cleanup.
+func (d *DataPlane) AddPending(todo *Work, now time.Time) {
+	d.releaseAdopted(todo)
+	d.cleaning.take(todo, now)
+}
+
+// UpdateFamilies records whether IPv6 addresses are served, and reports whether that changed: the sysctls of IPv6 are then
+// to be set by Observe.
+func (d *DataPlane) UpdateFamilies(todo *Work) bool {
+	before, touched := d.ipv6, false
+	for key := range todo.Keys {
+		touched = touched || key.Addr.Is6()
+	}
+	if touched {
+		d.ipv6 = false
+		for addr := range d.in.Desired.Keys {
+			if d.ipv6 = addr.Is6(); d.ipv6 {
+				break
+			}
+		}
+	}
+	return d.ipv6 != before
+}
+
+// TakeFailed moves the failed operations into the work and clears their errors.
+func (d *DataPlane) TakeFailed(todo *Work) {
+	todo.Add(d.failed)
+	d.failed, d.errs = NewWork(), nil
+}
+
+// Known reports whether the last observation succeeded.
+func (d *DataPlane) Known() bool { return d.known != nil }
+
+// Settled reports whether there is nothing to retry and no error to clear.
+func (d *DataPlane) Settled() bool { return d.known != nil && d.failed.Empty() && len(d.errs) == 0 }
+
+// Complete reports whether no change of the forwarding state is pending.
+func (d *DataPlane) Complete() bool { return d.known != nil && !d.failed.forwarding() }
+
+// Deferred reports whether the last Program left an address only because routes of an earlier process may attract
+// packets to it.
+func (d *DataPlane) Deferred() bool { return d.deferred }
+
+// Programmed returns when the last Program had applied all changes but the conntrack cleanup. ok is false if one
+// failed.
+func (d *DataPlane) Programmed() (at time.Time, ok bool) { return d.programmed, !d.programmed.IsZero() }
+
+// Wake returns when a deferred conntrack cleanup is due, false for none.
+func (d *DataPlane) Wake() (time.Time, bool) { return d.cleaning.wake() }
+
+// Size returns the number of owned virtual servers and of their real servers.
+func (d *DataPlane) Size() (virtual, real int) {
+	if d.known == nil {
+		return 0, 0
+	}
+	return len(d.known.table.have), d.known.table.reals
+}
+
+// IsLocal reports whether an address is an owned local address of the node.
+func (d *DataPlane) IsLocal(addr netip.Addr) bool { return d.known != nil && has(d.known.addrs, addr) }
+
+// Errors returns why the node does not match the plan: errors that only the operator can fix, and failures.
+func (d *DataPlane) Errors() []error {
+	var errs []error
+	if d.known != nil {
+		wrong := d.known.sysctls
+		errs = append(d.foreignErrors(), wrong.All, wrong.ARP, wrong.IPv6, wrong.Limits)
+	}
+	return slices.DeleteFunc(append(errs, d.errs...), func(err error) bool { return err == nil })
+}
+
+func (d *DataPlane) fail(err error) {
+	if err != nil {
+		d.errs = append(d.errs, err)
+	}
+}
+
+// recordProgrammed records the time at which everything is applied.
+func (d *DataPlane) recordProgrammed() {
+	if d.failed.Empty() {
+		d.programmed = time.Now()
+	}
+}
+
+// Evaluate records which of these addresses the node forwards. While the node cannot be observed, the last observation
+// counts: it very likely still holds.
+func (d *DataPlane) Evaluate(addrs map[netip.Addr]struct{}) {
+	if d.known == nil {
+		return
+	}
+	lacking := d.lacking()
+	for addr := range addrs {
+		if d.forwards(addr, lacking) {
+			d.forwarding[addr] = struct{}{}
+		} else {
+			delete(d.forwarding, addr)
+		}
+	}
+}
+
+// Forwards reports whether the node forwards an address, as last evaluated.
+func (d *DataPlane) Forwards(addr netip.Addr) bool { return has(d.forwarding, addr) }
+
+// forwards reports whether packets to an address are forwarded: by IronLB or, if it does not serve the address, by
+// another program.
+func (d *DataPlane) forwards(addr netip.Addr, lacking map[ipvs.Key]bool) bool {
+	if !has(d.in.Desired.Local, addr) {
+		return d.known.sysctls.affecting(addr) == nil || d.in.Announced(addr) || d.isRouted(addr)
+	}
+	return has(d.known.addrs, addr) && d.canForward(addr, lacking)
+}
+
+// KernelAnswers reports whether the kernel itself may answer ARP for an address, here and so perhaps on every node. An
+// address that is already announced is kept: its withdrawal would cost more than it saves. ok is false while the node
+// is not observed.
+func (d *DataPlane) KernelAnswers(addr netip.Addr) (answers, ok bool) {
+	if d.known == nil {
+		return false, false
+	}
+	return d.known.sysctls.arp(addr) != nil && !d.in.Announced(addr), true
+}
+
+// Ready returns a predicate for addresses that the node forwards already and that the work does not affect. So their
+// announcement does not wait for unrelated work.
+func (d *DataPlane) Ready(todo *Work) func(netip.Addr) bool {
+	busy := map[netip.Addr]struct{}{}
+	for key := range todo.Keys {
+		busy[key.Addr] = struct{}{}
+	}
+	for e := range todo.Elements {
+		if ofVirtual(e) {
+			busy[e.Key.Addr] = struct{}{}
+		}
+	}
+	return func(a netip.Addr) bool {
+		return has(d.forwarding, a) && !has(busy, a) && (!has(d.in.Desired.Local, a) || d.IsLocal(a))
+	}
+}
+
+// isRouted reports whether a forwarded address is announced by BGP.
+func (d *DataPlane) isRouted(addr netip.Addr) bool {
+	return has(d.forwarding, addr) && d.in.Routed(addr)
+}
+
+// addAll adds everything that is wanted or was observed on the node to the work.
+func (d *DataPlane) addAll(todo *Work) { todo.addState(d.in.Desired, d.known) }
+
+func has[K comparable, V any](m map[K]V, key K) bool { _, ok := m[key]; return ok }
+
+func sorted(addrs map[netip.Addr]struct{}) []netip.Addr {
+	return slices.SortedFunc(maps.Keys(addrs), netip.Addr.Compare)
+}

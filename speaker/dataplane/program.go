@@ -1,0 +1,191 @@
+package dataplane
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"time"
+
+	"github.com/ironlb/ironlb/ipvs"
+)
+
+// Program programs the node as desired, limited to what the work names. The order is required. An address must not be
+// reachable before its virtual servers and filter elements exist, and must keep them while it is reachable. A real
+// server must not receive clients that the filter still treats as in an earlier plan. Failures stay
+// pending. Nothing is changed while the state of the node is unknown.
+func (d *DataPlane) Program(ctx context.Context, todo *Work) {
+	d.deferred, d.programmed = false, time.Time{}
+	if d.known == nil {
+		d.failed.Add(todo)
+		return
+	}
+	for addr := range todo.Addrs {
+		d.block(d.known, addr)
+	}
+	d.closeHealthPorts(todo)
+	d.removeAddresses(todo)
+	d.addElements(ctx, todo)
+	d.setPods(todo)
+	d.removeOutdated(ctx, todo)
+	d.setVirtualServers(&d.known.internal, d.in.Desired.ClusterInternal, "cluster-internal ", todo)
+	d.setVirtualServers(&d.known.table, d.in.Desired.Table, "", todo)
+	d.removeElements(ctx, todo)
+	d.addAddresses(todo)
+	d.recordProgrammed()
+	d.cleanConntrack(ctx, todo)
+	d.setHealthPorts(todo)
+	d.setChecks(todo)
+}
+
+// foreignErrors returns an error for each Service address that is an address of the node itself.
+func (d *DataPlane) foreignErrors() []error {
+	var errs []error
+	for _, addr := range sorted(d.known.blocked) {
+		errs = append(errs, fmt.Errorf("address %v is allocated to a Service but assigned to this node: remove it from the IPAddressPool or from the node", addr))
+	}
+	return errs
+}
+
+// removeAddresses deletes the addresses that no Service has any more. An address that is still announced stays.
+func (d *DataPlane) removeAddresses(todo *Work) {
+	for _, addr := range sorted(todo.Addrs) {
+		if has(d.in.Desired.Local, addr) || !has(d.known.addrs, addr) || d.IsAdopted(addr) {
+			continue
+		}
+		if d.in.Announced(addr) || d.in.RoutesAdopted {
+			d.deferred = d.deferred || d.in.RoutesAdopted
+			d.failed.Addrs[addr] = struct{}{}
+			continue
+		}
+		if _, err := d.drivers.Addresses.Remove(addr); err != nil {
+			d.fail(err)
+			d.failed.Addrs[addr] = struct{}{}
+			continue
+		}
+		delete(d.known.addrs, addr)
+		d.cfg.Record("delete address", "address", addr, "reason", d.in.Reason)
+	}
+}
+
+// addAddresses adds the addresses whose virtual servers are programmed.
+func (d *DataPlane) addAddresses(todo *Work) {
+	lacking, routed := d.lacking(), d.routedAlone()
+	for _, addr := range sorted(todo.Addresses()) {
+		if !has(d.in.Desired.Local, addr) || has(d.known.addrs, addr) || !d.canForward(addr, lacking) {
+			continue
+		}
+		if d.known.sysctls.arp(addr) != nil && !routed(addr) { // the kernel of each node would answer ARP for it
+			continue
+		}
+		if _, err := d.drivers.Addresses.Add(addr); err != nil {
+			d.fail(err)
+			d.failed.Addrs[addr] = struct{}{}
+			continue
+		}
+		d.known.addrs[addr] = struct{}{}
+		maps.Copy(todo.Conntrack, d.in.Desired.Keys[addr]) // earlier packets went elsewhere, and conntrack may have entries for them
+		d.cfg.Record("add address", "address", addr, "reason", d.in.Reason)
+	}
+}
+
+// wantsKey reports whether the plan contains the virtual server and its address is not a foreign address of the node.
+func (d *DataPlane) wantsKey(key ipvs.Key) bool {
+	return has(d.in.Desired.Table, key) && !has(d.known.blocked, key.Addr)
+}
+
+// setVirtualServers updates the virtual servers that the filter accepts and deletes those whose address is gone.
+func (d *DataPlane) setVirtualServers(t *servers, desired ipvs.Table, kind string, todo *Work) {
+	if t.driver == nil {
+		return
+	}
+	lacking, notReplaceable, more := d.lacking(), d.notReplaceable(todo), d.adoptedOf(t)
+	keys, want := map[ipvs.Key]struct{}{}, ipvs.Table{}
+	for key := range todo.Keys {
+		vs, wanted := desired[key]
+		switch wanted = wanted && d.wantsKey(key); {
+		case wanted && has(notReplaceable, key):
+			d.failed.Keys[key] = struct{}{}
+			if have, exists := t.have[key]; exists {
+				keys[key], want[key] = struct{}{}, withoutUnwanted(have, vs)
+			}
+		case wanted && !has(t.have, key) && !(d.known.intact && isServed(d.known.filter, key) && !lacking[key] && !lacking[ipvs.Key{Addr: key.Addr}]):
+			d.failed.Keys[key] = struct{}{}
+		case wanted:
+			keys[key], want[key] = struct{}{}, with(vs, more[key], t.have[key])
+		case has(more, key): // kept unchanged
+		case has(d.known.addrs, key.Addr) && !has(d.in.Desired.Local, key.Addr):
+			d.failed.Keys[key] = struct{}{} // its address could not be deleted
+		default:
+			keys[key] = struct{}{}
+		}
+	}
+	d.change(t, keys, want, kind, todo)
+}
+
+// change applies the wanted state and logs the completed operations.
+func (d *DataPlane) change(t *servers, keys map[ipvs.Key]struct{}, want ipvs.Table, kind string, todo *Work) {
+	idle := t.idle(keys)
+	done, failed, err := t.apply(keys, want)
+	for _, op := range done {
+		d.cfg.Record(kind+op.Action.String(), append(describe(op), "reason", d.in.Reason)...)
+	}
+	d.fail(err)
+	maps.Copy(d.failed.Keys, failed)
+	addMisdirected(todo.Conntrack, done, idle, d.in.Unreachable)
+}
+
+func describe(op ipvs.Op) []any {
+	switch op.Action {
+	case ipvs.AddVirtual, ipvs.EditVirtual:
+		return []any{"virtual", op.Virtual, "settings", op.Settings}
+	case ipvs.DeleteVirtual:
+		return []any{"virtual", op.Virtual}
+	case ipvs.DeleteReal:
+		return []any{"virtual", op.Virtual, "real", op.Real}
+	}
+	return []any{"virtual", op.Virtual, "real", op.Real, "server", op.RealServer}
+}
+
+// routedAlone returns a predicate for addresses that only routers send to: a BGPAdvertisement covers the address, and
+// no VirtualIP contains it.
+func (d *DataPlane) routedAlone() func(addr netip.Addr) bool {
+	if d.known.sysctls.ARP == nil {
+		return func(netip.Addr) bool { return false } // not called in this case
+	}
+	owned := map[netip.Addr]struct{}{}
+	for _, vip := range d.in.VIPs {
+		for _, addr := range vip.Addresses {
+			owned[addr] = struct{}{}
+		}
+	}
+	return func(addr netip.Addr) bool { return has(d.in.Desired.Routed, addr) && !has(owned, addr) }
+}
+
+// canForward reports whether the node can forward a wanted address: the filter accepts every port, every virtual server
+// exists, and each has a wanted real server unless none is wanted. While a sysctl of the address is wrong, this holds
+// only for addresses already announced: their withdrawal would cost more than it saves.
+func (d *DataPlane) canForward(addr netip.Addr, lacking map[ipvs.Key]bool) bool {
+	if !d.known.intact || has(d.known.blocked, addr) || d.known.sysctls.affecting(addr) != nil && !d.in.Announced(addr) && !d.isRouted(addr) {
+		return false
+	}
+	if lacking[ipvs.Key{Addr: addr}] {
+		return false
+	}
+	for key := range d.in.Desired.Keys[addr] {
+		vs, there := d.known.table.have[key]
+		if !there || !isServed(d.known.filter, key) || lacking[key] || !anyOf(d.in.Desired.Table[key].RealServers, vs.RealServers) {
+			return false
+		}
+	}
+	return true
+}
+
+func anyOf(want, have map[netip.AddrPort]ipvs.RealServer) bool {
+	for addr := range want {
+		if _, ok := have[addr]; ok {
+			return true
+		}
+	}
+	return len(want) == 0
+}

@@ -1,0 +1,201 @@
+package dataplane
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"time"
+
+	"github.com/ironlb/ironlb/ipvs"
+)
+
+// How often lists of virtual servers are repeated.
+const (
+	// backoffFactor bounds the cost of an operation that repeats: after one that took d, the next one waits backoffFactor
+	// times d. The maximum depends on what else would reveal a change.
+	backoffFactor = 20
+	// fullListMin and fullListMax apply to lists of real servers, which cost one request per virtual server.
+	// virtualsListMax leaves time to restore an edit within two seconds.
+	fullListMin     = 900 * time.Millisecond
+	fullListMax     = 10 * time.Second
+	virtualsListMax = 1400 * time.Millisecond
+)
+
+// servers are the owned virtual servers of a driver, as last listed and changed since. The zero value, without a
+// driver, has none and is never changed.
+type servers struct {
+	driver VirtualServers
+	// have is nil until the first list. keys are its keys by address, reals the number of its real servers.
+	have  ipvs.Table
+	keys  map[netip.Addr]map[ipvs.Key]struct{}
+	reals int
+	// count is what the driver's Counter returned when have was last listed or changed.
+	count int
+	// virtuals is when the virtual servers are listed next, full when they are listed with their real servers.
+	virtuals, full time.Time
+}
+
+// observe brings have up to date and reports whether it was wrong. owned reports whether a virtual server is owned.
+//
+// A list of all real servers costs one request per virtual server, so its interval grows with its duration. The
+// interval of the list of virtual servers alone also grows, within bounds that let an edit be found in time. The number
+// of virtual servers reveals a flush.
+func (t *servers) observe(owned func(ipvs.Key) bool) (differs bool, err error) {
+	if t.driver == nil {
+		return false, nil
+	}
+	start := time.Now()
+	if t.have != nil && start.Before(t.virtuals) && start.Before(t.full) && t.counted() {
+		return false, nil
+	}
+	virtuals, err := t.driver.Virtuals()
+	if err != nil {
+		return false, err
+	}
+	ours := map[netip.Addr]struct{}{}
+	for key := range virtuals {
+		if owned(key) {
+			ours[key.Addr] = struct{}{}
+		}
+	}
+	seen := time.Now()
+	t.virtuals = seen.Add(min(backoffFactor*seen.Sub(start), virtualsListMax))
+	if t.have != nil && seen.Before(t.full) && t.same(virtuals, owned) {
+		t.recount()
+		return false, nil
+	}
+	table, err := t.driver.ListOf(ours)
+	if err != nil {
+		return false, err
+	}
+	listed := time.Now()
+	t.full = listed.Add(min(max(backoffFactor*listed.Sub(start), fullListMin), fullListMax))
+	return t.set(table, owned), nil
+}
+
+// same reports whether the owned virtual servers are as recorded.
+func (t *servers) same(virtuals map[ipvs.Key]ipvs.Settings, owned func(ipvs.Key) bool) bool {
+	found := 0
+	for key, settings := range virtuals {
+		if !owned(key) {
+			continue
+		}
+		vs, known := t.have[key]
+		if !known || vs.Settings != settings {
+			return false
+		}
+		found++
+	}
+	return found == len(t.have)
+}
+
+// set replaces have by the owned part of a table and reports whether they differ.
+func (t *servers) set(table ipvs.Table, owned func(ipvs.Key) bool) (differs bool) {
+	t.recount()
+	maps.DeleteFunc(table, func(key ipvs.Key, _ ipvs.VirtualServer) bool { return !owned(key) })
+	if t.have != nil && t.have.Equal(table) {
+		return false
+	}
+	t.have, t.keys, t.reals = table, map[netip.Addr]map[ipvs.Key]struct{}{}, 0
+	for key := range table {
+		t.reindex(key, 0)
+	}
+	return true
+}
+
+// relist brings have up to date for some addresses.
+func (t *servers) relist(addrs map[netip.Addr]struct{}, owned func(ipvs.Key) bool) error {
+	if t.driver == nil || len(addrs) == 0 {
+		return nil
+	}
+	table, err := t.driver.ListOf(addrs)
+	if err != nil {
+		return err
+	}
+	for addr := range addrs {
+		for key := range t.keys[addr] {
+			reals := len(t.have[key].RealServers)
+			delete(t.have, key)
+			t.reindex(key, reals)
+		}
+	}
+	for key, vs := range table {
+		if owned(key) {
+			t.have[key] = vs
+			t.reindex(key, 0)
+		}
+	}
+	return nil
+}
+
+// reindex updates the index and the number of real servers after a change of one virtual server. before is its previous
+// number of real servers.
+func (t *servers) reindex(key ipvs.Key, before int) {
+	vs, exists := t.have[key]
+	t.reals += len(vs.RealServers) - before
+	switch {
+	case exists && t.keys[key.Addr] == nil:
+		t.keys[key.Addr] = map[ipvs.Key]struct{}{key: {}}
+	case exists:
+		t.keys[key.Addr][key] = struct{}{}
+	default:
+		delete(t.keys[key.Addr], key)
+		if len(t.keys[key.Addr]) == 0 {
+			delete(t.keys, key.Addr)
+		}
+	}
+}
+
+// apply changes some virtual servers to the wanted state; a key that is absent from want is deleted. It returns the
+// completed operations and the virtual servers of the failed ones.
+func (t *servers) apply(keys map[ipvs.Key]struct{}, want ipvs.Table) (done []ipvs.Op, failed map[ipvs.Key]struct{}, err error) {
+	have := make(ipvs.Table, len(keys))
+	for key := range keys {
+		if vs, ok := t.have[key]; ok {
+			have[key] = vs
+		}
+	}
+	ops := ipvs.Diff(have, want)
+	if len(ops) == 0 {
+		return nil, nil, nil
+	}
+	failed = map[ipvs.Key]struct{}{}
+	done, err = t.driver.Apply(ops)
+	for _, op := range done {
+		before := len(t.have[op.Virtual].RealServers)
+		if recordErr := t.have.Apply(op); recordErr != nil { // the driver had another state than recorded
+			err = errors.Join(err, fmt.Errorf("record completed operations: %w", recordErr))
+			failed[op.Virtual] = struct{}{}
+		}
+		t.reindex(op.Virtual, before)
+	}
+	t.recount()
+	for i, n := 0, 0; i < len(ops); i++ {
+		if n < len(done) && done[n] == ops[i] {
+			n++
+			continue
+		}
+		failed[ops[i].Virtual] = struct{}{}
+	}
+	return done, failed, err
+}
+
+// counted reports whether the number of entries in the driver is unchanged.
+func (t *servers) counted() bool {
+	counter, ok := t.driver.(Counter)
+	if !ok {
+		return true
+	}
+	n, err := counter.Count()
+	return err == nil && n == t.count
+}
+
+func (t *servers) recount() {
+	if counter, ok := t.driver.(Counter); ok {
+		var err error
+		if t.count, err = counter.Count(); err != nil {
+			t.count = -1
+		}
+	}
+}

@@ -1,0 +1,103 @@
+package dataplane
+
+import (
+	"maps"
+	"net/netip"
+
+	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// Work names what to compare with the plan and to change if it differs.
+type Work struct {
+	// All stands for everything that is wanted or was observed.
+	All      bool
+	Keys     map[ipvs.Key]struct{}
+	Elements map[ipvs.Element]struct{}
+	Addrs    map[netip.Addr]struct{}
+	// Services are those whose health check port may differ.
+	Services map[pools.ServiceKey]struct{}
+	// Conntrack are the virtual servers for which conntrack may have misdirecting entries.
+	Conntrack map[ipvs.Key]struct{}
+	// Checks is set if the probes must be set again, Pods if the Pod sources must be.
+	Checks, Pods bool
+}
+
+// NewWork returns empty work.
+func NewWork() *Work {
+	return &Work{
+		Keys:      map[ipvs.Key]struct{}{},
+		Elements:  map[ipvs.Element]struct{}{},
+		Addrs:     map[netip.Addr]struct{}{},
+		Services:  map[pools.ServiceKey]struct{}{},
+		Conntrack: map[ipvs.Key]struct{}{},
+	}
+}
+
+// Empty reports whether there is nothing to do.
+func (w *Work) Empty() bool {
+	return !w.forwarding() && !w.Checks && !w.Pods && len(w.Services)+len(w.Conntrack) == 0
+}
+
+// forwarding reports whether the work contains forwarding state.
+func (w *Work) forwarding() bool { return w.All || len(w.Keys)+len(w.Elements)+len(w.Addrs) > 0 }
+
+// Add adds the work of x.
+func (w *Work) Add(x *Work) {
+	w.All, w.Checks, w.Pods = w.All || x.All, w.Checks || x.Checks, w.Pods || x.Pods
+	maps.Copy(w.Keys, x.Keys)
+	maps.Copy(w.Elements, x.Elements)
+	maps.Copy(w.Addrs, x.Addrs)
+	maps.Copy(w.Services, x.Services)
+	maps.Copy(w.Conntrack, x.Conntrack)
+}
+
+// AddChanged adds the changes of a plan.
+func (w *Work) AddChanged(c *plan.Changed) {
+	maps.Copy(w.Keys, c.Keys)
+	maps.Copy(w.Elements, c.Elements)
+	maps.Copy(w.Addrs, c.Addrs)
+	maps.Copy(w.Services, c.Services)
+	w.Checks = w.Checks || len(c.Checks) > 0
+	for e := range c.Elements {
+		w.Pods = w.Pods || e.Set == ipvs.Pods || e.Set == ipvs.PodInterfaces
+	}
+}
+
+// addState adds all state that is wanted or was observed on the node.
+func (w *Work) addState(d *plan.Desired, st *state) {
+	for _, table := range []ipvs.Table{d.Table, d.ClusterInternal, st.table.have, st.internal.have} {
+		for key := range table {
+			w.Keys[key] = struct{}{}
+		}
+	}
+	maps.Copy(w.Elements, d.Filter)
+	maps.Copy(w.Elements, st.filter)
+	maps.Copy(w.Addrs, d.Local)
+	maps.Copy(w.Addrs, st.addrs)
+	for addr := range d.Announce {
+		w.Addrs[addr] = struct{}{}
+	}
+	for addr := range d.Routed {
+		w.Addrs[addr] = struct{}{}
+	}
+	w.Pods = true
+}
+
+// Addresses returns the addresses of the work, including those of its virtual servers and filter elements.
+func (w *Work) Addresses() map[netip.Addr]struct{} {
+	out := maps.Clone(w.Addrs)
+	for key := range w.Keys {
+		out[key.Addr] = struct{}{}
+	}
+	for e := range w.Elements {
+		if ofVirtual(e) {
+			out[e.Key.Addr] = struct{}{}
+		}
+	}
+	return out
+}
+
+// ofVirtual reports whether an element belongs to a virtual address or virtual server.
+func ofVirtual(e ipvs.Element) bool { return e.Key.Port != 0 || e.Set == ipvs.Addresses }

@@ -1,0 +1,165 @@
+package member_test
+
+import (
+	"testing"
+	"time"
+)
+
+// reportsAsymmetry reports whether a node has recorded that others do not receive it on the LAN.
+func (m *machine) reportsAsymmetry(others ...*machine) bool {
+	for _, o := range others {
+		if _, asymmetric := m.members.Peers[o.name].Asymmetric["eth0"]; o != m && !asymmetric {
+			return false
+		}
+	}
+	return true
+}
+
+// reportsReceived reports whether a node has recorded no node that does not receive it.
+func (m *machine) reportsReceived() bool {
+	for _, p := range m.members.Peers {
+		if len(p.Asymmetric) > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// A node on an asymmetric link detects that another node does not receive it, as soon as that one counts it as dead;
+// and detects the recovery as soon.
+func TestOneWay(t *testing.T) {
+	w := newWorld(t, 2)
+	w.settle()
+	a, b := w.nodes[0], w.nodes[1]
+	w.drop = func(from, to *machine, _ string) bool { return from == a && to == b }
+	w.must("dead to one", time.Second, func() bool { return !b.receives(a) })
+	w.must("known by the other", 200*time.Millisecond, func() bool { return a.reportsAsymmetry(b) })
+	w.run(5*time.Second, nil)
+	if !a.receives(b) || !a.reportsAsymmetry(b) || len(b.members.Peers[a.name].Asymmetric) > 0 {
+		t.Errorf("a: %+v, b: %+v", a.members.Peers, b.members.Peers)
+	}
+	w.drop = nil
+	w.must("received and known", 300*time.Millisecond, func() bool { return b.receives(a) && a.reportsReceived() })
+
+	// A new node is received by none at first, which means nothing. A new node that receives nothing is detected.
+	w.boot(a, 2)
+	w.watch = func(m *machine) {
+		if m == a && !a.reportsReceived() {
+			t.Fatal("a new node counts the link to the other as asymmetric")
+		}
+	}
+	w.settle()
+	w.watch = nil
+	w.drop = func(from, to *machine, _ string) bool { return from == a && to == b }
+	w.boot(b, 2)
+	w.must("known again", 2*time.Second, func() bool { return a.reportsAsymmetry(b) })
+}
+
+// A node that receives none of many others, more than a heartbeat has room for, is recorded as such by all of them, and
+// by none soon after it receives again.
+func TestAsymmetricLinkAmongMany(t *testing.T) {
+	w := newWorld(t, 60)
+	w.settle()
+	mute, others := w.nodes[7], append(w.nodes[:7:7], w.nodes[8:]...)
+	all := func(is func(*machine) bool) func() bool {
+		return func() bool {
+			for _, m := range others {
+				if !is(m) {
+					return false
+				}
+			}
+			return true
+		}
+	}
+	w.drop = func(_, to *machine, _ string) bool { return to == mute }
+	w.must("known", time.Second, all(func(m *machine) bool { return m.reportsAsymmetry(mute) }))
+	w.watch = func(m *machine) {
+		if m != mute && !m.reportsAsymmetry(mute) {
+			t.Fatalf("%s does not report it any more", m.name)
+		}
+	}
+	w.run(3*time.Second, nil)
+	w.drop, w.watch = nil, nil
+	w.must("received", 300*time.Millisecond, all((*machine).reportsReceived))
+}
+
+// A LAN is split while the node network works: each side counts the other as dead there, and reports of the other side
+// by the node network do not change that.
+func TestSplitLAN(t *testing.T) {
+	w := newWorld(t, 7)
+	w.settle()
+	side := map[*machine]bool{w.nodes[0]: true, w.nodes[3]: true, w.nodes[5]: true}
+	w.drop = func(from, to *machine, iface string) bool { return iface == "eth0" && side[from] != side[to] }
+	apart := func() bool {
+		for _, m := range w.nodes {
+			for _, o := range w.nodes {
+				if m != o && m.receives(o) != (side[m] == side[o]) {
+					return false
+				}
+			}
+		}
+		return true
+	}
+	w.must("apart", time.Second, apart)
+	w.watch = func(m *machine) {
+		if !apart() || len(m.members.Isolated) > 0 {
+			t.Fatalf("%s: %+v", m.name, m.members)
+		}
+	}
+	w.run(time.Minute, nil)
+	w.drop, w.watch = nil, nil
+	w.must("settled", time.Second, w.settled)
+}
+
+// No request reaches a node that receives nothing: it repeats its claims, however many they are.
+func TestClaimsOnAsymmetricLink(t *testing.T) {
+	w := newWorld(t, 5)
+	w.loss = 0.05
+	w.settle()
+	mute := w.nodes[2]
+	w.drop = func(_, to *machine, _ string) bool { return to == mute }
+	w.must("asymmetric", time.Second, func() bool { return mute.receivesNone(w.nodes...) })
+	w.publish(mute, claims(2000))
+	w.must("known", 10*time.Second, func() bool { // a round takes 1.2 s, and may lose some of it
+		for _, m := range w.nodes {
+			if p := m.members.Peers[mute.name]; m != mute && (len(p.Claims) != 2000 || !p.Synced) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// A node that was not received on the LAN while the node network worked may have answered there as well: it counts as
+// returned when it is received again. A node that restarted meanwhile does not, because it began as an observer.
+func TestReturnedToLAN(t *testing.T) {
+	w := newWorld(t, 5)
+	w.settle()
+	side := map[*machine]bool{w.nodes[0]: true, w.nodes[3]: true}
+	split := func(from, to *machine, iface string) bool { return iface == "eth0" && side[from] != side[to] }
+	apart := func() bool { return !w.nodes[1].receives(w.nodes[0]) && !w.nodes[0].receives(w.nodes[1]) }
+	w.drop = split
+	w.must("apart", time.Second, apart)
+	before := w.nodes[1].members.Returned
+	clear(w.nodes[1].nodes)
+	w.drop = nil
+	w.must("settled", time.Second, w.settled)
+	if got := w.nodes[1].members.Returned - before; got != 2 {
+		t.Errorf("%d have returned, want 2", got)
+	}
+	if _, reported := w.nodes[1].nodes[w.nodes[1].name]; !reported {
+		t.Error("it was not reported")
+	}
+
+	w.drop = split
+	w.must("apart again", time.Second, apart)
+	before = w.nodes[1].members.Returned
+	w.boot(w.nodes[0], 2)
+	w.boot(w.nodes[3], 2)
+	w.run(2*time.Second, nil)
+	w.drop = nil
+	w.must("settled again", 2*time.Second, w.settled)
+	if got := w.nodes[1].members.Returned - before; got != 0 {
+		t.Errorf("%d have returned, want none: they restarted", got)
+	}
+}

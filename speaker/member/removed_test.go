@@ -1,0 +1,90 @@
+package member
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+)
+
+// sender returns the heartbeats of a node that has the cluster's key.
+func sender(t *testing.T, name string, incarnation uint64) (heartbeat func() []byte) {
+	t.Helper()
+	c, err := NewCore(Config{
+		Node: name, Cluster: "default", Incarnation: incarnation, Keys: [][]byte{floodKey}, Profile: Slow,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func() []byte { return slices.Clone(c.finish(c.appendHello(c.begin(), 0))) }
+}
+
+// Datagrams with the key and the names of no Node fill no table: what is kept of such a node after it was dropped is
+// bounded, and the newest incarnations are kept. Nodes stay, silent ones as well, and their old datagrams stay old.
+func TestRemovedIsBounded(t *testing.T) {
+	const atOnce = 256
+	const others = maxRemoved + atOnce
+	start := time.Unix(1e9, 0)
+	now := start
+	c, err := NewCore(Config{Node: "a", Cluster: "default", Keys: [][]byte{floodKey}, Profile: Slow})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tick := func() { c.Tick(now, now.Sub(start)) }
+	receive := func(datagram []byte) Drop {
+		return c.Receive(now, now.Sub(start), Packet{
+			Iface: "eth0", Source: netip.MustParseAddr("192.0.2.9"), OnLink: true, Group: true, Data: datagram,
+		})
+	}
+	nodes := map[string][]netip.Addr{
+		"live": {netip.MustParseAddr("192.0.2.2")}, "off": {netip.MustParseAddr("192.0.2.3")},
+	}
+	c.SetPeers(nodes)
+	tick()
+
+	// Nodes have the lowest incarnations, and the Node that is deleted the highest.
+	live, old := sender(t, "live", 1), map[string][]byte{"off": sender(t, "off", 1)()}
+	old["live"], old["deleted"] = live(), sender(t, "deleted", 1e6)()
+	for name, datagram := range old {
+		if why := receive(datagram); why != Accepted {
+			t.Fatalf("%s: %s", name, why)
+		}
+	}
+	heartbeats := make([][]byte, others)
+	for from := 0; from < others; from += atOnce {
+		for i := from; i < from+atOnce; i++ {
+			heartbeats[i] = sender(t, fmt.Sprintf("other-%d", i), uint64(10+i))()
+			if why := receive(heartbeats[i]); why != Accepted {
+				t.Fatalf("node %d: %s", i, why)
+			}
+		}
+		for since := now; now.Sub(since) <= expireAfter+Slow.Dead; {
+			now = now.Add(Slow.Interval)
+			if why := receive(live()); why != Accepted {
+				t.Fatalf("after %v: %s", now.Sub(start), why)
+			}
+			tick()
+		}
+		c.SetPeers(nodes)
+	}
+
+	if len(c.peers) != len(nodes) || len(c.byID) != len(nodes) || len(c.order) != len(nodes) || len(c.removed) != maxRemoved {
+		t.Errorf("%d, %d and %d nodes, %d gone", len(c.peers), len(c.byID), len(c.order), len(c.removed))
+	}
+	members, _, _ := c.Members()
+	if !members.Peers["live"].Alive || c.Counts().FalseDeaths > 0 {
+		t.Errorf("live is %+v, %+v", members.Peers["live"], c.Counts())
+	}
+	for name, datagram := range old {
+		if why := receive(datagram); why != DropOld && why != DropRepeat {
+			t.Errorf("an old datagram of %s is received: %q", name, why)
+		}
+	}
+	for i, datagram := range heartbeats {
+		// The deleted Node is among those that are kept.
+		if why, want := receive(datagram), i < others+1-maxRemoved; (why == Accepted) != want {
+			t.Errorf("node %d of %d is received: %t (%s), want %t", i, others, why == Accepted, why, want)
+		}
+	}
+}

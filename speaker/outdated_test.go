@@ -1,0 +1,101 @@
+package speaker
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// A Service takes the address and port of another one within one reconcile, and is not treated like it. The world
+// checks that each real server is added after the stale filter elements are deleted. While the kernel refuses that,
+// none is added.
+func TestAddressIsAnotherServices(t *testing.T) {
+	key := ipvs.Key{Addr: vip1, Protocol: ipvs.TCP, Port: 80}
+	ranges := func(texts ...string) func(*plan.Service) {
+		return func(svc *plan.Service) {
+			svc.Restricted = true
+			for _, text := range texts {
+				svc.Sources = append(svc.Sources, netip.MustParsePrefix(text))
+			}
+		}
+	}
+	local := func(svc *plan.Service) { svc.Local = true }
+	for name, c := range map[string]struct {
+		before, after func(*plan.Service)
+		stale         ipvs.Element
+	}{
+		"from Cluster to Local": {func(*plan.Service) {}, local, ipvs.Element{Set: ipvs.Masqueraded, Key: key}},
+		"to other source ranges": {ranges("198.51.100.0/25"), ranges("198.51.100.128/25"),
+			ipvs.Element{Set: ipvs.Allowed, Key: key, Prefix: netip.MustParsePrefix("198.51.100.0/25")}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				v := baseView()
+				service(v, "old", vip1, []uint16{80}, 2, "a")
+				edit(v, "old", c.before)
+				r := start(t, newWorld(t), &cluster{view: v, synced: true})
+				defer r.stop()
+				r.wantPlanned(t)
+
+				r.world.mu.Lock()
+				r.refuse = map[ipvs.Element]bool{c.stale: true}
+				r.world.mu.Unlock()
+				r.set(func(v *plan.View) {
+					delete(v.Services, pools.ServiceKey{Namespace: "default", Name: "old"})
+					service(v, "new", vip1, []uint16{80}, 4, "a")
+					slice := v.Slices[pools.ServiceKey{Namespace: "default", Name: "new"}]["s"]
+					slice.Endpoints = slice.Endpoints[1:] // one endpoint was the other Service's
+					v.Slices[pools.ServiceKey{Namespace: "default", Name: "new"}]["s"] = slice
+					edit(v, "new", c.after)
+				})
+				synctest.Wait()
+				if reals := r.table(t)[key].RealServers; len(reals) != 1 {
+					t.Errorf("real servers %v while the filter holds %v, want only the one that both have", reals, c.stale)
+				}
+				r.world.mu.Lock()
+				r.refuse = nil
+				r.world.mu.Unlock()
+				time.Sleep(retryMax)
+				r.wantPlanned(t)
+			})
+		})
+	}
+}
+
+// If all sources are allowed now, the ranges are not deleted before the restriction.
+func TestRangesEnd(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		v := baseView()
+		service(v, "web", vip1, []uint16{80}, 2, "a")
+		edit(v, "web", func(svc *plan.Service) {
+			svc.Restricted, svc.Sources = true, []netip.Prefix{netip.MustParsePrefix("198.51.100.0/25")}
+		})
+		r := start(t, newWorld(t), &cluster{view: v, synced: true})
+		defer r.stop()
+		r.wantPlanned(t)
+		before := len(r.log.String())
+		r.set(func(v *plan.View) {
+			edit(v, "web", func(svc *plan.Service) { svc.Restricted, svc.Sources = false, nil })
+		})
+		r.wantPlanned(t)
+		if lines := strings.Split(strings.TrimSpace(r.log.String()[before:]), "\n"); !slices.ContainsFunc(lines, func(l string) bool {
+			return strings.Contains(l, `"set filter" elements=2`)
+		}) || len(lines) != 1 {
+			t.Errorf("the restriction and its range do not go in one step:\n%s", strings.Join(lines, "\n"))
+		}
+	})
+}
+
+func edit(v *plan.View, name string, change func(*plan.Service)) {
+	key := pools.ServiceKey{Namespace: "default", Name: name}
+	svc := v.Services[key]
+	change(&svc)
+	v.Services[key] = svc
+}

@@ -1,0 +1,211 @@
+package speaker
+
+import (
+	"context"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/ironlb/ironlb/speaker/advertise"
+	"github.com/ironlb/ironlb/speaker/dataplane"
+	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/status"
+)
+
+// reconcile plans, compares and applies the changes that are due, and observes the node if that is due. An error does not
+// stop the remaining work.
+func (s *Speaker) reconcile(ctx context.Context) error {
+	start := time.Now()
+	s.began = start
+	todo := newWork()
+	if ok := s.plan(todo, start); !ok {
+		s.audited = start
+		return errNotSynced
+	}
+	due := s.takeDue(todo, start)
+	if !due.any && todo.empty() {
+		if s.bgp.ObserveSessions(start) {
+			s.status.ReportNode(s.outcome())
+		}
+		return s.currentErrors()
+	}
+	s.withdraw(todo)
+	s.announceReady(todo)
+	if due.observe {
+		s.observe(ctx, todo, due.thorough)
+	}
+	s.program(ctx, todo)
+	s.evaluateReadiness(todo)
+	s.announceAll(todo)
+	s.release(start)
+	s.report(todo)
+	s.schedule(due.retry, time.Since(start))
+	if s.cfg.Progress != nil && s.dataplane.Complete() {
+		s.cfg.Progress.Applied(start) // later changes may have come too late for this plan
+	}
+	return s.currentErrors()
+}
+
+// due is what a reconcile does besides the changes of the plan.
+type due struct {
+	// any is set if there is anything to do, retry if failed work is retried.
+	any, retry bool
+	// observe is set to observe the node, thorough to list everything.
+	observe, thorough bool
+}
+
+// takeDue adds pending and failed work that is due to the work.
+func (s *Speaker) takeDue(todo *work, now time.Time) (d due) {
+	s.updateParts()
+	s.dataplane.AddPending(todo.Work, now)
+	families := s.dataplane.UpdateFamilies(todo.Work)
+	d.retry = !now.Before(s.retries.at) && !s.settled()
+	d.thorough = s.cfg.Trigger.resync.Swap(false)
+	known := s.dataplane.Known()
+	if d.retry || !known && d.thorough {
+		s.takeFailed(todo)
+	}
+	d.observe = d.thorough || d.retry || families || !now.Before(s.audited.Add(auditEvery))
+	if !known && !d.retry && !d.thorough {
+		d.observe = false // a trigger does not hasten the retry of a failed observation
+	}
+	d.any = d.observe || s.mustPublish || s.bgp.MayBegin(known) || !maps.Equal(s.conflicts, s.cfg.Announcer.Conflicts())
+	return d
+}
+
+// withdraw stops what is no longer to be announced. It precedes every other change.
+func (s *Speaker) withdraw(todo *work) {
+	s.bgp.Withdraw(todo.bgp)
+	s.l2.Withdraw(todo.Addrs, todo.vips)
+}
+
+// announceReady publishes and announces what the node forwards before the work is done: a failover does not wait for
+// unrelated work.
+func (s *Speaker) announceReady(todo *work) {
+	ready := s.dataplane.Ready(todo.Work)
+	s.announce(todo, func(vip string) bool {
+		return !slices.ContainsFunc(s.desired.VIPs[vip].Addresses, func(a netip.Addr) bool { return !ready(a) })
+	})
+	s.bgp.AnnounceReady(todo.bgp, ready)
+}
+
+// announceAll publishes and announces the rest, after the possible work is programmed and failed parts are out of the
+// plan.
+func (s *Speaker) announceAll(todo *work) {
+	s.announce(todo, func(string) bool { return true })
+	s.bgp.AnnounceAll(todo.bgp, s.dataplane.Known())
+	s.bgp.PruneBlackholes()
+}
+
+// announce publishes the claims for the VirtualIPs that may allows, and then announces their addresses.
+func (s *Speaker) announce(todo *work, may func(vip string) bool) {
+	s.publishClaims(todo, may)
+	s.l2.Announce(todo.Addrs, todo.vips, todo.announce, may)
+	todo.announce = false
+}
+
+// program applies the work to the node.
+func (s *Speaker) program(ctx context.Context, todo *work) {
+	before := s.changes
+	s.dataplane.Program(ctx, todo.Work)
+	if !s.dataplane.Known() {
+		s.retries.work.add(todo) // to be reported once the node is observed
+		return
+	}
+	s.measureReach()
+	if s.changes > before {
+		s.cfg.Metrics.program.Observe(time.Since(s.began).Seconds())
+	}
+	s.cfg.Metrics.table(s.dataplane.Size())
+}
+
+// plan makes a new plan if something changed or a timer expired, and reports whether a plan exists.
+func (s *Speaker) plan(todo *work, now time.Time) bool {
+	view, touched, ok := s.cfg.Source.Observe()
+	if !ok {
+		return false
+	}
+	s.view = view
+	s.observeMembers(view, &touched)
+	wake := s.planner.Wake()
+	s.reason = plan.Restored
+	if s.desired != nil && !touched.Any() && !s.mustPublish && (wake.IsZero() || wake.After(now)) {
+		return true
+	}
+	s.reason = plan.Planned
+	touched.All = touched.All || s.desired == nil
+	var changed *plan.Changed
+	s.desired, changed = s.planner.Plan(view, touched, now)
+	todo.planned(changed)
+	s.setSegments(touched, changed)
+	if s.cfg.Progress != nil {
+		node, exists := view.Nodes[s.cfg.NodeName]
+		s.cfg.Progress.SetNode(exists && !node.BeingDeleted)
+	}
+	return true
+}
+
+// report publishes the outcome.
+func (s *Speaker) report(todo *work) {
+	s.bgp.ObserveSessions(time.Now())
+	s.reportReach()
+	s.status.Report(s.outcome(), status.Changed{Services: todo.Services, VIPs: todo.vips, Addrs: todo.Addrs})
+}
+
+// outcome returns what the parts have observed and published.
+func (s *Speaker) outcome() status.Inputs {
+	return status.Inputs{
+		Desired:   s.desired,
+		View:      s.view,
+		Announced: s.l2.Announced,
+		Held:      s.l2.Held(),
+		Conflicts: s.conflicts,
+		Claims:    s.published.Claims,
+		Reach:     s.reach.now,
+		BGP:       s.cfg.BGP != nil,
+		Sessions:  s.bgp.Sessions(),
+		Err:       s.currentErrors(),
+	}
+}
+
+// updateParts passes the plan to the parts.
+func (s *Speaker) updateParts() {
+	s.l2.Update(s.desired)
+	s.bgp.Update(advertise.BGPInputs{Desired: s.desired, Reason: s.reason, FromSnapshot: s.view.FromSnapshot, NodeListed: has(s.view.Nodes, s.cfg.Plan.Node)})
+	s.dataplane.Update(dataplane.Inputs{
+		Desired:       s.desired,
+		VIPs:          s.view.VIPs,
+		Reason:        s.reason,
+		FromSnapshot:  s.view.FromSnapshot,
+		Unreachable:   len(s.view.Unreachable) > 0,
+		NodeDied:      s.reach.died,
+		Announced:     func(addr netip.Addr) bool { _, is := s.l2.Announced(addr); return is },
+		Routed:        s.bgp.IsRouted,
+		RoutesAdopted: !s.bgp.Begun(),
+	})
+}
+
+// observe observes the node. If that fails, announcements stay: the addresses were programmed and very likely still are.
+func (s *Speaker) observe(ctx context.Context, todo *work, thorough bool) {
+	todo.announce = todo.announce || thorough // the interfaces may have changed
+	if thorough {
+		s.bgp.RestoreBlackholes()
+	}
+	if s.dataplane.Observe(ctx, todo.Work, thorough) == nil {
+		s.audited = time.Now()
+	}
+}
+
+func has[K comparable, V any](m map[K]V, key K) bool { _, ok := m[key]; return ok }
+
+func sorted(addrs map[netip.Addr]struct{}) []netip.Addr {
+	return slices.SortedFunc(maps.Keys(addrs), netip.Addr.Compare)
+}
+
+// log writes one line about a change and counts it.
+func (s *Speaker) log(action string, args ...any) {
+	s.changes++
+	s.cfg.Metrics.change(action)
+	s.cfg.Log.Info(action, args...)
+}

@@ -1,0 +1,185 @@
+// Package status reports the outcome of each reconcile: the status of VirtualIPs that this node reports, the status of the
+// node, Services and addresses by reason, and what the log and the metrics contain about them.
+//
+// A Status keeps what was published, so that only differences are published and logged. For each reconcile it is given
+// the plan and what the other parts observed (Inputs).
+package status
+
+import (
+	"log/slog"
+	"maps"
+	"net/netip"
+
+	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// Reporter publishes the status of VirtualIPs. Report takes the full set each time, keeps it, and does not block.
+type Reporter interface {
+	Report(map[string]plan.Status)
+}
+
+// NodeReporter publishes the status of this node. ReportNode keeps its argument and does not block.
+type NodeReporter interface {
+	ReportNode(plan.NodeStatus)
+}
+
+// Config of a Status.
+type Config struct {
+	// Node is the name of this node.
+	Node     string
+	Log      *slog.Logger
+	Metrics  *Metrics
+	Reporter Reporter
+	// Nodes may be nil: then the status of the node is not published.
+	Nodes NodeReporter
+}
+
+// Inputs of one report. Its maps are not modified and not kept.
+type Inputs struct {
+	Desired *plan.Desired
+	View    *plan.View
+	// Announced returns the published announcement of an address. Held are the announced addresses with their interfaces.
+	Announced func(netip.Addr) (plan.Announcement, bool)
+	Held      map[netip.Addr][]string
+	// Conflicts are the addresses for which another host answers.
+	Conflicts map[netip.Addr]plan.Conflict
+	// Claims are the published claims of this node.
+	Claims map[string]plan.Claim
+	Reach  plan.Reachability
+	// BGP is set if there is a BGP daemon. Sessions are its sessions.
+	BGP      bool
+	Sessions map[string]plan.Session
+	// Err is why the node does not match the plan.
+	Err error
+}
+
+// Status is what was reported. One goroutine owns it.
+type Status struct {
+	cfg Config
+	in  Inputs
+
+	statuses map[string]plan.Status
+	moved    map[string]move
+	// rivals are, by VirtualIP, the unreachable nodes that seem to announce it as well. split are the logged ones.
+	rivals   map[string]string
+	split    map[string]struct{}
+	vips     *tally[string]
+	services *tally[pools.ServiceKey]
+	// refused are the refused addresses of Services, as last reported.
+	refused  map[pools.ServiceKey]map[netip.Addr]pools.Refusal
+	refusals *tally[refusedAddress]
+	// routed counts the addresses of BGPAdvertisements by outcome. prefs are as last logged.
+	routed   *tally[netip.Addr]
+	prefs    map[plan.LocalPrefs]int
+	unserved unserved
+}
+
+// New returns a Status that has reported nothing yet.
+func New(cfg Config) *Status {
+	return &Status{
+		cfg:      cfg,
+		statuses: map[string]plan.Status{},
+		moved:    map[string]move{},
+		rivals:   map[string]string{},
+		split:    map[string]struct{}{},
+		vips:     newTally[string](cfg.Metrics.vips),
+		services: newTally[pools.ServiceKey](cfg.Metrics.services),
+		refused:  map[pools.ServiceKey]map[netip.Addr]pools.Refusal{},
+		refusals: newTally[refusedAddress](cfg.Metrics.refused),
+		routed:   newTally[netip.Addr](cfg.Metrics.routed),
+		unserved: unserved{of: map[netip.Addr]plan.Reason{}},
+	}
+}
+
+// Clear stops the reports of this node about VirtualIPs: other nodes own them and report them.
+func (s *Status) Clear() {
+	clear(s.statuses)
+	s.cfg.Reporter.Report(map[string]plan.Status{})
+}
+
+// Changed names what a report covers.
+type Changed struct {
+	Services map[pools.ServiceKey]struct{}
+	VIPs     map[string]struct{}
+	Addrs    map[netip.Addr]struct{}
+}
+
+// Report records the outcome for what changed. It publishes the status of the node and, if one changed, the statuses of
+// the VirtualIPs that this node reports.
+func (s *Status) Report(in Inputs, of Changed) {
+	s.in = in
+	for service := range of.Services {
+		reason, exists := in.Desired.Services[service]
+		s.services.set(service, reason, exists)
+		s.reportRefused(service)
+	}
+	changed := false
+	for name := range of.VIPs {
+		changed = s.reportVIP(name) || changed
+	}
+	s.cfg.Metrics.announced.Set(float64(len(in.Held)))
+	s.reportSplit()
+	s.reportRoutes(of.Addrs)
+	s.ReportNode(in)
+	if changed {
+		s.cfg.Reporter.Report(maps.Clone(s.statuses))
+	}
+}
+
+// reportVIP records the outcome for a VirtualIP, and reports whether its published status changed.
+func (s *Status) reportVIP(name string) (changed bool) {
+	dec, exists := s.in.Desired.VIPs[name]
+	status := s.status(dec)
+	s.recordMove(name, dec, exists)
+	if dec.Rival != "" {
+		s.rivals[name] = dec.Rival
+	} else {
+		delete(s.rivals, name)
+	}
+	s.vips.set(name, status.Reason, exists)
+	before, was := s.statuses[name]
+	is := exists && dec.Reporter
+	if is == was && (!is || equal(before, status)) {
+		return false
+	}
+	if is {
+		s.statuses[name] = status
+	} else {
+		delete(s.statuses, name)
+	}
+	return true
+}
+
+// ReportNode publishes the status of this node. The receiver writes it if it differs.
+func (s *Status) ReportNode(in Inputs) {
+	s.in = in
+	if s.cfg.Nodes == nil {
+		return
+	}
+	status := plan.NodeStatus{Healthy: true, Links: map[string]plan.Link{}, Members: map[string]plan.MemberState{}}
+	for name, link := range s.in.View.Links {
+		if len(link.Subnets) > 0 || has(s.in.Desired.Segments, name) { // exclude Pod interfaces, which change all the time
+			status.Links[name] = link
+		}
+	}
+	status.Gateways = s.in.Desired.Gateways
+	status.Reach, status.Unreachable = s.in.Reach, maps.Clone(s.in.Desired.Unreachable)
+	if err := in.Err; err != nil {
+		status.Healthy, status.Reason, status.Message = false, plan.DataPlaneNotReady, err.Error()
+	}
+	for _, c := range in.Claims {
+		if c.Announces() {
+			status.VirtualIPs++
+		}
+	}
+	for name, m := range s.in.View.Members.Peers {
+		status.Members[name] = m.State(s.in.View.Members.Segments)
+	}
+	if in.BGP {
+		status.Sessions, status.LocalPrefs, status.Unserved = maps.Clone(s.in.Sessions), s.prefs, s.unserved.list()
+	}
+	s.cfg.Nodes.ReportNode(status)
+}
+
+func has[K comparable, V any](m map[K]V, key K) bool { _, ok := m[key]; return ok }

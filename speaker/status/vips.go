@@ -1,0 +1,174 @@
+package status
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// reportSplit logs the start and the end of a split brain: an unreachable node announces VirtualIPs that this node
+// owns.
+func (s *Status) reportSplit() {
+	now := map[string]int{}
+	for _, node := range s.rivals {
+		now[node]++
+	}
+	for _, node := range slices.Sorted(maps.Keys(now)) {
+		if !has(s.split, node) {
+			s.split[node] = struct{}{}
+			s.cfg.Log.Warn("split brain: an unreachable node announces VirtualIPs of this node", "node", node, "virtualips", now[node])
+		}
+	}
+	for _, node := range slices.Sorted(maps.Keys(s.split)) {
+		if now[node] == 0 {
+			delete(s.split, node)
+			s.cfg.Log.Info("split brain resolved", "node", node)
+		}
+	}
+}
+
+func equal(a, b plan.Status) bool {
+	return slices.Equal(a.Interfaces, b.Interfaces) && slices.Equal(a.Hosts, b.Hosts) && a.Node == b.Node &&
+		a.Announced == b.Announced && a.Reason == b.Reason && a.Message == b.Message &&
+		a.Conflict == b.Conflict && a.ConflictReason == b.ConflictReason && a.At.Equal(b.At)
+}
+
+// recordMove counts a move of a VirtualIP to or from this node, and measures how long it had no owner.
+func (s *Status) recordMove(name string, dec plan.Decision, exists bool) {
+	before := s.moved[name]
+	if !exists {
+		delete(s.moved, name)
+		return
+	}
+	if before.reason != dec.Moved || !before.at.Equal(dec.At) {
+		before = move{reason: dec.Moved, at: dec.At}
+		s.cfg.Metrics.moves.WithLabelValues(string(dec.Moved)).Inc()
+	}
+	if dec.Owner == s.cfg.Node && !before.done && s.answered(dec) {
+		before.done = true
+		if dec.Moved == plan.OwnerLost && !dec.Vacant.IsZero() {
+			s.cfg.Metrics.completion.Observe(time.Since(dec.Vacant).Seconds())
+		}
+	}
+	s.moved[name] = before
+}
+
+// move is the last move of a VirtualIP; done is set once all of its addresses are announced.
+type move struct {
+	reason plan.Reason
+	at     time.Time
+	done   bool
+}
+
+// answered reports whether all addresses of a decision are announced.
+func (s *Status) answered(dec plan.Decision) bool {
+	return !slices.ContainsFunc(dec.Addresses, func(a netip.Addr) bool { return !has(s.in.Held, a) })
+}
+
+// status returns the outcome of a decision on this node.
+func (s *Status) status(dec plan.Decision) plan.Status {
+	out := s.ownStatus(dec)
+	var hosts []string
+	for _, addr := range dec.Addresses {
+		if c, ok := s.in.Conflicts[addr]; ok {
+			out.Hosts = append(out.Hosts, plan.HostConflict{Addr: addr, MAC: c.MAC, Interface: c.Interface})
+			hosts = append(hosts, fmt.Sprintf("another host, %s, answers for %v on %s", c.MAC, addr, c.Interface))
+		}
+	}
+	switch {
+	case len(hosts) > 0:
+		out.ConflictReason = plan.AddressConflict
+		out.Conflict = fmt.Sprintf("node %s: %s: take the address away from it, or out of the IPAddressPool", s.cfg.Node, strings.Join(hosts, "; "))
+	case dec.Asymmetric != "":
+		out.ConflictReason = plan.AnsweredTwice
+		out.Conflict = fmt.Sprintf("node %s announces it as well and receives no heartbeats of node %s: allow the speakers' UDP port", dec.Asymmetric, s.cfg.Node)
+	}
+	return out
+}
+
+func (s *Status) ownStatus(dec plan.Decision) plan.Status {
+	if dec.Owner == "" || dec.Owner != s.cfg.Node {
+		return plan.Status{Reason: dec.Reason, Message: message(dec)}
+	}
+	interfaces := map[string]struct{}{}
+	for _, addr := range dec.Addresses {
+		on, answered := s.in.Held[addr]
+		ann, published := s.in.Announced(addr)
+		if !published {
+			return plan.Status{Reason: plan.DataPlaneNotReady, Message: "node " + dec.Owner + ": " + messages[plan.DataPlaneNotReady]}
+		}
+		if !answered {
+			why := plan.NoInterface
+			if ann.Probe {
+				why = plan.Probing
+			}
+			return plan.Status{Reason: why, Message: "node " + dec.Owner + ": " + messages[why]}
+		}
+		for _, name := range on {
+			interfaces[name] = struct{}{}
+		}
+	}
+	return plan.Status{
+		Node:       dec.Owner,
+		Interfaces: slices.Sorted(maps.Keys(interfaces)),
+		Announced:  true,
+		Reason:     plan.Owner,
+		Message:    "announced by node " + dec.Owner,
+		Moved:      dec.Moved,
+		At:         dec.At,
+		From:       dec.From,
+	}
+}
+
+// message returns why a VirtualIP has no owner, with the details of the decision.
+func message(dec plan.Decision) string {
+	var where []string
+	for _, l := range dec.Local {
+		nodes, more := l.Nodes, ""
+		if n := len(nodes) - mostNodes; n > 0 {
+			nodes, more = nodes[:mostNodes], fmt.Sprintf(" and %d more", n)
+		}
+		where = append(where, fmt.Sprintf("those of %v are on %s%s", l.Service, strings.Join(nodes, ", "), more))
+	}
+	switch {
+	case len(where) == 1:
+		return "externalTrafficPolicy is Local and none of its nodes that is alive has an endpoint: " + where[0] +
+			". Let a Pod run on one of its nodes, or set the policy to Cluster"
+	case len(where) > 1:
+		return "externalTrafficPolicy is Local and none of its nodes that is alive has endpoints of each " +
+			"Service on the address: " +
+			strings.Join(where, ", ") +
+			". Let their Pods run on the same nodes, set the policy to Cluster, or give each its own address"
+	}
+	return messages[dec.Reason]
+}
+
+// mostNodes is the maximum number of nodes of a Service in a message.
+const mostNodes = 5
+
+// messages explain each reason and its remediation.
+var messages = map[plan.Reason]string{
+	plan.NoEligibleNode:    "no node may answer for it",
+	plan.NodeNotAlive:      "none of its nodes has a reachable speaker",
+	plan.NoAdvertisement:   "no L2Advertisement covers its pool on any of its nodes that is alive",
+	plan.NoLocalEndpoint:   "externalTrafficPolicy is Local and none of its nodes that is alive has an endpoint",
+	plan.Waiting:           "the preferred node has not claimed it yet",
+	plan.Observer:          "its speaker has just started or resumed after a stall, and observes the others first",
+	plan.Isolated:          "no other speaker is reachable on its network, while others reach one another there",
+	plan.Excluded:          "its nodes are labelled to be left out, are about to go or have no network",
+	plan.NotListed:         "the node is not listed any more",
+	plan.Stopping:          "the speaker of its only node is being stopped",
+	plan.NodeDeclined:      "its nodes declined it; see the logs of their speakers",
+	plan.PartlyIsolated:    "no other speaker is reachable on one of its networks, while others reach one another there",
+	plan.AddressConflict:   "another host answers for an address of it",
+	plan.Probing:           "it is asked whether another host has it",
+	plan.NoService:         "no Service holds its address",
+	plan.DataPlaneNotReady: "its virtual servers could not be programmed; see /readyz of the speaker",
+	plan.KernelAnswers:     "the kernel of its node may answer ARP by itself, since a sysctl could not be set; see /readyz of the speaker",
+	plan.NoInterface:       "no interface is up that has it in its subnet or that its L2Advertisement names (of a bond or bridge name that, not its port)",
+}
