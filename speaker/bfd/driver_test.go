@@ -211,7 +211,8 @@ func TestHop(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"b", "six", "multi"} {
-		if is := a.is(name); is.State != plan.BFDDown || is.Received {
+		is := a.wait(t, name, "problem with the TTL", func(s Status) bool { return strings.Contains(s.Problem, "TTL") })
+		if is.State != plan.BFDDown || is.Received {
 			t.Errorf("%s received it: %+v", name, is)
 		}
 	}
