@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -17,26 +18,11 @@ type group struct {
 
 type prefixes map[netip.Prefix]struct{}
 
-// outermost returns the prefixes that no other one contains. Two prefixes are disjoint, or one contains the other, so
-// it visits each only once, larger ones first.
+// outermost returns the prefixes that no other one contains.
 func (p prefixes) outermost() prefixes {
-	sorted := make([]netip.Prefix, 0, len(p))
-	for prefix := range p {
-		sorted = append(sorted, prefix)
-	}
-	slices.SortFunc(sorted, func(a, b netip.Prefix) int {
-		if c := a.Addr().Compare(b.Addr()); c != 0 {
-			return c
-		}
-		return a.Bits() - b.Bits()
-	})
 	outer := make(prefixes, len(p))
-	var last netip.Prefix
-	for _, prefix := range sorted {
-		if !last.IsValid() || !last.Contains(prefix.Addr()) {
-			outer[prefix] = struct{}{}
-			last = prefix
-		}
+	for _, prefix := range ipvs.Disjoint(slices.Collect(maps.Keys(p))) {
+		outer[prefix] = struct{}{}
 	}
 	return outer
 }

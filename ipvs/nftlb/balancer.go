@@ -167,8 +167,7 @@ func (b *Balancer) SetPods(pods ipvs.PodSources) error {
 	if err := b.sync(); err != nil {
 		return err
 	}
-	pods.Prefixes, pods.Interfaces = reduce(pods.Prefixes), slices.Sorted(slices.Values(pods.Interfaces))
-	slices.SortFunc(pods.Prefixes, netip.Prefix.Compare)
+	pods.Prefixes, pods.Interfaces = ipvs.Disjoint(pods.Prefixes), slices.Sorted(slices.Values(pods.Interfaces))
 	if pods.Equal(b.pods) {
 		return nil
 	}

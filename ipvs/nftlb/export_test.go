@@ -47,6 +47,3 @@ func Parse(out []byte) (int, error) {
 	l, err := parse(out)
 	return len(l.virtuals), err
 }
-
-// Reduce is reduce.
-var Reduce = reduce

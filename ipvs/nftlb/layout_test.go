@@ -156,19 +156,6 @@ func TestLayChangesLittle(t *testing.T) {
 	}
 }
 
-func TestReduce(t *testing.T) {
-	prefixes := func(texts ...string) (list []netip.Prefix) {
-		for _, text := range texts {
-			list = append(list, netip.MustParsePrefix(text))
-		}
-		return list
-	}
-	got := nftlb.Reduce(prefixes("192.0.2.128/25", "192.0.2.1/24", "192.0.2.0/24", "::/0", "2001:db8::/32", "198.51.100.0/26", "0.0.0.0/32"))
-	if want := prefixes("192.0.2.0/24", "::/0", "198.51.100.0/26", "0.0.0.0/32"); !slices.Equal(got, want) {
-		t.Errorf("got %v, want %v", got, want)
-	}
-}
-
 // FuzzSettings: a written comment is parsed back, and no other text is accepted.
 func FuzzSettings(f *testing.F) {
 	f.Add("rr", uint32(0), uint32(0))

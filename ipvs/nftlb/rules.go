@@ -236,19 +236,3 @@ func (w writer) pods(pods ipvs.PodSources) {
 		}
 	}
 }
-
-// reduce returns the prefixes masked, without those contained in another: elements of a set must not overlap.
-func reduce(prefixes []netip.Prefix) []netip.Prefix {
-	var reduced []netip.Prefix
-next:
-	for i, p := range prefixes {
-		for j, q := range prefixes {
-			covers := q.Addr().Is4() == p.Addr().Is4() && q.Masked().Contains(p.Addr()) && q.Bits() <= p.Bits()
-			if covers && (q.Bits() < p.Bits() || j < i) {
-				continue next
-			}
-		}
-		reduced = append(reduced, p.Masked())
-	}
-	return reduced
-}

@@ -31,7 +31,7 @@ func (b *Balancer) sync() error {
 		}
 	}
 	if b.have == nil {
-		b.pods.Prefixes = reduce(b.pods.Prefixes)
+		b.pods.Prefixes = ipvs.Disjoint(b.pods.Prefixes)
 		b.pods.Interfaces = slices.Compact(slices.Sorted(slices.Values(b.pods.Interfaces)))
 	}
 	b.have, b.known = virtuals, true

@@ -75,7 +75,7 @@ func (d DetectLocal) elements(nodes map[string]Node) (out []ipvs.Element) {
 	if d.Mode != ClusterCIDR {
 		pods = podCIDRs(nodes)
 	}
-	for _, prefix := range disjoint(pods) {
+	for _, prefix := range ipvs.Disjoint(pods) {
 		out = append(out, ipvs.Element{Set: ipvs.Pods, Prefix: prefix})
 	}
 	return out

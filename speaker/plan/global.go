@@ -2,7 +2,6 @@ package plan
 
 import (
 	"net/netip"
-	"slices"
 
 	"github.com/ironlb/ironlb/ipvs"
 )
@@ -19,7 +18,7 @@ func globalElements(v *View, o Options) []ipvs.Element {
 	for _, prefixes := range v.ServiceNetworks {
 		networks = append(networks, prefixes...)
 	}
-	for _, prefix := range disjoint(networks) {
+	for _, prefix := range ipvs.Disjoint(networks) {
 		out = append(out, ipvs.Element{Set: ipvs.ServiceNetworks, Prefix: prefix})
 	}
 	return out
@@ -39,22 +38,3 @@ func podFamilies(global []ipvs.Element) podsKnown {
 }
 
 func (k podsKnown) of(addr netip.Addr) bool { return addr.Is4() && k.four || addr.Is6() && k.six }
-
-// disjoint returns the prefixes masked and sorted, without those inside another one: an nftables interval set rejects
-// overlapping elements.
-func disjoint(prefixes []netip.Prefix) []netip.Prefix {
-	var out []netip.Prefix
-	masked := make([]netip.Prefix, 0, len(prefixes))
-	for _, p := range prefixes {
-		if p.IsValid() {
-			masked = append(masked, p.Masked())
-		}
-	}
-	slices.SortFunc(masked, netip.Prefix.Compare) // a prefix sorts before those inside it
-	for _, p := range masked {
-		if len(out) == 0 || !out[len(out)-1].Overlaps(p) {
-			out = append(out, p)
-		}
-	}
-	return out
-}

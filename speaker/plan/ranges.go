@@ -31,7 +31,7 @@ func (w *planning) ranges(key ipvs.Key) []ipvs.Element {
 		sources = append(sources, netip.PrefixFrom(key.Addr, key.Addr.BitLen()))
 	}
 	out := []ipvs.Element{{Set: ipvs.Restricted, Key: key}}
-	for _, prefix := range disjoint(sources) {
+	for _, prefix := range ipvs.Disjoint(sources) {
 		out = append(out, ipvs.Element{Set: ipvs.Allowed, Key: key, Prefix: prefix})
 	}
 	return out
