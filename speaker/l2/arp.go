@@ -1,76 +1,26 @@
 package l2
 
 import (
-	"encoding/binary"
 	"errors"
 	"net/netip"
 
+	"github.com/mdlayher/arp"
+	"github.com/mdlayher/ethernet"
 	"golang.org/x/net/bpf"
 )
 
-// Sizes and values of ARP over Ethernet for IPv4 (RFC 826; the EtherTypes are IANA's).
 const (
-	arpLen      = 28
-	arpFrameLen = headerLen + arpLen
-
-	etherTypeARP  = 0x0806
-	etherTypeIPv4 = 0x0800
-	hardwareEther = 1
-
-	opRequest = 1
-	opReply   = 2
+	arpFrameLen   = headerLen + 28
+	hardwareEther = 1 // IANA's number of Ethernet
 )
 
-// arpFrame is an ARP packet with its Ethernet header.
-type arpFrame struct {
-	dst, src           mac
-	op                 uint16
-	senderMAC          mac
-	senderIP, targetIP netip.Addr
-	targetMAC          mac
-}
+var errNotARP = errors.New("not an ARP request or reply for IPv4 over Ethernet")
 
-var errNotARP = errors.New("not an ARP frame for IPv4 over Ethernet")
-
-// parseARP parses a frame and rejects everything that is not exactly ARP for IPv4 over Ethernet. Trailing padding is
-// valid.
-func parseARP(b []byte) (arpFrame, error) {
-	if len(b) < arpFrameLen ||
-		binary.BigEndian.Uint16(b[12:]) != etherTypeARP ||
-		binary.BigEndian.Uint16(b[14:]) != hardwareEther ||
-		binary.BigEndian.Uint16(b[16:]) != etherTypeIPv4 ||
-		b[18] != 6 || b[19] != 4 {
-		return arpFrame{}, errNotARP
-	}
-	return arpFrame{
-		dst: mac(b[0:6]), src: mac(b[6:12]),
-		op:        binary.BigEndian.Uint16(b[20:]),
-		senderMAC: mac(b[22:28]), senderIP: netip.AddrFrom4([4]byte(b[28:32])),
-		targetMAC: mac(b[32:38]), targetIP: netip.AddrFrom4([4]byte(b[38:42])),
-	}, nil
-}
-
-// bytes returns the frame in wire format.
-func (f arpFrame) bytes() []byte {
-	b := make([]byte, 0, arpFrameLen)
-	b = append(b, f.dst[:]...)
-	b = append(b, f.src[:]...)
-	b = binary.BigEndian.AppendUint16(b, etherTypeARP)
-	b = binary.BigEndian.AppendUint16(b, hardwareEther)
-	b = binary.BigEndian.AppendUint16(b, etherTypeIPv4)
-	b = append(b, 6, 4)
-	b = binary.BigEndian.AppendUint16(b, f.op)
-	b = append(b, f.senderMAC[:]...)
-	b = append(b, f.senderIP.AsSlice()...)
-	b = append(b, f.targetMAC[:]...)
-	return append(b, f.targetIP.AsSlice()...)
-}
-
-// arpCodec implements codec.
+// arpCodec implements codec for ARP (RFC 826).
 type arpCodec struct{}
 
 func (arpCodec) family() string { return "ipv4" }
-func (arpCodec) etherType() int { return etherTypeARP }
+func (arpCodec) etherType() int { return int(ethernet.EtherTypeARP) }
 func (arpCodec) snap() int      { return arpFrameLen }
 
 func (arpCodec) offsets() (sender, target uint32) { return 28, 38 }
@@ -78,54 +28,67 @@ func (arpCodec) offsets() (sender, target uint32) { return 28, 38 }
 func (arpCodec) relevant() []bpf.Instruction {
 	return []bpf.Instruction{
 		bpf.LoadAbsolute{Off: 20, Size: 2},
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: opRequest, SkipTrue: 2},
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: opReply, SkipTrue: 1},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(arp.OperationRequest), SkipTrue: 2},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(arp.OperationReply), SkipTrue: 1},
 		bpf.RetConstant{Val: 0},
 	}
 }
 
 // parse: a request asks for its target, unless it is gratuitous, which asks for none; both forms claim their sender.
+// Trailing padding is valid. The library also accepts other hardware, protocols, operations and lengths of addresses.
 func (arpCodec) parse(b []byte) (message, error) {
-	f, err := parseARP(b)
+	eth, err := parseFrame(b, ethernet.EtherTypeARP)
 	if err != nil {
 		return message{}, err
 	}
-	m := message{
-		dst: f.dst, group: broadcast, from: f.senderMAC, sender: f.senderIP,
-		reply: f.op == opReply && f.targetIP != f.senderIP,
+	var p arp.Packet
+	if err := p.UnmarshalBinary(eth.Payload); err != nil || p.HardwareType != hardwareEther ||
+		p.ProtocolType != uint16(ethernet.EtherTypeIPv4) || p.HardwareAddrLength != 6 || p.IPLength != 4 {
+		return message{}, errNotARP
 	}
-	switch {
-	case f.op == opRequest && f.targetIP != f.senderIP:
-		m.target = f.targetIP
-	case f.op != opRequest && f.op != opReply:
+	m := message{dst: mac(eth.Destination), group: broadcast, from: mac(p.SenderHardwareAddr), sender: p.SenderIP}
+	gratuitous := p.TargetIP == p.SenderIP
+	switch p.Operation {
+	case arp.OperationRequest:
+		if !gratuitous {
+			m.target = p.TargetIP
+		}
+	case arp.OperationReply:
+		m.reply = !gratuitous
+	default:
 		return message{}, errNotARP
 	}
 	return m, nil
 }
 
-func (arpCodec) answer(self station, m message) []byte {
-	return arpFrame{
-		dst: m.from, src: self.mac, op: opReply,
-		senderMAC: self.mac, senderIP: m.target,
-		targetMAC: m.from, targetIP: m.sender,
-	}.bytes()
+func (arpCodec) answer(self station, m message) ([]byte, error) {
+	return self.arp(m.from, arp.OperationReply, m.target, m.from, m.sender)
 }
 
 // announcement: the request form updates an existing entry at once (RFC 5227, 3: an ARP Announcement). The target of
 // the reply form is the sender itself: Linux does not treat a reply to the broadcast address as gratuitous, and ignores
 // it within its lock time (wire.md 2.1).
-func (arpCodec) announcement(self station, addr netip.Addr, f form) []byte {
-	out := arpFrame{dst: broadcast, src: self.mac, op: opRequest, senderMAC: self.mac, senderIP: addr, targetIP: addr}
+func (arpCodec) announcement(self station, addr netip.Addr, f form) ([]byte, error) {
 	if f == asReply {
-		out.op, out.targetMAC = opReply, self.mac
+		return self.arp(broadcast, arp.OperationReply, addr, self.mac, addr)
 	}
-	return out.bytes()
+	return self.arp(broadcast, arp.OperationRequest, addr, mac{}, addr)
 }
 
 // probe is RFC 5227's ARP Probe: it has no sender address, so that no cache learns from it.
-func (arpCodec) probe(self station, addr netip.Addr) []byte {
-	return arpFrame{
-		dst: broadcast, src: self.mac, op: opRequest,
-		senderMAC: self.mac, senderIP: netip.IPv4Unspecified(), targetIP: addr,
-	}.bytes()
+func (arpCodec) probe(self station, addr netip.Addr) ([]byte, error) {
+	return self.arp(broadcast, arp.OperationRequest, netip.IPv4Unspecified(), mac{}, addr)
+}
+
+// arp returns an ARP frame of the station.
+func (s station) arp(dst mac, op arp.Operation, sender netip.Addr, targetMAC mac, target netip.Addr) ([]byte, error) {
+	p, err := arp.NewPacket(op, s.mac[:], sender, targetMAC[:], target)
+	if err != nil {
+		return nil, err
+	}
+	payload, err := p.MarshalBinary()
+	if err != nil {
+		return nil, err
+	}
+	return s.frame(dst, ethernet.EtherTypeARP, payload)
 }

@@ -1,8 +1,10 @@
 package l2
 
 import (
+	"errors"
 	"net/netip"
 
+	"github.com/mdlayher/ethernet"
 	"golang.org/x/net/bpf"
 )
 
@@ -43,6 +45,30 @@ type station struct {
 	router bool
 }
 
+var errNotUntagged = errors.New("not an untagged Ethernet frame of the EtherType")
+
+// parseFrame rejects a frame that is tagged, which the library accepts, or of another EtherType.
+func parseFrame(b []byte, t ethernet.EtherType) (f ethernet.Frame, err error) {
+	if err := f.UnmarshalBinary(b); err != nil {
+		return f, err
+	}
+	if f.EtherType != t || f.VLAN != nil {
+		return f, errNotUntagged
+	}
+	return f, nil
+}
+
+// frame returns a frame of the station. The library pads it to Ethernet's minimum length, which is the task of the
+// network card.
+func (s station) frame(dst mac, t ethernet.EtherType, payload []byte) ([]byte, error) {
+	f := ethernet.Frame{Destination: dst[:], Source: s.mac[:], EtherType: t, Payload: payload}
+	b, err := f.MarshalBinary()
+	if err != nil {
+		return nil, err
+	}
+	return b[:headerLen+len(payload)], nil
+}
+
 // codec is ARP or neighbour discovery: it contains all that differs between the families.
 type codec interface {
 	// family is the label in metrics and messages.
@@ -56,13 +82,13 @@ type codec interface {
 	offsets() (sender, target uint32)
 	// parse rejects a frame that is not exactly a request or a claim.
 	parse(frame []byte) (message, error)
-	// answer returns the answer to a request.
-	answer(self station, m message) []byte
+	// answer returns the answer to a request. Like the others, it fails only for an address of another family.
+	answer(self station, m message) ([]byte, error)
 	// announcement returns the frame that announces an address to all stations, in one of the forms; nil if the
 	// protocol does not have that form.
-	announcement(self station, addr netip.Addr, f form) []byte
+	announcement(self station, addr netip.Addr, f form) ([]byte, error)
 	// probe returns the frame that probes all stations for the address.
-	probe(self station, addr netip.Addr) []byte
+	probe(self station, addr netip.Addr) ([]byte, error)
 }
 
 // form of an announcement.

@@ -54,7 +54,7 @@ func TestProbeWithoutAnswer(t *testing.T) {
 		}
 		isProbe := func(m message, frame []byte) bool { return m.target == s.vip[0] && m.probe() }
 		for range 2 {
-			if got, want := s.next(t, "probe", isProbe), s.codec.probe(station{mac: s.self}, s.vip[0]); string(got) != string(want) {
+			if got, want := s.next(t, "probe", isProbe), must(s.codec.probe(station{mac: s.self}, s.vip[0])); string(got) != string(want) {
 				t.Errorf("probe %x, want %x", got, want)
 			}
 			s.transmit(t, s.request(s.host, s.vip[0])) // not answered yet: the next answer is for the other one

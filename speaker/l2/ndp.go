@@ -5,29 +5,20 @@ import (
 	"errors"
 	"net/netip"
 
+	"github.com/mdlayher/ethernet"
+	"github.com/mdlayher/ndp"
 	"golang.org/x/net/bpf"
 )
 
-// Sizes and values of neighbour discovery over Ethernet (RFC 4861, 4.3 and 4.4; RFC 2464; RFC 8200).
+// Sizes and values of neighbour discovery (RFC 4861, 4.3 and 4.4; RFC 8200).
 const (
 	ip6Len        = 40
 	neighbourLen  = 24 // a solicitation or advertisement without options
 	linkOptionLen = 8
-	ndpFrameLen   = headerLen + ip6Len + neighbourLen + linkOptionLen
 
-	etherTypeIPv6 = 0x86dd
-	nextICMPv6    = 58
-	hopLimit      = 255 // of a packet that no router has forwarded
-
+	nextICMPv6        = 58
 	typeSolicitation  = 135
 	typeAdvertisement = 136
-
-	optionSource = 1
-	optionTarget = 2
-
-	flagRouter    = 1 << 31
-	flagSolicited = 1 << 30
-	flagOverride  = 1 << 29
 )
 
 var allNodes = netip.MustParseAddr("ff02::1")
@@ -44,137 +35,13 @@ func groupMAC(group netip.Addr) mac {
 	return mac{0x33, 0x33, b[12], b[13], b[14], b[15]}
 }
 
-// neighbour is a neighbour solicitation or advertisement with its headers. lladdr is the sender's link-layer address
-// option, zero if there is none.
-type neighbour struct {
-	dst, src mac
-	from, to netip.Addr
-	kind     byte
-	flags    uint32
-	target   netip.Addr
-	lladdr   mac
-}
-
 var errNotNDP = errors.New("not a valid neighbour solicitation or advertisement")
 
-// parseNeighbour parses a frame and rejects packets that RFC 4861, 7.1.1 and 7.1.2, requires to discard silently,
-// including those with a wrong checksum.
-func parseNeighbour(b []byte) (neighbour, error) {
-	if len(b) < headerLen+ip6Len+neighbourLen || binary.BigEndian.Uint16(b[12:]) != etherTypeIPv6 {
-		return neighbour{}, errNotNDP
-	}
-	ip := b[headerLen:]
-	payload := int(binary.BigEndian.Uint16(ip[4:]))
-	if ip[0]>>4 != 6 || ip[6] != nextICMPv6 || ip[7] != hopLimit || payload < neighbourLen || len(ip) < ip6Len+payload {
-		return neighbour{}, errNotNDP
-	}
-	icmp := ip[ip6Len : ip6Len+payload]
-	n := neighbour{
-		dst: mac(b[0:6]), src: mac(b[6:12]),
-		from: netip.AddrFrom16([16]byte(ip[8:24])), to: netip.AddrFrom16([16]byte(ip[24:40])),
-		kind: icmp[0], flags: binary.BigEndian.Uint32(icmp[4:]),
-		target: netip.AddrFrom16([16]byte(icmp[8:24])),
-	}
-	if icmp[1] != 0 || checksum(n.from, n.to, icmp) != 0 || n.target.IsMulticast() || n.from.IsMulticast() {
-		return neighbour{}, errNotNDP
-	}
-	want := byte(optionSource)
-	switch n.kind {
-	case typeSolicitation:
-	case typeAdvertisement:
-		want = optionTarget
-		if n.flags&flagSolicited != 0 && n.to.IsMulticast() {
-			return neighbour{}, errNotNDP
-		}
-	default:
-		return neighbour{}, errNotNDP
-	}
-	var ok bool
-	if n.lladdr, ok = linkOption(icmp[neighbourLen:], want); !ok {
-		return neighbour{}, errNotNDP
-	}
-	if n.kind == typeSolicitation && n.from.IsUnspecified() && (n.to != solicitedNode(n.target) || n.lladdr != mac{}) {
-		return neighbour{}, errNotNDP
-	}
-	return n, nil
-}
-
-// linkOption returns the link-layer address option of a kind. It ignores unknown options; an option with length zero
-// makes the packet invalid (RFC 4861, 4.6).
-func linkOption(options []byte, kind byte) (addr mac, ok bool) {
-	for len(options) > 0 {
-		if len(options) < 2 {
-			return mac{}, false
-		}
-		size := 8 * int(options[1])
-		if size == 0 || size > len(options) {
-			return mac{}, false
-		}
-		if options[0] == kind && size == linkOptionLen {
-			addr = mac(options[2:8])
-		}
-		options = options[size:]
-	}
-	return addr, true
-}
-
-// bytes returns the frame in wire format.
-func (n neighbour) bytes() []byte {
-	size := neighbourLen
-	if n.lladdr != (mac{}) {
-		size += linkOptionLen
-	}
-	b := make([]byte, 0, ndpFrameLen)
-	b = append(b, n.dst[:]...)
-	b = append(b, n.src[:]...)
-	b = binary.BigEndian.AppendUint16(b, etherTypeIPv6)
-	b = binary.BigEndian.AppendUint32(b, 6<<28)
-	b = binary.BigEndian.AppendUint16(b, uint16(size))
-	b = append(b, nextICMPv6, hopLimit)
-	b = append(b, n.from.AsSlice()...)
-	b = append(b, n.to.AsSlice()...)
-	b = append(b, n.kind, 0, 0, 0)
-	b = binary.BigEndian.AppendUint32(b, n.flags)
-	b = append(b, n.target.AsSlice()...)
-	switch {
-	case n.lladdr == mac{}:
-	case n.kind == typeSolicitation:
-		b = append(append(b, optionSource, 1), n.lladdr[:]...)
-	default:
-		b = append(append(b, optionTarget, 1), n.lladdr[:]...)
-	}
-	icmp := b[headerLen+ip6Len:]
-	binary.BigEndian.PutUint16(icmp[2:], checksum(n.from, n.to, icmp))
-	return b
-}
-
-// checksum returns the Internet checksum of an ICMPv6 message with its pseudo header (RFC 8200, 8.1); 0 for a message
-// with a correct checksum.
-func checksum(from, to netip.Addr, icmp []byte) uint16 {
-	sum := uint32(len(icmp)) + nextICMPv6
-	add := func(b []byte) {
-		for ; len(b) > 1; b = b[2:] {
-			sum += uint32(b[0])<<8 | uint32(b[1])
-		}
-		if len(b) == 1 {
-			sum += uint32(b[0]) << 8
-		}
-	}
-	a, c := from.As16(), to.As16()
-	add(a[:])
-	add(c[:])
-	add(icmp)
-	for sum > 0xffff {
-		sum = sum>>16 + sum&0xffff
-	}
-	return ^uint16(sum)
-}
-
-// ndpCodec implements codec.
+// ndpCodec implements codec for neighbour discovery (RFC 4861, 4862).
 type ndpCodec struct{}
 
 func (ndpCodec) family() string { return "ipv6" }
-func (ndpCodec) etherType() int { return etherTypeIPv6 }
+func (ndpCodec) etherType() int { return int(ethernet.EtherTypeIPv6) }
 
 // snap leaves room for other options, such as those of RFC 3971.
 func (ndpCodec) snap() int { return 1514 }
@@ -186,7 +53,7 @@ func (ndpCodec) offsets() (sender, target uint32) { return headerLen + 8, header
 func (ndpCodec) relevant() []bpf.Instruction {
 	return []bpf.Instruction{
 		bpf.LoadAbsolute{Off: headerLen + 6, Size: 2}, // next header and hop limit
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: nextICMPv6<<8 | hopLimit, SkipTrue: 1},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: nextICMPv6<<8 | ndp.HopLimit, SkipTrue: 1},
 		bpf.RetConstant{Val: 0},
 		bpf.LoadAbsolute{Off: headerLen + ip6Len, Size: 1},
 		bpf.JumpIf{Cond: bpf.JumpEqual, Val: typeSolicitation, SkipTrue: 2},
@@ -195,65 +62,165 @@ func (ndpCodec) relevant() []bpf.Instruction {
 	}
 }
 
-// parse: a solicitation asks for its target and claims its source; an advertisement claims its target.
+// parse: a solicitation asks for its target and claims its source; an advertisement claims its target. What RFC 4861,
+// 7.1.1 and 7.1.2, requires to discard silently is rejected; the library checks lengths only.
 //
 // A solicitation may omit its sender's link-layer address (RFC 4861, 4.3, for a unicast solicitation; some routers omit
 // it in others): then the source of the frame is used.
-func (ndpCodec) parse(b []byte) (message, error) {
-	n, err := parseNeighbour(b)
+func (ndpCodec) parse(b []byte) (m message, err error) {
+	eth, err := parseFrame(b, ethernet.EtherTypeIPv6)
 	if err != nil {
 		return message{}, err
 	}
-	m := message{dst: n.dst, from: n.lladdr, sender: n.from, target: n.target}
+	from, to, icmp, err := parseIPv6(eth.Payload)
+	if err != nil {
+		return message{}, err
+	}
+	if icmp, err = relevantOption(icmp); err != nil {
+		return message{}, err
+	}
+	parsed, err := ndp.ParseMessage(icmp)
+	if err != nil {
+		return message{}, err
+	}
+	switch n := parsed.(type) {
+	case *ndp.NeighborSolicitation:
+		m, err = solicitation(n, from, to)
+	case *ndp.NeighborAdvertisement:
+		m, err = advertisement(n, to)
+	default: // a router's
+		return message{}, errNotNDP
+	}
+	m.dst = mac(eth.Destination)
 	if m.from == (mac{}) {
-		m.from = n.src
+		m.from = mac(eth.Source)
 	}
-	if n.kind == typeAdvertisement {
-		m.sender, m.target, m.reply = n.target, netip.Addr{}, true
-		return m, nil
+	return m, err
+}
+
+func solicitation(n *ndp.NeighborSolicitation, from, to netip.Addr) (message, error) {
+	group := solicitedNode(n.TargetAddress)
+	m := message{group: groupMAC(group), from: linkAddress(n.Options), sender: from, target: n.TargetAddress}
+	switch {
+	case n.TargetAddress.IsMulticast(), to != n.TargetAddress && to != group:
+		return m, errNotNDP
+	case m.probe() && (to != group || m.from != mac{}):
+		return m, errNotNDP
 	}
-	if group := solicitedNode(n.target); n.to == n.target || n.to == group {
-		m.group = groupMAC(group)
-		return m, nil
+	return m, nil
+}
+
+func advertisement(n *ndp.NeighborAdvertisement, to netip.Addr) (message, error) {
+	if n.TargetAddress.IsMulticast() || n.Solicited && to.IsMulticast() {
+		return message{}, errNotNDP
 	}
-	return message{}, errNotNDP
+	return message{from: linkAddress(n.Options), sender: n.TargetAddress, reply: true}, nil
+}
+
+// linkAddress returns the address of the option that relevantOption has kept; zero if there is none.
+func linkAddress(options []ndp.Option) mac {
+	for _, o := range options {
+		if l, ok := o.(*ndp.LinkLayerAddress); ok {
+			return mac(l.Addr)
+		}
+	}
+	return mac{}
+}
+
+// parseIPv6 rejects a packet that was forwarded, has a group as source, or is not an ICMPv6 message with code 0 and a
+// correct checksum.
+func parseIPv6(ip []byte) (from, to netip.Addr, icmp []byte, err error) {
+	if len(ip) < ip6Len || ip[0]>>4 != 6 || ip[6] != nextICMPv6 || ip[7] != ndp.HopLimit {
+		return from, to, nil, errNotNDP
+	}
+	end := ip6Len + int(binary.BigEndian.Uint16(ip[4:]))
+	if end < ip6Len+neighbourLen || end > len(ip) || ip[ip6Len+1] != 0 || !validChecksum(ip[8:end]) {
+		return from, to, nil, errNotNDP
+	}
+	from, to = netip.AddrFrom16([16]byte(ip[8:24])), netip.AddrFrom16([16]byte(ip[24:40]))
+	if from.IsMulticast() {
+		return from, to, nil, errNotNDP
+	}
+	return from, to, ip[ip6Len:end], nil
+}
+
+// validChecksum reports whether an ICMPv6 message is intact; b begins with the source and destination address, the
+// first part of the pseudo header (RFC 8200, 8.1).
+func validChecksum(b []byte) bool {
+	sum := uint32(len(b)-32) + nextICMPv6
+	for ; len(b) > 1; b = b[2:] {
+		sum += uint32(binary.BigEndian.Uint16(b))
+	}
+	if len(b) == 1 {
+		sum += uint32(b[0]) << 8
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	return sum == 0xffff
+}
+
+// relevantOption removes all options except the sender's link-layer address, the last one of Ethernet's length. The
+// others must be ignored (RFC 4861, 7.1.1), but the library rejects a message for some of them. An option with length
+// zero, or beyond the end, makes the message invalid (4.6).
+func relevantOption(icmp []byte) ([]byte, error) {
+	keep := byte(ndp.Source)
+	if icmp[0] == typeAdvertisement {
+		keep = byte(ndp.Target)
+	}
+	out := icmp[:neighbourLen:neighbourLen]
+	for rest := icmp[neighbourLen:]; len(rest) > 0; {
+		if len(rest) < 2 || rest[1] == 0 || 8*int(rest[1]) > len(rest) {
+			return nil, errNotNDP
+		}
+		option := rest[:8*int(rest[1])]
+		if option[0] == keep && len(option) == linkOptionLen {
+			out = append(out[:neighbourLen:neighbourLen], option...)
+		}
+		rest = rest[len(option):]
+	}
+	return out, nil
 }
 
 // answer: a probe has no source address to answer to, so the answer is an unsolicited advertisement to all nodes (RFC
 // 4861, 7.2.4). The override flag is always set: a neighbour with the MAC of a previous owner must replace it (wire.md
 // 2.1).
-func (c ndpCodec) answer(self station, m message) []byte {
+func (c ndpCodec) answer(self station, m message) ([]byte, error) {
 	if m.probe() {
 		return c.announcement(self, m.target, asRequest)
 	}
-	return neighbour{
-		dst: m.from, src: self.mac, from: m.target, to: m.sender,
-		kind: typeAdvertisement, flags: flagSolicited | flagOverride | self.flags(), target: m.target, lladdr: self.mac,
-	}.bytes()
+	return self.ndp(m.from, m.target, m.sender, self.advertisement(m.target, true))
 }
 
-func (ndpCodec) announcement(self station, addr netip.Addr, f form) []byte {
+func (ndpCodec) announcement(self station, addr netip.Addr, f form) ([]byte, error) {
 	if f != asRequest {
-		return nil
+		return nil, nil
 	}
-	return neighbour{
-		dst: groupMAC(allNodes), src: self.mac, from: addr, to: allNodes,
-		kind: typeAdvertisement, flags: flagOverride | self.flags(), target: addr, lladdr: self.mac,
-	}.bytes()
+	return self.ndp(groupMAC(allNodes), addr, allNodes, self.advertisement(addr, false))
 }
 
 // probe is the solicitation of duplicate address detection (RFC 4862, 5.4.2).
-func (ndpCodec) probe(self station, addr netip.Addr) []byte {
+func (ndpCodec) probe(self station, addr netip.Addr) ([]byte, error) {
 	group := solicitedNode(addr)
-	return neighbour{
-		dst: groupMAC(group), src: self.mac, from: netip.IPv6Unspecified(), to: group,
-		kind: typeSolicitation, target: addr,
-	}.bytes()
+	return self.ndp(groupMAC(group), netip.IPv6Unspecified(), group, &ndp.NeighborSolicitation{TargetAddress: addr})
 }
 
-func (s station) flags() uint32 {
-	if s.router {
-		return flagRouter
+func (s station) advertisement(addr netip.Addr, solicited bool) ndp.Message {
+	return &ndp.NeighborAdvertisement{
+		Router: s.router, Solicited: solicited, Override: true, TargetAddress: addr,
+		Options: []ndp.Option{&ndp.LinkLayerAddress{Direction: ndp.Target, Addr: s.mac[:]}},
 	}
-	return 0
+}
+
+// ndp returns a frame of the station with a message.
+func (s station) ndp(dst mac, from, to netip.Addr, m ndp.Message) ([]byte, error) {
+	icmp, err := ndp.MarshalMessageChecksum(m, from, to)
+	if err != nil {
+		return nil, err
+	}
+	ip := binary.BigEndian.AppendUint32(make([]byte, 0, ip6Len+len(icmp)), 6<<28)
+	ip = binary.BigEndian.AppendUint16(ip, uint16(len(icmp)))
+	ip = append(ip, nextICMPv6, ndp.HopLimit)
+	ip = append(append(ip, from.AsSlice()...), to.AsSlice()...)
+	return s.frame(dst, ethernet.EtherTypeIPv6, append(ip, icmp...))
 }

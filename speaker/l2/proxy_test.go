@@ -32,7 +32,7 @@ func (s *side) proxied(t *testing.T) {
 				return
 			}
 			if m, err := s.codec.parse(buf[:n]); err == nil && m.probe() && mac(buf[6:12]) == s.self {
-				_, _ = conn.WriteTo(s.codec.answer(station{mac: s.peer}, m), from)
+				_, _ = conn.WriteTo(must(s.codec.answer(station{mac: s.peer}, m)), from)
 			}
 		}
 	})
@@ -116,7 +116,7 @@ func TestManyProxies(t *testing.T) {
 		answers := func(from, to byte) {
 			for i := from; i < to; i++ {
 				m := message{from: sys.links[0].mac, sender: unspecified(ipv4), target: controlAddrs[ipv4]}
-				on.receive(codecs[ipv4].answer(station{mac: mac{2, 0, 0, 0, 9, i}}, m))
+				on.receive(must(codecs[ipv4].answer(station{mac: mac{2, 0, 0, 0, 9, i}}, m)))
 			}
 			synctest.Wait()
 		}
@@ -154,7 +154,7 @@ func TestClaimWhileChecking(t *testing.T) {
 		if on.count("control") == 0 || len(a.Conflicts()) > 0 {
 			t.Fatalf("conflicts %v, want none while the check runs", a.Conflicts())
 		}
-		on.receive(codecs[ipv4].announcement(station{mac: asker}, vip, asRequest))
+		on.receive(must(codecs[ipv4].announcement(station{mac: asker}, vip, asRequest)))
 		synctest.Wait()
 		if c := a.Conflicts()[vip]; c.MAC != net.HardwareAddr(asker[:]).String() {
 			t.Errorf("conflicts %v", a.Conflicts())
@@ -358,9 +358,9 @@ func TestSlowProxy(t *testing.T) {
 				on.occupant, on.delay = occupant, test.delay
 				sys.mu.Unlock()
 				stale.Store(true) // no probe for the control address is sent for a second
-				on.receive(codecs[family].answer(station{mac: by}, message{
+				on.receive(must(codecs[family].answer(station{mac: by}, message{
 					dst: mac{2, 0, 0, 0, 1}, from: mac{2, 0, 0, 0, 1}, sender: unspecified(family), target: test.addr,
-				}))
+				})))
 				elapse(time.Second - 5*ms)
 				if announce(t, a, set); on.count("control") > 0 || len(a.Conflicts()) > 0 {
 					t.Fatalf("%d probes while none may be sent, conflicts %v", on.count("control"), a.Conflicts())
@@ -401,9 +401,9 @@ func TestControlOfOthers(t *testing.T) {
 		set := map[netip.Addr]plan.Announcement{s.vip[0]: probe("eth0")}
 		s.announce(t, set)
 		s.next(t, "probe", func(m message, _ []byte) bool { return m.target == s.vip[0] && m.probe() })
-		s.transmit(t, s.codec.answer(station{mac: s.peer}, message{from: s.self, sender: s.unspecified(), target: s.vip[0]}))
+		s.transmit(t, must(s.codec.answer(station{mac: s.peer}, message{from: s.self, sender: s.unspecified(), target: s.vip[0]})))
 		got := s.next(t, "probe", func(m message, _ []byte) bool { return m.target == control && m.probe() })
-		if want := s.codec.probe(station{mac: s.self}, control); string(got[:len(want)]) != string(want) {
+		if want := must(s.codec.probe(station{mac: s.self}, control)); string(got[:len(want)]) != string(want) {
 			t.Errorf("probe %x, want %x", got, want)
 		}
 		s.transmit(t, s.request(s.unspecified(), control))
@@ -509,7 +509,7 @@ func TestProxyLeaves(t *testing.T) {
 			t.Errorf("proxies %v", a.Proxies())
 		}
 		probed := message{from: sys.links[0].mac, sender: unspecified(ipv4), target: vip}
-		on.receive(codecs[ipv4].answer(station{mac: by}, probed))
+		on.receive(must(codecs[ipv4].answer(station{mac: by}, probed)))
 		synctest.Wait()
 		if len(a.Conflicts()) != 1 {
 			t.Errorf("conflicts %v", a.Conflicts())

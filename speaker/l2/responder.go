@@ -169,8 +169,8 @@ func (r *responder) out(after time.Duration) {
 
 // sendAnnouncement sends an announcement and reports whether it was sent.
 func (r *responder) sendAnnouncement(addr netip.Addr, f form) bool {
-	frame := r.codec.announcement(r.station(), addr, f)
-	if frame == nil || !r.send(frame) {
+	frame, err := r.codec.announcement(r.station(), addr, f)
+	if frame == nil && err == nil || !r.send(frame, err) {
 		return false
 	}
 	r.of.metrics[r.family].announcements.Inc()
@@ -189,12 +189,14 @@ func (r *responder) probe(addr netip.Addr) bool {
 // probed implements sender.
 func (r *responder) probed(addr netip.Addr) { r.of.probed(r, addr) }
 
-// send sends a frame if Fresh allows it, and reports whether the kernel accepted it.
-func (r *responder) send(frame []byte) bool {
+// send sends a frame, unless its codec has failed, if Fresh allows it, and reports whether the kernel accepted it.
+func (r *responder) send(frame []byte, err error) bool {
 	if !r.of.cfg.Fresh() {
 		return false
 	}
-	err := r.socket.send(frame)
+	if err == nil {
+		err = r.socket.send(frame)
+	}
 	if err == nil {
 		r.failing.Store(false)
 		return true

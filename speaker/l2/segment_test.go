@@ -240,7 +240,7 @@ func (s *side) unspecified() netip.Addr {
 
 // claim returns the announcement of a host that takes the address over, from a MAC.
 func (s *side) claim(by mac, addr netip.Addr) []byte {
-	return s.codec.announcement(station{mac: by}, addr, asRequest)
+	return must(s.codec.announcement(station{mac: by}, addr, asRequest))
 }
 
 // next returns the next frame of the node that accept accepts. Frames arrive in the order in which they were sent.

@@ -96,7 +96,7 @@ func (s *simulatedSocket) send(frame []byte) error {
 	}
 	s.sent[kind] = append(s.sent[kind], time.Since(s.of.begin))
 	if by, taken := s.occupant[m.target]; taken && m.probe() {
-		answer := s.codec.answer(station{mac: by}, m)
+		answer := must(s.codec.answer(station{mac: by}, m))
 		if kind == "control" && s.delay > 0 {
 			time.AfterFunc(s.delay, func() { s.receive(answer) })
 		} else {
@@ -301,7 +301,7 @@ func TestDefenceIsLimited(t *testing.T) {
 		elapse(10 * time.Second)
 		on := sys.sockets[1]
 		before := len(on.sent["announcement"])
-		claim := arpCodec{}.announcement(station{mac: asker}, vip, asRequest)
+		claim := must(arpCodec{}.announcement(station{mac: asker}, vip, asRequest))
 		for range 60 { // one each half second
 			on.receive(claim)
 			elapse(500 * ms)
@@ -328,7 +328,8 @@ func TestDefenceIsLimited(t *testing.T) {
 func TestTwoForeignClaims(t *testing.T) {
 	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, wakes func() int) {
 		announce(t, a, map[netip.Addr]plan.Announcement{vip: on("eth0")})
-		first, second := arpCodec{}.announcement(station{mac: asker}, vip, asRequest), arpCodec{}.announcement(station{mac: mac{2, 7}}, vip, asRequest)
+		first := must(arpCodec{}.announcement(station{mac: asker}, vip, asRequest))
+		second := must(arpCodec{}.announcement(station{mac: mac{2, 7}}, vip, asRequest))
 		for range 20 {
 			sys.sockets[1].receive(first)
 			sys.sockets[1].receive(second)
@@ -486,7 +487,7 @@ func TestHeldConflictEnds(t *testing.T) {
 			sys.mu.Unlock()
 		}
 		occupy(map[netip.Addr]mac{vip: asker})
-		on.receive(arpCodec{}.announcement(station{mac: asker}, vip, asRequest))
+		on.receive(must(arpCodec{}.announcement(station{mac: asker}, vip, asRequest)))
 		elapse(5 * time.Minute)
 		if len(a.Conflicts()) != 1 || wakes() != 1 {
 			t.Fatalf("conflicts %v, or not woken once, while the other host is there", a.Conflicts())

@@ -165,8 +165,8 @@ func TestTakingOverCorrectsNeighbours(t *testing.T) {
 		s.hold(t, s.vip[0])
 		s.wantNeighbour(t, s.vip[0], s.self)
 		// The request form in every step; the reply form once.
-		request := s.codec.announcement(station{mac: s.self}, s.vip[0], asRequest)
-		reply := s.codec.announcement(station{mac: s.self}, s.vip[0], asReply)
+		request := must(s.codec.announcement(station{mac: s.self}, s.vip[0], asRequest))
+		reply := must(s.codec.announcement(station{mac: s.self}, s.vip[0], asReply))
 		requests, replies, wantReplies := 0, 0, 1
 		if reply == nil {
 			wantReplies = 0
