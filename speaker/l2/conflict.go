@@ -11,7 +11,8 @@ import (
 )
 
 const (
-	// defendInterval is the minimum interval between two defences of an address (RFC 5227, 1.1: DEFEND_INTERVAL).
+	// defendInterval is the time without a claim after which the next claim of an address is answered (RFC 5227, 1.1:
+	// DEFEND_INTERVAL).
 	defendInterval = 10 * time.Second
 	// A conflict about a held address is checked by a probe each checkEvery. It ends once checksMost of them were not
 	// answered, and so after conflictEndsAfter.
@@ -59,8 +60,10 @@ type entry struct {
 	failures int
 	until    time.Time
 	conflict *conflict
-	// defended is when a claim was last answered.
-	defended time.Time
+	// claimed is when another host last claimed it while it was held; defended is set once such a claim was answered,
+	// until there was none for defendInterval.
+	claimed  time.Time
+	defended bool
 }
 
 // conflict is another host that uses the address.
@@ -192,11 +195,16 @@ func (a *Announcer) claimed(r *responder, addr netip.Addr, by mac, answer bool) 
 	}
 }
 
-// defend answers a claim of a held address, at most every defendInterval. RFC 5227, 2.4 (c): the address is not given
-// up, because clients rely on it.
+// defend answers the first claim of a held address, and no other one within defendInterval of the claim before, so that
+// two hosts that keep the address do not announce it for ever. RFC 5227, 2.4 (c): the address is not given up, because
+// clients rely on it.
 func (a *Announcer) defend(r *responder, addr netip.Addr, e *entry, now time.Time) {
-	if now.Sub(e.defended) >= defendInterval && r.sendAnnouncement(addr, asRequest) {
-		e.defended = now
+	if now.Sub(e.claimed) >= defendInterval {
+		e.defended = false
+	}
+	e.claimed = now
+	if !e.defended && r.sendAnnouncement(addr, asRequest) {
+		e.defended = true
 		a.metrics[r.family].defences.Inc()
 	}
 }

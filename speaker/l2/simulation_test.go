@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"golang.org/x/sys/unix"
 
 	"github.com/ironlb/ironlb/speaker/plan"
@@ -292,8 +293,8 @@ func TestInterfacesChangeWhileProbing(t *testing.T) {
 	})
 }
 
-// A claim against a held address is defended at once and at most every ten seconds; the conflict ends when no claim was
-// received for a while.
+// A claim against a held address is defended at once, but not again while claims go on, and again once there was none
+// for ten seconds (RFC 5227, 2.4 (c)). The conflict ends when no claim was received for a while.
 func TestDefenceIsLimited(t *testing.T) {
 	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, wakes func() int) {
 		set := map[netip.Addr]plan.Announcement{vip: on("eth0")}
@@ -306,10 +307,9 @@ func TestDefenceIsLimited(t *testing.T) {
 			on.receive(claim)
 			elapse(500 * ms)
 		}
-		defences := on.sent["announcement"][before:]
-		want := []time.Duration{10 * time.Second, 20 * time.Second, 30 * time.Second}
-		if !slices.Equal(defences, want) {
-			t.Errorf("defended at %v, want %v", defences, want)
+		want := []time.Duration{10 * time.Second}
+		if got := on.sent["announcement"][before:]; !slices.Equal(got, want) {
+			t.Errorf("defended at %v, want %v", got, want)
 		}
 		if wakes() != 1 || len(a.Conflicts()) != 1 {
 			t.Errorf("woken more than once, or conflicts %v", a.Conflicts())
@@ -318,8 +318,16 @@ func TestDefenceIsLimited(t *testing.T) {
 		if wakes() != 1 || len(a.Conflicts()) != 0 {
 			t.Errorf("not woken once, or conflicts %v", a.Conflicts())
 		}
-		if got := announce(t, a, set); len(got) != 1 || len(on.sent["announcement"]) != before+len(want) {
-			t.Errorf("held on %v, %d announcements", got, len(on.sent["announcement"]))
+		on.receive(claim) // at 46 s, 6.5 s after the last one
+		elapse(defendInterval)
+		on.receive(claim)
+		elapse(time.Second)
+		want = append(want, 56*time.Second)
+		if got := on.sent["announcement"][before:]; !slices.Equal(got, want) {
+			t.Errorf("defended at %v, want %v", got, want)
+		}
+		if got := announce(t, a, set); len(got) != 1 {
+			t.Errorf("held on %v", got)
 		}
 	})
 }
@@ -474,8 +482,8 @@ func TestManyConflicts(t *testing.T) {
 }
 
 // A conflict about a held address lasts as long as the other host answers for it, even without claims of its own, and
-// ends within seconds after that host has gone. It costs a probe every two seconds. Each answer counts as a claim, with
-// a defence at most every ten seconds.
+// ends within seconds after that host has gone. It costs a probe every two seconds. Each answer counts as a claim, so
+// only the first one is defended.
 func TestHeldConflictEnds(t *testing.T) {
 	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, wakes func() int) {
 		announce(t, a, map[netip.Addr]plan.Announcement{vip: on("eth0")})
@@ -489,6 +497,9 @@ func TestHeldConflictEnds(t *testing.T) {
 		occupy(map[netip.Addr]mac{vip: asker})
 		on.receive(must(arpCodec{}.announcement(station{mac: asker}, vip, asRequest)))
 		elapse(5 * time.Minute)
+		if got := testutil.ToFloat64(a.metrics[ipv4].defences); got != 1 {
+			t.Errorf("%v defences in five minutes, want 1", got)
+		}
 		if len(a.Conflicts()) != 1 || wakes() != 1 {
 			t.Fatalf("conflicts %v, or not woken once, while the other host is there", a.Conflicts())
 		}
