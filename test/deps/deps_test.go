@@ -109,6 +109,35 @@ func TestNoPackageImportsTestOrCmd(t *testing.T) {
 	}
 }
 
+// limited are modules with the only package of the product that may import them.
+var limited = map[string]string{
+	"github.com/mdlayher/arp":      "speaker/l2",
+	"github.com/mdlayher/ethernet": "speaker/l2",
+	"github.com/mdlayher/ndp":      "speaker/l2",
+	"github.com/mdlayher/packet":   "speaker/l2",
+}
+
+func TestLimitedModules(t *testing.T) {
+	used := map[string]bool{}
+	for _, p := range list(t) {
+		from, ours := strings.CutPrefix(p.ImportPath, module+"/")
+		if !ours || strings.HasPrefix(from, "test/") {
+			continue
+		}
+		for _, i := range p.Imports {
+			only, is := limited[i]
+			if used[i] = true; is && from != only {
+				t.Errorf("%s may not import %s", p.ImportPath, i)
+			}
+		}
+	}
+	for i := range limited {
+		if !used[i] {
+			t.Errorf("no package imports %s", i)
+		}
+	}
+}
+
 // TestProductIsRuled finds new packages without a rule.
 func TestProductIsRuled(t *testing.T) {
 	for path := range list(t) {
