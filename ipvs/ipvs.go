@@ -73,10 +73,9 @@ const (
 	Masquerade Forward = 0
 	// localNode may be listed by a kernel for a real server on the node itself; it is never requested.
 	localNode Forward = 1
-	// Tunnel encapsulates to the real server (IPIP).
+	// Tunnel encapsulates to the real server. Nothing plans it yet; forwarding to nodes whose answers leave directly
+	// will. Direct routing has no constant: it cannot translate ports and needs every Pod in the node's segment.
 	Tunnel Forward = 2
-	// Route sends the packet unchanged to the real server (direct routing).
-	Route Forward = 3
 )
 
 // RealServer contains the fields of a real server that can be edited; its address and port are its identity within a

@@ -47,8 +47,6 @@ func (f Forward) String() string {
 		return "Local"
 	case Tunnel:
 		return "Tunnel"
-	case Route:
-		return "Route"
 	}
 	return fmt.Sprintf("Forward(%d)", uint8(f))
 }

@@ -65,7 +65,7 @@ func everyKind() ipvs.Table {
 		}},
 		dns: {Settings: sticky, RealServers: map[netip.AddrPort]ipvs.RealServer{
 			netip.AddrPortFrom(pod1.Addr(), dns.Port): {Weight: 0, Forward: ipvs.Tunnel},
-			netip.AddrPortFrom(pod2.Addr(), dns.Port): {Weight: 100, Forward: ipvs.Route},
+			netip.AddrPortFrom(pod2.Addr(), dns.Port): {Weight: 100},
 		}},
 		sigtran: {Settings: ipvs.Settings{Scheduler: "mh", Flags: 0x18}, RealServers: map[netip.AddrPort]ipvs.RealServer{}},
 		web6:    {Settings: sticky, RealServers: map[netip.AddrPort]ipvs.RealServer{pod6: {Weight: 1}}},

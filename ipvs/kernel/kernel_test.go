@@ -103,7 +103,7 @@ func TestText(t *testing.T) {
 			},
 		},
 		dns: {Settings: ipvs.Settings{Scheduler: "wrr"}, RealServers: map[netip.AddrPort]ipvs.RealServer{
-			netip.MustParseAddrPort("192.0.2.11:53"): {Weight: 100, Forward: ipvs.Route},
+			netip.MustParseAddrPort("192.0.2.11:53"): {Weight: 100},
 			netip.MustParseAddrPort("192.0.2.12:53"): {Weight: 1, Forward: ipvs.Tunnel},
 		}},
 	}

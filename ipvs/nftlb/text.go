@@ -40,7 +40,7 @@ func parseReal(text string) (ipvs.RealServer, bool) {
 	method, weight, _ := strings.Cut(text, " ")
 	n, err := strconv.ParseUint(weight, 10, 16)
 	rs := ipvs.RealServer{Weight: uint32(n)}
-	for _, rs.Forward = range []ipvs.Forward{ipvs.Masquerade, ipvs.Tunnel, ipvs.Route} {
+	for _, rs.Forward = range []ipvs.Forward{ipvs.Masquerade, ipvs.Tunnel} {
 		if err == nil && rs.Forward.String() == method {
 			return rs, true
 		}
