@@ -54,29 +54,16 @@ func ParseRecords(message string) []Record {
 // ConditionAllocated of a Service is True if its request is met, else False with the reason; its message is for people.
 const ConditionAllocated = "ironlb.io/Allocated"
 
-// RecordsOf returns what the status of a Service records, and whether the Service is, or waits to be, one of ours. What a version wrote that kept no
-// ConditionAddresses is read from its ConditionAllocated, whose message names what the Service held; the pools are those of the annotation.
+// RecordsOf returns the addresses recorded in the status of a Service, and whether the controller serves the Service or
+// has it waiting.
 func RecordsOf(svc *corev1.Service) (records []Record, ours bool) {
-	allocated := ""
 	for _, c := range svc.Status.Conditions {
 		switch c.Type {
 		case ConditionAddresses:
 			return ParseRecords(c.Message), true
 		case ConditionAllocated:
-			allocated, ours = c.Message, true
+			ours = true
 		}
 	}
-	from := strings.Split(svc.Annotations[AnnotationAllocatedFrom], ",")
-	for i, in := range svc.Status.LoadBalancer.Ingress {
-		if addr, err := netip.ParseAddr(in.IP); err == nil && i < len(from) && heldBefore(allocated, addr) {
-			records = append(records, Record{addr.Unmap(), strings.TrimSpace(from[i])})
-		}
-	}
-	return records, ours
-}
-
-// heldBefore reports whether the message of a ConditionAllocated names the address as held.
-func heldBefore(message string, addr netip.Addr) bool {
-	i := strings.LastIndex(message, "holds ")
-	return i >= 0 && slices.Contains(strings.Fields(message[i:]), addr.String()) || strings.Contains(message, " keeps "+addr.String()+" ")
+	return nil, ours
 }

@@ -79,9 +79,9 @@ func TestAddresses(t *testing.T) {
 			"cluster 198.51.100.9, foreign 203.0.113.4, external 198.51.100.20"},
 		"another's, annotated by its author": {func(s *corev1.Service) { s.Status.Conditions = nil; mode(vipMode, vipMode)(s) },
 			"", "cluster 198.51.100.9, foreign 203.0.113.4, foreign 203.0.113.5, external 198.51.100.20"},
-		"given by a version without the record": {func(s *corev1.Service) {
-			s.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionAllocated, Message: "The Service holds 203.0.113.4 of pool main"}}
-		}, "lb 203.0.113.4@main, lb 203.0.113.5", "cluster 198.51.100.9, lb 203.0.113.4@main, lb 203.0.113.5, external 198.51.100.20"},
+		"a condition without the record": {func(s *corev1.Service) {
+			s.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionAllocated}}
+		}, "lb 203.0.113.4, lb 203.0.113.5", "cluster 198.51.100.9, lb 203.0.113.4, lb 203.0.113.5, external 198.51.100.20"},
 		"annotation changed by its author": {func(s *corev1.Service) { s.Annotations[v1alpha1.AnnotationAllocatedFrom] = "other,other" },
 			"lb 203.0.113.4@main, lb 203.0.113.5@other", "cluster 198.51.100.9, lb 203.0.113.4@main, lb 203.0.113.5@other, external 198.51.100.20"},
 		"annotation removed by its author": {func(s *corev1.Service) { s.Annotations = nil },

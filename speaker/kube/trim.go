@@ -78,7 +78,7 @@ func trimService(serviceProxy bool) cache.TransformFunc {
 	}
 }
 
-// trimConditions keeps the record of addresses, or its equivalent from an earlier version.
+// trimConditions keeps the record of addresses, else the condition that marks a Service as ours.
 func trimConditions(conditions []metav1.Condition) []metav1.Condition {
 	for _, kind := range []string{v1alpha1.ConditionAddresses, v1alpha1.ConditionAllocated} {
 		for _, c := range conditions {
