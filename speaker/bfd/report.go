@@ -23,8 +23,9 @@ type report struct {
 	gone   bool
 }
 
-// maxReports is the maximum number of pending reports; beyond it, only the last one of a session is kept. Only a caller
-// that blocks causes so many.
+// maxReports is the number of pending reports beyond which those of a session are merged: only its last one is kept, and
+// before that the last one that was not Up, so that no failure of a session is lost. Only a caller that blocks causes so
+// many.
 const maxReports = 4096
 
 func newReports() reports { return reports{wake: make(chan struct{}, 1)} }
@@ -40,7 +41,7 @@ func (r *reports) gone(name string) { r.put(report{name: name, gone: true}) }
 func (r *reports) put(one report) {
 	r.mu.Lock()
 	if len(r.queue) >= maxReports {
-		r.queue = slices.DeleteFunc(r.queue, func(other report) bool { return other.name == one.name })
+		r.merge(one)
 	}
 	r.queue = append(r.queue, one)
 	r.mu.Unlock()
@@ -49,6 +50,25 @@ func (r *reports) put(one report) {
 	default:
 	}
 }
+
+// merge removes the pending reports of the session that the next one makes superfluous.
+func (r *reports) merge(next report) {
+	down := -1
+	for i, one := range r.queue {
+		if one.name == next.name && !one.up() && next.up() {
+			down = i
+		}
+	}
+	kept := r.queue[:0]
+	for i, one := range r.queue {
+		if one.name != next.name || i == down {
+			kept = append(kept, one)
+		}
+	}
+	r.queue = kept
+}
+
+func (r report) up() bool { return !r.gone && r.status.State == plan.BFDUp }
 
 func (r *reports) take() []report {
 	r.mu.Lock()
