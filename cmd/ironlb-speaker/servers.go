@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
+	"slices"
+	"strings"
 	"sync"
 
 	"github.com/ironlb/ironlb/ipvs"
@@ -36,6 +39,10 @@ type virtualServers struct {
 	residual *residual     // of the other kind, used only by the loop
 	// stale reports whether the plan is from a snapshot: residual state may then be newer, and stays. Nil means never.
 	stale func() bool
+	// warn writes an Event about this node; nil for none.
+	warn func(reason, text string)
+	// unsupported are the reported schedulers that nftables lacks, used only by the loop.
+	unsupported map[string]struct{}
 }
 
 // driver is a data plane.
@@ -187,11 +194,38 @@ func (v *virtualServers) Apply(ops []ipvs.Op) ([]ipvs.Op, error) {
 	if err != nil {
 		return nil, err
 	}
+	if v.kind == dataplaneNFTables {
+		v.reportSchedulers(ops)
+	}
 	done, err := d.Apply(ops)
 	if err == nil || len(done) > 0 { // residual virtual servers must not stay: their endpoints are no longer updated
 		v.programmed()
 	}
 	return done, err
+}
+
+// schedulerUnsupported is the reason of the Event for schedulers that nftables lacks.
+const schedulerUnsupported = "SchedulerUnsupported"
+
+// reportSchedulers reports each scheduler once that nftables lacks, when a virtual server requests it.
+func (v *virtualServers) reportSchedulers(ops []ipvs.Op) {
+	known := len(v.unsupported)
+	for _, op := range ops {
+		name := op.Settings.Scheduler
+		if _, reported := v.unsupported[name]; name == "" || reported || nftlb.HasScheduler(name) {
+			continue
+		}
+		if v.unsupported == nil {
+			v.unsupported = map[string]struct{}{}
+		}
+		v.unsupported[name] = struct{}{}
+		v.log.Warn("Scheduler is not available with nftables", "scheduler", name, "used", nftlb.Fallback, "virtualServer", op.Virtual)
+	}
+	if len(v.unsupported) > known && v.warn != nil {
+		names := strings.Join(slices.Sorted(maps.Keys(v.unsupported)), ", ")
+		v.warn(schedulerUnsupported, fmt.Sprintf("nftables forwards on this node and has no scheduler %s: %s is used. "+
+			"Request rr, wrr, sh or mh, or use IPVS", names, nftlb.Fallback))
+	}
 }
 
 // programmed is called by the loop when everything is programmed, also if that required no change.

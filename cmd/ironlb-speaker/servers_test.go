@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -54,6 +55,28 @@ func TestDataplane(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// Each scheduler that nftables lacks is reported once, when a virtual server requests it.
+func TestSchedulersOfNFTables(t *testing.T) {
+	var log bytes.Buffer
+	var events []string
+	v := &virtualServers{driver: ipvstest.NewKernel(), kind: dataplaneNFTables, log: slog.New(slog.NewTextHandler(&log, nil)),
+		warn: func(reason, text string) { events = append(events, reason+": "+text) }}
+	for i, name := range []string{"rr", "lc", "mh", "lc", "wlc"} {
+		key := ipvs.Key{Addr: netip.AddrFrom4([4]byte{203, 0, 113, byte(i)}), Protocol: ipvs.TCP, Port: 80}
+		ops := []ipvs.Op{{Action: ipvs.AddVirtual, Virtual: key, Settings: ipvs.Settings{Scheduler: name}}}
+		if _, err := v.Apply(ops); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text := "SchedulerUnsupported: nftables forwards on this node and has no scheduler %s: wrr is used. Request rr, wrr, sh or mh, or use IPVS"
+	if want := []string{fmt.Sprintf(text, "lc"), fmt.Sprintf(text, "lc, wlc")}; !slices.Equal(events, want) {
+		t.Errorf("Events\n%q, want\n%q", events, want)
+	}
+	if n := strings.Count(log.String(), "level=WARN"); n != 2 {
+		t.Errorf("%d warnings: %s", n, &log)
+	}
 }
 
 // If Calico would not police packets from IPVS to Pods, auto selects nftables. An explicit choice is used.

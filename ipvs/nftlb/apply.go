@@ -68,9 +68,9 @@ func (b *Balancer) edit(ops []ipvs.Op) (map[ipvs.Key]*virtual, []ipvs.Op, error)
 		case !exists && have != nil:
 			next[key] = nil
 		case exists && have == nil:
-			next[key] = &virtual{VirtualServer: vs, layout: lay(key, layout{}, vs)}
+			next[key] = &virtual{VirtualServer: vs, layout: lay(layout{}, vs)}
 		case exists && (have.Settings != vs.Settings || !maps.Equal(have.RealServers, vs.RealServers)):
-			next[key] = &virtual{VirtualServer: vs, layout: lay(key, have.layout, vs)}
+			next[key] = &virtual{VirtualServer: vs, layout: lay(have.layout, vs)}
 		}
 	}
 	return next, done, err
@@ -84,10 +84,7 @@ func check(op ipvs.Op) error {
 	if op.Action != ipvs.AddVirtual && op.Action != ipvs.EditVirtual || op.Settings.Scheduler == "" {
 		return nil
 	}
-	if _, known := schedulers[op.Settings.Scheduler]; !known {
-		return fmt.Errorf("%w: %s: use one of %v", ipvs.ErrNoScheduler, op.Settings.Scheduler, slices.Sorted(maps.Keys(schedulers)))
-	}
-	return nil
+	return checkScheduler(op.Settings.Scheduler)
 }
 
 // commit carries out the changes of these virtual servers in one transaction, after the required chains exist.

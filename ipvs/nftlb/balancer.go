@@ -233,8 +233,8 @@ func (b *Balancer) Virtuals() (map[ipvs.Key]ipvs.Settings, error) {
 //
 // The error wraps [ipvs.ErrNoScheduler] or includes the remediation.
 func (b *Balancer) Probe(name string) error {
-	if _, known := schedulers[name]; !known {
-		return fmt.Errorf("probe nftables: %w: %s: use one of %v", ipvs.ErrNoScheduler, name, slices.Sorted(maps.Keys(schedulers)))
+	if err := checkScheduler(name); err != nil {
+		return fmt.Errorf("probe nftables: %w", err)
 	}
 	tx := b.nft.NewTransaction()
 	w := writer{tx: tx, table: b.scope.Table() + "-probe", family: families[nftwatch.IP]}

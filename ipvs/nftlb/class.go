@@ -3,6 +3,8 @@ package nftlb
 import (
 	"cmp"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/ironlb/ironlb/ipvs"
 )
@@ -99,29 +101,48 @@ func (c class) withoutAffinity() class {
 	return c
 }
 
-// scheduler defines how an IPVS scheduler is implemented; the package comment explains why.
+// scheduler defines how a scheduler is implemented.
 type scheduler struct {
 	choice choice
-	// weighted gives a real server slots in proportion to its weight; single gives one slot to one real server.
-	weighted, single bool
+	// weighted gives a real server slots in proportion to its weight.
+	weighted bool
 	// consistent uses a fixed number of slots, so that few are reassigned when a real server is added or deleted.
 	consistent bool
 }
 
 var schedulers = map[string]scheduler{
-	"rr":    {choice: random},
-	"lc":    {choice: random},
-	"wrr":   {choice: random, weighted: true},
-	"wlc":   {choice: random, weighted: true},
-	"sed":   {choice: random, weighted: true},
-	"nq":    {choice: random, weighted: true},
-	"lblc":  {choice: random, weighted: true},
-	"lblcr": {choice: random, weighted: true},
-	"ovf":   {choice: random, weighted: true},
-	"fo":    {choice: random, weighted: true, single: true},
-	"dh":    {choice: random, single: true},
-	"sh":    {choice: byAddr, weighted: true},
-	"mh":    {choice: byAddr, weighted: true, consistent: true},
+	"rr":     {choice: random},
+	Fallback: {choice: random, weighted: true},
+	"sh":     {choice: byAddr, weighted: true},
+	"mh":     {choice: byAddr, weighted: true, consistent: true},
+}
+
+// Fallback is the scheduler in place of those that only IPVS has.
+const Fallback = "wrr"
+
+// onlyIPVS are the schedulers of Linux (net/netfilter/ipvs) that count connections or choose a fixed real server.
+var onlyIPVS = []string{"lc", "wlc", "lblc", "lblcr", "dh", "sed", "nq", "fo", "ovf"}
+
+// HasScheduler reports whether nftables implements a scheduler; else [Fallback] is in effect.
+func HasScheduler(name string) bool {
+	_, has := schedulers[name]
+	return has
+}
+
+// schedulerOf returns the scheduler in effect for a scheduler of IPVS.
+func schedulerOf(name string) scheduler {
+	if s, has := schedulers[name]; has {
+		return s
+	}
+	return schedulers[Fallback]
+}
+
+// checkScheduler refuses a scheduler that IPVS does not have either.
+func checkScheduler(name string) error {
+	if HasScheduler(name) || slices.Contains(onlyIPVS, name) {
+		return nil
+	}
+	return fmt.Errorf("%w: %s: use one of %v", ipvs.ErrNoScheduler, name, slices.Sorted(maps.Keys(schedulers)))
 }
 
 // schedulerPort is IP_VS_SVC_F_SCHED_SH_PORT and IP_VS_SVC_F_SCHED_MH_PORT (include/uapi/linux/ip_vs.h): the hash
@@ -134,7 +155,7 @@ func classOf(settings ipvs.Settings, slots int) class {
 	if slots == 0 {
 		return class{}
 	}
-	c := class{choice: schedulers[settings.Scheduler].choice, slots: uint32(slots), sticky: settings.Flags&ipvs.Persistent != 0}
+	c := class{choice: schedulerOf(settings.Scheduler).choice, slots: uint32(slots), sticky: settings.Flags&ipvs.Persistent != 0}
 	if c.choice == byAddr && settings.Flags&schedulerPort != 0 {
 		c.choice = byPort
 	}

@@ -9,14 +9,12 @@
 //
 // # What is approximated
 //
-// nftables counts no connections, so the schedulers of IPVS become:
+// nftables counts no connections. Of the schedulers of IPVS it has:
 //
-//	rr, lc                                 one at random, all equal: an even share on average, not in turn
-//	wrr, wlc, sed, nq, lblc, lblcr, ovf    one at random, by weight
-//	sh                                     by a hash of the client's address (flag 0x10: and port), by weight
-//	mh                                     the same, and few clients move when a real server is added or deleted
-//	dh                                     one for the virtual address, by a hash
-//	fo                                     the heaviest
+//	rr     one at random, all equal: an even share on average, not in turn
+//	wrr    one at random, by weight; also in place of every other scheduler
+//	sh     by a hash of the client's address (flag 0x10: and port), by weight
+//	mh     the same, and few clients move when a real server is added or deleted
 //
 // Weights without a small ratio are rounded to 1/256. sh and mh never choose a real server of weight 0, as with their
 // flag "fallback". The other flags are kept without effect.

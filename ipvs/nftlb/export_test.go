@@ -31,8 +31,8 @@ func (b *Balancer) Layouts() (known, listed map[ipvs.Key]map[uint32]netip.AddrPo
 }
 
 // Lay is lay, from the given slots; it also returns the number of selectable slots.
-func Lay(key ipvs.Key, slots int, at map[uint32]netip.AddrPort, vs ipvs.VirtualServer) (int, map[uint32]netip.AddrPort) {
-	l := lay(key, layout{slots: slots, at: at}, vs)
+func Lay(slots int, at map[uint32]netip.AddrPort, vs ipvs.VirtualServer) (int, map[uint32]netip.AddrPort) {
+	l := lay(layout{slots: slots, at: at}, vs)
 	return l.slots, l.at
 }
 

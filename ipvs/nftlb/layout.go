@@ -1,7 +1,6 @@
 package nftlb
 
 import (
-	"cmp"
 	"encoding/binary"
 	"hash/fnv"
 	"maps"
@@ -32,9 +31,9 @@ const (
 
 // lay assigns the slots of a virtual server, and keeps a real server's existing slots where possible. The result
 // depends on nothing else.
-func lay(key ipvs.Key, have layout, vs ipvs.VirtualServer) layout {
-	how := schedulers[vs.Scheduler]
-	shares := share(key, how, vs.RealServers)
+func lay(have layout, vs ipvs.VirtualServer) layout {
+	how := schedulerOf(vs.Scheduler)
+	shares := share(how, vs.RealServers)
 	if how.consistent && len(shares) > 0 {
 		return layConsistent(have, shares, vs.RealServers)
 	}
@@ -83,7 +82,7 @@ func (l *layout) layIdle(have layout, reals map[netip.AddrPort]ipvs.RealServer) 
 }
 
 // share returns the number of slots for each real server that gets connections.
-func share(key ipvs.Key, how scheduler, reals map[netip.AddrPort]ipvs.RealServer) map[netip.AddrPort]int {
+func share(how scheduler, reals map[netip.AddrPort]ipvs.RealServer) map[netip.AddrPort]int {
 	shares := make(map[netip.AddrPort]int, len(reals))
 	var divisor, total int
 	for addr, rs := range reals {
@@ -98,8 +97,6 @@ func share(key ipvs.Key, how scheduler, reals map[netip.AddrPort]ipvs.RealServer
 	}
 	switch {
 	case len(shares) == 0:
-	case how.single:
-		return map[netip.AddrPort]int{single(key, how, shares): 1}
 	case how.consistent:
 	case total/divisor <= max(maxSlots, len(shares)):
 		for addr := range shares {
@@ -118,18 +115,6 @@ func gcd(a, b int) int {
 		a, b = b, a%b
 	}
 	return a
-}
-
-// single returns the only real server that gets connections: the heaviest, the first of equals, or by the hash of the
-// virtual address.
-func single(key ipvs.Key, how scheduler, shares map[netip.AddrPort]int) netip.AddrPort {
-	order := slices.SortedFunc(maps.Keys(shares), netip.AddrPort.Compare)
-	if how.weighted {
-		return slices.MaxFunc(order, func(a, b netip.AddrPort) int { return cmp.Compare(shares[a], shares[b]) })
-	}
-	return slices.MaxFunc(order, func(a, b netip.AddrPort) int {
-		return cmp.Compare(score(key.Addr.AsSlice(), a), score(key.Addr.AsSlice(), b))
-	})
 }
 
 // layConsistent gives each slot to the real server with the greatest score (rendezvous hashing, weighted as

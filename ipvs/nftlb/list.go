@@ -102,8 +102,8 @@ func parse(out []byte) (listing, error) {
 			l.pods.Interfaces = append(l.pods.Interfaces, name)
 		}
 	}
-	for key, vs := range l.virtuals {
-		vs.layout = lay(key, vs.layout, vs.VirtualServer)
+	for _, vs := range l.virtuals {
+		vs.layout = lay(vs.layout, vs.VirtualServer)
 	}
 	return l, nil
 }

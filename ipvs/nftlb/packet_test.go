@@ -186,7 +186,7 @@ func TestDistribution(t *testing.T) {
 // TestHash: the selection depends on a client's address, or on its address and port.
 func TestHash(t *testing.T) {
 	each(t, nftlb.AllTraffic, func(t *testing.T, l *lab) {
-		for _, scheduler := range []string{"sh", "mh", "dh", "fo"} {
+		for _, scheduler := range []string{"sh", "mh"} {
 			l.have(t, ipvs.Settings{Scheduler: scheduler}, 1, 1)
 			if got := l.count(t, 10, l.client, "tcp", l.client1); len(got) != 1 {
 				t.Errorf("%s: one client is sent to %v, want one", scheduler, got)

@@ -31,8 +31,7 @@ func parseSettings(text string) (ipvs.Settings, bool) {
 			settings.Flags |= ipvs.Flags(n)
 		}
 	}
-	_, known := schedulers[settings.Scheduler]
-	return settings, known && settings.String() == text
+	return settings, checkScheduler(settings.Scheduler) == nil && settings.String() == text
 }
 
 // parseReal parses the comment of a slot.
