@@ -2,8 +2,8 @@ package kube
 
 import (
 	"bufio"
+	"cmp"
 	"compress/gzip"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,8 +13,6 @@ import (
 	"reflect"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	kjson "sigs.k8s.io/json"
@@ -22,17 +20,17 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// The file of a snapshot is compressed by gzip, whose checksum detects damage. Inside are records, each after its
-// length as uvarint: first the head in JSON, then the objects, kind by kind with the counts of the head, and nothing
-// after them. Objects of Kubernetes are in its protobuf, IronLB's in JSON.
+// The file of a snapshot is JSON, one value per line, compressed by gzip: "zcat FILE | jq" prints it. The first line is the
+// head, the others are the objects as in the API, kind by kind with the counts of the head. The checksum of gzip detects
+// damage.
 
 // snapshotFormat is the version of this file format and its semantics. A file of another version is not read.
-const snapshotFormat = 2
+const snapshotFormat = 3
 
 const (
-	// recordMost is more than the API server stores per object (etcd's --max-request-bytes is 1.5 MiB).
-	recordMost = 4 << 20
-	// snapshotMost limits the size that is read: about twenty times that of 5,000 Services.
+	// lineMost is more than the API server stores per object (etcd's --max-request-bytes is 1.5 MiB).
+	lineMost = 4 << 20
+	// snapshotMost limits the size that is read: about ten times that of 5,000 Services.
 	snapshotMost = 256 << 20
 )
 
@@ -74,76 +72,17 @@ func (h snapshotHead) fits(want snapshotHead) error {
 	return nil
 }
 
-// protobuf is an object of Kubernetes.
-type protobuf interface {
-	Size() int
-	MarshalToSizedBuffer([]byte) (int, error)
-	Unmarshal([]byte) error
-}
-
 // bare returns the part of a trimmed object that the View is built from. The holder of a VirtualIP is left out: it may
 // be outdated, so the addresses are probed again before they are announced.
-func bare(obj any) any {
-	switch o := obj.(type) {
-	case *v1alpha1.VirtualIP:
-		return &v1alpha1.VirtualIP{ObjectMeta: bareMeta(o.ObjectMeta), Spec: o.Spec}
-	case *v1alpha1.L2Advertisement:
-		return &v1alpha1.L2Advertisement{ObjectMeta: bareMeta(o.ObjectMeta), Spec: o.Spec}
-	case *corev1.Service:
-		out := *o
-		out.ObjectMeta = bareMeta(o.ObjectMeta)
-		return &out
-	case *discoveryv1.EndpointSlice:
-		out := *o
-		out.ObjectMeta = bareMeta(o.ObjectMeta)
-		return &out
-	case metav1.ObjectMetaAccessor: // the others are few
-		out := obj.(runtime.Object).DeepCopyObject()
-		meta := out.(metav1.ObjectMetaAccessor).GetObjectMeta().(*metav1.ObjectMeta)
-		*meta = bareMeta(*meta)
-		return out
+func bare(obj runtime.Object) runtime.Object {
+	out := obj.DeepCopyObject()
+	meta := out.(metav1.ObjectMetaAccessor).GetObjectMeta().(*metav1.ObjectMeta)
+	*meta = metav1.ObjectMeta{Namespace: meta.Namespace, Name: meta.Name, Generation: meta.Generation, Labels: meta.Labels, Annotations: meta.Annotations,
+		CreationTimestamp: meta.CreationTimestamp, DeletionTimestamp: meta.DeletionTimestamp}
+	if vip, is := out.(*v1alpha1.VirtualIP); is {
+		vip.Status = v1alpha1.VirtualIPStatus{}
 	}
-	return obj
-}
-
-func bareMeta(m metav1.ObjectMeta) metav1.ObjectMeta {
-	return metav1.ObjectMeta{Namespace: m.Namespace, Name: m.Name, Generation: m.Generation, Labels: m.Labels, Annotations: m.Annotations,
-		CreationTimestamp: m.CreationTimestamp, DeletionTimestamp: m.DeletionTimestamp}
-}
-
-// recordWriter writes records; buf is reused.
-type recordWriter struct {
-	to  io.Writer
-	buf []byte
-}
-
-func (w *recordWriter) write(data []byte) error {
-	var length [binary.MaxVarintLen64]byte
-	if _, err := w.to.Write(length[:binary.PutUvarint(length[:], uint64(len(data)))]); err != nil {
-		return err
-	}
-	_, err := w.to.Write(data)
-	return err
-}
-
-func (w *recordWriter) object(obj any) error {
-	p, ok := obj.(protobuf)
-	if !ok {
-		data, err := json.Marshal(obj)
-		if err != nil {
-			return err
-		}
-		return w.write(data)
-	}
-	size := p.Size()
-	if cap(w.buf) < size {
-		w.buf = make([]byte, 2*size)
-	}
-	n, err := p.MarshalToSizedBuffer(w.buf[:size])
-	if err != nil {
-		return err
-	}
-	return w.write(w.buf[size-n : size])
+	return out
 }
 
 // encodeSnapshot writes a snapshot of these objects by kind, uncompressed.
@@ -152,17 +91,13 @@ func encodeSnapshot(to io.Writer, head snapshotHead, kinds []string, objects map
 	for _, kind := range kinds {
 		head.Kinds = append(head.Kinds, snapshotKind{Kind: kind, Count: len(objects[kind])})
 	}
-	w := recordWriter{to: to}
-	data, err := json.Marshal(head)
-	if err != nil {
-		return err
-	}
-	if err := w.write(data); err != nil {
+	lines := json.NewEncoder(to)
+	if err := lines.Encode(head); err != nil {
 		return err
 	}
 	for _, kind := range kinds {
 		for _, obj := range objects[kind] {
-			if err := w.object(bare(obj)); err != nil {
+			if err := lines.Encode(bare(obj.(runtime.Object))); err != nil {
 				return fmt.Errorf("write one of the %s: %w", kind, err)
 			}
 		}
@@ -172,13 +107,10 @@ func encodeSnapshot(to io.Writer, head snapshotHead, kinds []string, objects map
 
 // decodeSnapshot reads an uncompressed snapshot. It must contain exactly these watches and match want. It returns the
 // parts of the View by kind.
-func decodeSnapshot(from *bufio.Reader, want snapshotHead, watches []watch) (snapshotHead, map[string]map[ref]any, error) {
-	var head snapshotHead
-	data, err := readRecord(from, nil)
-	if err == nil {
-		err = strictly(data, &head)
-	}
-	if err != nil {
+func decodeSnapshot(from io.Reader, want snapshotHead, watches []watch) (head snapshotHead, parts map[string]map[ref]any, err error) {
+	lines := bufio.NewScanner(from)
+	lines.Buffer(nil, lineMost)
+	if err := nextLine(lines, &head); err != nil {
 		return head, nil, fmt.Errorf("read the head: %w", err)
 	}
 	if err := head.fits(want); err != nil {
@@ -187,18 +119,15 @@ func decodeSnapshot(from *bufio.Reader, want snapshotHead, watches []watch) (sna
 	if len(head.Kinds) != len(watches) {
 		return head, nil, fmt.Errorf("%w: it has %d kinds of objects, this version reads %d", errForeign, len(head.Kinds), len(watches))
 	}
-	parts := map[string]map[ref]any{}
+	parts = map[string]map[ref]any{}
 	for i, w := range watches {
 		if head.Kinds[i].Kind != w.kind || head.Kinds[i].Count < 0 {
 			return head, nil, fmt.Errorf("%w: it has %d %q in place of %s", errForeign, head.Kinds[i].Count, head.Kinds[i].Kind, w.kind)
 		}
 		parts[w.kind] = map[ref]any{}
 		for range head.Kinds[i].Count {
-			if data, err = readRecord(from, data); err != nil {
-				return head, nil, fmt.Errorf("read one of the %s: %w", w.kind, err)
-			}
 			obj := reflect.New(reflect.TypeOf(w.object).Elem()).Interface()
-			if err := decodeObject(data, obj); err != nil {
+			if err := nextLine(lines, obj); err != nil {
 				return head, nil, fmt.Errorf("read one of the %s: %w", w.kind, err)
 			}
 			if r, value := w.convert(obj); value != nil {
@@ -206,47 +135,25 @@ func decodeSnapshot(from *bufio.Reader, want snapshotHead, watches []watch) (sna
 			}
 		}
 	}
-	if _, err := from.ReadByte(); err != io.EOF {
-		return head, nil, errors.Join(fmt.Errorf("%w: there is more after its end", errDamaged), err)
+	if lines.Scan() {
+		return head, nil, fmt.Errorf("%w: there is more after its end", errDamaged)
+	}
+	if err := lines.Err(); err != nil {
+		return head, nil, fmt.Errorf("%w: %w", errDamaged, err)
 	}
 	return head, parts, nil
 }
 
-func decodeObject(data []byte, obj any) error {
-	if p, ok := obj.(protobuf); ok {
-		if err := p.Unmarshal(data); err != nil {
-			return fmt.Errorf("%w: %w", errDamaged, err)
-		}
-		return nil
+// nextLine reads one value. It refuses unknown fields: they may have a meaning that must not be ignored.
+func nextLine(lines *bufio.Scanner, to any) error {
+	if !lines.Scan() {
+		return fmt.Errorf("%w: %w", errDamaged, cmp.Or(lines.Err(), io.ErrUnexpectedEOF))
 	}
-	return strictly(data, obj)
-}
-
-// strictly refuses unknown fields: they may have a meaning that must not be ignored.
-func strictly(data []byte, to any) error {
-	strict, err := kjson.UnmarshalStrict(data, to)
+	strict, err := kjson.UnmarshalStrict(lines.Bytes(), to)
 	if err = errors.Join(append(strict, err)...); err != nil {
 		return fmt.Errorf("%w, or another version's: %w", errDamaged, err)
 	}
 	return nil
-}
-
-// readRecord reads one record into buf, if that is large enough.
-func readRecord(from *bufio.Reader, buf []byte) ([]byte, error) {
-	length, err := binary.ReadUvarint(from)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errDamaged, err)
-	}
-	if length > recordMost {
-		return nil, fmt.Errorf("%w: a record of %d bytes", errDamaged, length)
-	}
-	if uint64(cap(buf)) < length {
-		buf = make([]byte, length)
-	}
-	if _, err := io.ReadFull(from, buf[:length]); err != nil {
-		return nil, fmt.Errorf("%w: %w", errDamaged, err)
-	}
-	return buf[:length], nil
 }
 
 // readSnapshot reads a file.
@@ -260,7 +167,7 @@ func readSnapshot(path string, want snapshotHead, watches []watch) (snapshotHead
 	if err != nil {
 		return snapshotHead{}, nil, fmt.Errorf("%w: %w", errDamaged, err)
 	}
-	return decodeSnapshot(bufio.NewReader(io.LimitReader(plain, snapshotMost)), want, watches)
+	return decodeSnapshot(io.LimitReader(plain, snapshotMost), want, watches)
 }
 
 // writeSnapshot replaces a file atomically: a reader finds the old or the new one, also after a loss of power. Only the

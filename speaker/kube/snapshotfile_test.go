@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"bufio"
 	"bytes"
 	"fmt"
 	"io"
@@ -45,7 +44,7 @@ func FuzzSnapshot(f *testing.F) {
 	}
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, data []byte) {
-		h, parts, err := decodeSnapshot(bufio.NewReader(bytes.NewReader(data)), head(), watches)
+		h, parts, err := decodeSnapshot(bytes.NewReader(data), head(), watches)
 		if err != nil {
 			if parts != nil {
 				t.Error("parts of what is refused")
