@@ -34,7 +34,7 @@ help: ## print this help
 build: ## build the programs into ./bin
 	CGO_ENABLED=0 go build -trimpath -tags=grpcnotrace -ldflags='-s -w $(STAMP)' -o bin/ $(PROGRAMS)
 
-# Names of images. The default registry exists on no network, so nobody else can publish under it.
+# Names of images. The default registry exists on no network, so no other party can publish under it.
 REGISTRY ?= localhost/ironlb
 TAG      ?= v0.1.0
 IMAGES   := bin/tools/images
@@ -90,7 +90,7 @@ test-unit: ## the tests that need neither root nor packages
 	@go -C test/deploy/oldest test ./...
 
 .PHONY: test
-test: root deps test-native test-kernel test-lab test-failover test-installed test-bgp test-upstream ## everything, with the guest kernel, a whole cluster, and routers (root)
+test: root deps test-native test-kernel test-lab test-failover test-installed test-bgp test-upstream ## everything, with the guest kernel, a complete cluster, and routers (root)
 
 .PHONY: test-native
 test-native: root ## unit tests, and those that need network namespaces (root)
@@ -128,7 +128,7 @@ chaos: root deps ## the table of what clients lose while each part of a cluster 
 	@go test -count=1 -v -timeout 25m -run TestChaos ./test/e2e/installed
 
 .PHONY: test-kube-proxy
-test-kube-proxy: root deps ## beside a real kube-proxy of each mode, ipvs included: a quarter of an hour and more where the guest is emulated (root)
+test-kube-proxy: root deps ## alongside a real kube-proxy of each mode, ipvs included: a quarter of an hour and more where the guest is emulated (root)
 	@go run ./test/report go test -count=1 -timeout 60m ./test/e2e/kubeproxy
 
 .PHONY: bench-pools
@@ -136,11 +136,11 @@ bench-pools: ## the allocator alone
 	@go test -run '^$$' -bench . -benchmem ./pools
 
 .PHONY: bench-ccm
-bench-ccm: root deps ## ironlb-ccm beside a bare load generator on a real API server, and its restart with 5,000 Services (root)
+bench-ccm: root deps ## ironlb-ccm compared with a bare load generator on a real API server, and its restart with 5,000 Services (root)
 	@go run ./test/bench/ccm
 
 .PHONY: bench-ipvs
-bench-ipvs: root deps ## the data planes beside kube-proxy's ipvs and nftables, in one guest: 100, 1,000 and 5,000 Services; an hour where it is emulated (root)
+bench-ipvs: root deps ## the data planes compared with kube-proxy's ipvs and nftables, in one guest: 100, 1,000 and 5,000 Services; an hour where it is emulated (root)
 	@go run ./test/bench/ipvs
 
 .PHONY: bench-l2
@@ -153,15 +153,15 @@ bench-heal: root ## how long until what another program flushes or edits is rest
 	@go test -run '^$$' -bench HarmIsHealed -benchtime 10x -timeout 30m ./test/e2e
 
 .PHONY: bench-liveness
-bench-liveness: root ## how soon and how wrongly dead nodes are found, beside memberlist; a quarter of an hour, FLAGS='-rounds 5 -watch 0' less (root)
+bench-liveness: root ## how soon and how wrongly dead nodes are found, compared with memberlist; a quarter of an hour, FLAGS='-rounds 5 -watch 0' less (root)
 	@cd test/bench/liveness && go run . $(FLAGS)
 
 .PHONY: bench-starved
-bench-starved: root deps ## stalls and moves of speakers with the CPU shares of a small request beside 13 busy loops; FLAGS='-shares 51 -watch 1h' (root, cgroup v1)
+bench-starved: root deps ## stalls and moves of speakers with the CPU shares of a small request alongside 13 busy loops; FLAGS='-shares 51 -watch 1h' (root, cgroup v1)
 	@go run ./test/bench/starved $(FLAGS)
 
 .PHONY: bench-failover
-bench-failover: root deps ## what clients notice when a node fails or leaves, beside keepalived and MetalLB; a day, ROWS=pods FLAGS='-rounds 1 -peers standard,metallb -faults power-off-owner' less (root)
+bench-failover: root deps ## what clients notice when a node fails or leaves, compared with keepalived and MetalLB; a day, ROWS=pods FLAGS='-rounds 1 -peers standard,metallb -faults power-off-owner' less (root)
 	@for rows in $(or $(ROWS),address pods); do go run ./test/bench/failover -rows $$rows $(FLAGS); done
 
 .PHONY: bench-sim

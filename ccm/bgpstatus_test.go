@@ -92,8 +92,8 @@ func TestEvaluatePeer(t *testing.T) {
 			want: "True Established: 4 of 4 nodes: incomplete: a: BFD is not up: a TTL of 63, and 254 is the least, c: BFD is not up: no packet, " +
 				"c: no IPv6 InternalIP, d: BFD is not up: BFDNotUp", count: "4/4"},
 		{name: "one down", peer: bgpPeer("tor"), nodes: []*v1.Node{node("a"), node("b"), node("c")},
-			speakers: []v1alpha1.SpeakerStatus{speaker("a", "tor=Established"), speaker("b", "tor=Established"), speaker("c", "tor=Active/WrongASN/the router has AS 65001, the BGPPeer says 65002")},
-			want:     "False WrongASN: 2 of 3 nodes: c: WrongASN: the router has AS 65001, the BGPPeer says 65002", count: "2/3"},
+			speakers: []v1alpha1.SpeakerStatus{speaker("a", "tor=Established"), speaker("b", "tor=Established"), speaker("c", "tor=Active/WrongASN/the router has AS 65001, the BGPPeer has 65002")},
+			want:     "False WrongASN: 2 of 3 nodes: c: WrongASN: the router has AS 65001, the BGPPeer has 65002", count: "2/3"},
 		{name: "down for different reasons", peer: bgpPeer("tor"), nodes: []*v1.Node{node("a"), node("b")},
 			speakers: []v1alpha1.SpeakerStatus{speaker("b", "tor=Active/Refused/connection refused"), speaker("a", "tor=Connect")},
 			want:     "False SessionsDown: 0 of 2 nodes: a: Connect, b: Refused: connection refused", count: "0/2"},

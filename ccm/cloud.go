@@ -218,7 +218,7 @@ func (c *Cloud) SetInformers(f informers.SharedInformerFactory) {
 		f.Core().V1().Nodes().Informer().SetTransform(trim),
 		f.Core().V1().Namespaces().Informer().SetTransform(trim),
 	} {
-		if err != nil { // already started: only wastes memory
+		if err != nil { // already started: only wastes allocations
 			c.log.Warn("cannot trim the cache", "error", err)
 		}
 	}

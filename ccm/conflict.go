@@ -19,8 +19,8 @@ import (
 // change of the Service in the few milliseconds between a read and a write.
 const conflictTries = 5
 
-// retryOnConflict decides about the Service. If the API server refuses the write because the Service has changed, it
-// decides again about the current Service. The controllers' own retry would be 5 s later, with a Warning. If the
+// retryOnConflict runs decide for the Service. If the API server refuses the write because the Service has changed, it
+// runs it again for the current Service. The controllers' own retry would be 5 s later, with a Warning. If the
 // Service is deleted by then, its entry in the ledger is released.
 func (r *registrar) retryOnConflict(
 	ctx context.Context, svc *v1.Service, decide func(context.Context, *v1.Service) error,

@@ -26,7 +26,7 @@ type shop struct {
 }
 
 func newShop(t *testing.T, addresses string) *shop {
-	s := &shop{desk: newDesk(t, addresses, serviceFor("nobody"))}
+	s := &shop{desk: newDesk(t, addresses, serviceFor("unrelated"))}
 	r := s.lb.registrar
 	r.api = shopAPI{r.api, s}
 	s.classes = newClassController(r, nil, 1)

@@ -114,7 +114,7 @@ func TestNodesComeAndGo(t *testing.T) {
 // TestRecreated: a Service is recreated under its name. The end of the old one frees what it held, and late calls for
 // it do not affect the new one.
 func TestRecreated(t *testing.T) {
-	d := newDesk(t, "203.0.113.4/32", serviceFor("nobody"))
+	d := newDesk(t, "203.0.113.4/32", serviceFor("unrelated"))
 	old := serviceFor("s")
 	d.expect(d.ensure(old), "1 writes, 203.0.113.4 Proxy, Allocated")
 	if err := d.api.Tracker().Delete(servicesResource, "default", "s"); err != nil {
@@ -302,7 +302,7 @@ func TestWokenByEveryRoute(t *testing.T) {
 
 // TestResync: the informer's resync retries only the Services that lack something.
 func TestResync(t *testing.T) {
-	d := newDesk(t, "203.0.113.4/32", serviceFor("nobody"))
+	d := newDesk(t, "203.0.113.4/32", serviceFor("unrelated"))
 	var woken []string
 	h := newDivergence(d.lb.registrar, func(k pools.ServiceKey) { woken = append(woken, k.Name) }).handler(t.Context())
 	s, waits, theirs := serviceFor("s"), serviceFor("waits", func(s *v1.Service) { s.UID = "2" }), serviceFor("theirs", shows(elsewhere))

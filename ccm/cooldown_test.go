@@ -66,7 +66,7 @@ func TestCoolDownOutlivesTheLeader(t *testing.T) {
 	clock = clock.Add(27 * time.Second)
 	o.ledger.expire()
 	expect(t, cooling(o.process()), "203.0.113.4 by default/gone")
-	clock = clock.Add(2 * time.Second) // the record has whole seconds
+	clock = clock.Add(2 * time.Second) // the record has a resolution of one second
 	o.ledger.expire()
 	expect(t, cooling(o.process()), "")
 	expect(t, o.assign(serviceFor("late")), "203.0.113.4 from pool web, Allocated")

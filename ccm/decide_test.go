@@ -152,8 +152,8 @@ func (d *bureau) led() string {
 	return strings.Join(out, " ")
 }
 
-// speak makes the first node of each list hold it.
-func (d *bureau) speak() {
+// elect makes the first node of each list hold it.
+func (d *bureau) elect() {
 	for name, v := range d.seen() {
 		if len(v.Spec.Nodes) > 0 && v.Status.Node != v.Spec.Nodes[0] {
 			d.hold(name, v.Spec.Nodes[0])
@@ -175,7 +175,7 @@ func (d *bureau) eventTexts() string {
 func settledBureau(t *testing.T, nodes string, vips int) *bureau {
 	d := newBureau(t, nodes, vips)
 	d.pass(0)
-	d.speak()
+	d.elect()
 	d.pass(settleFor)
 	d.pass(exactAfter)
 	if got := d.pass(exactAfter); got != "" {
@@ -321,7 +321,7 @@ func TestDrain(t *testing.T) {
 		if more := d.pass(moveWithin / 2); strings.Contains(more, "patch") && len(movingOf(d)) != 1 {
 			t.Fatalf("wrote %s while one was on its way", more)
 		}
-		d.speak()
+		d.elect()
 	}
 	if got := d.led(); strings.Contains(got, "a") {
 		t.Errorf("some are left on the cordoned node: %s", got)
@@ -336,7 +336,7 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// movingOf returns the VirtualIPs whose first node is not the holder.
+// movingOf returns the VirtualIPs whose first node is not the owner.
 func movingOf(d *bureau) (out []string) {
 	for name, v := range d.seen() {
 		if len(v.Spec.Nodes) > 0 && v.Status.Node != v.Spec.Nodes[0] {
@@ -356,7 +356,7 @@ func TestNotTakenOver(t *testing.T) {
 	}
 	d.pass(moveWithin)
 	if got := d.led(); strings.Count(got, "a") != 1 {
-		t.Errorf("led by %s, want the holder first again", got)
+		t.Errorf("led by %s, want the owner first again", got)
 	}
 	if got := d.eventTexts(); !strings.HasPrefix(got, "Warning NotMoved node b did not take over from node a within 30s") {
 		t.Errorf("Events: %s", got)
@@ -380,7 +380,7 @@ func TestRefusedIsLast(t *testing.T) {
 	for range 4 {
 		d.pass(movePause)
 		if now := movingOf(d); len(now) == 1 && now[0] != stuck[0] {
-			d.speak()
+			d.elect()
 		}
 	}
 	if got := strings.Count(d.led(), "a"); got > 1 || len(stuck) != 1 || d.seen()[stuck[0]].Status.Node != "a" {
@@ -394,7 +394,7 @@ func TestRebalance(t *testing.T) {
 	d := settledBureau(t, "a b", 6)
 	d.join("c")
 	d.pass(time.Second)
-	d.speak()
+	d.elect()
 	if got := d.led(); strings.Contains(got, "c") {
 		t.Fatalf("a new node took something: %s", got)
 	}
@@ -412,10 +412,10 @@ func TestRebalance(t *testing.T) {
 	if got := movingOf(d); !slices.Equal(got, []string{"192.0.2.3"}) || d.seen()["192.0.2.3"].Spec.Nodes[0] != "c" {
 		t.Errorf("moving %s: %s", got, d.led())
 	}
-	d.speak()
+	d.elect()
 	for range 4 {
 		d.pass(movePause)
-		d.speak()
+		d.elect()
 	}
 	if v := d.seen()["192.0.2.3"]; v.Annotations[v1alpha1.AnnotationRebalance] != "" || strings.Count(d.led(), "c") != 1 {
 		t.Errorf("annotations %v, led by %s", v.Annotations, d.led())
@@ -429,7 +429,7 @@ func TestRebalance(t *testing.T) {
 		if n := len(movingOf(d)); n > 0 && d.pools["web"].Status.Rebalanced != "" {
 			t.Error("answered before the end")
 		}
-		d.speak()
+		d.elect()
 	}
 	for _, n := range []string{"a", "b", "c"} {
 		if got := strings.Count(d.led(), n); got != 2 {
@@ -444,7 +444,7 @@ func TestRebalance(t *testing.T) {
 	}
 	d.join("d")
 	d.pass(time.Second)
-	d.speak()
+	d.elect()
 	d.pass(time.Minute)
 	if got := d.led(); strings.Contains(got, "d") {
 		t.Errorf("a request was carried out twice: %s", got)
@@ -459,7 +459,7 @@ func TestGradual(t *testing.T) {
 	})
 	d.join("c")
 	d.pass(time.Second)
-	d.speak()
+	d.elect()
 	d.pass(30 * time.Second)
 	d.ready("False", "c") // an interruption
 	d.pass(time.Second)
@@ -468,14 +468,14 @@ func TestGradual(t *testing.T) {
 	if got := d.placer.next.Sub(d.now); got <= 0 || got > time.Minute {
 		t.Errorf("the next pass is in %s", got)
 	}
-	d.speak()
+	d.elect()
 	d.pass(59 * time.Second)
 	if got := d.led(); strings.Contains(got, "c") {
 		t.Fatalf("moved too early: %s", got)
 	}
 	for range 10 {
 		d.pass(movePause)
-		d.speak()
+		d.elect()
 	}
 	if got := strings.Count(d.led(), "c"); got != 2 {
 		t.Errorf("c leads %d, want 2: %s", got, d.led())
@@ -483,7 +483,7 @@ func TestGradual(t *testing.T) {
 }
 
 // TestMovesToSpeakers: Kubernetes reports a node as ready whose speaker is absent, has just started, or is not received
-// by the holder's. Nothing is moved there, by policy or by request. The node is not recorded as refusing: a request is
+// by the owner's. Nothing is moved there, by policy or by request. The node is not recorded as refusing: a request is
 // carried out once the speaker is back.
 func TestMovesToSpeakers(t *testing.T) {
 	for _, gradual := range []bool{true, false} {
@@ -529,7 +529,7 @@ func TestMovesToSpeakers(t *testing.T) {
 		}
 		for range 12 {
 			d.pass(4 * movePause)
-			d.speak()
+			d.elect()
 		}
 		if got := strings.Count(d.led(), "c"); got != 2 {
 			t.Errorf("gradual %v: c leads %d, want 2: %s", gradual, got, d.led())
@@ -558,7 +558,7 @@ func TestRequestWaitsForSpeaker(t *testing.T) {
 		d.absent["c"] = !comes
 		for range 10 {
 			d.pass(movePause)
-			d.speak()
+			d.elect()
 		}
 		want := map[bool]int{true: 2}[comes]
 		if got := strings.Count(d.led(), "c"); got != want || d.pools["web"].Status.Rebalanced != "now" {
@@ -567,8 +567,8 @@ func TestRequestWaitsForSpeaker(t *testing.T) {
 	}
 }
 
-// TestMoveIsNews: the previous first node of a list takes part again before the list follows the holder. It is moved to
-// by a new list: a list equal to the one that the holder already has would request nothing.
+// TestMoveIsNews: the previous first node of a list takes part again before the list follows the owner. It is moved to
+// by a new list: a list equal to the one that the owner already has would request nothing.
 func TestMoveIsNews(t *testing.T) {
 	d := settledBureau(t, "a b", 4)
 	d.pool(func(obj *v1alpha1.IPAddressPool) {
@@ -584,12 +584,12 @@ func TestMoveIsNews(t *testing.T) {
 	}
 	d.pass(time.Second)
 	if list := d.seen()[first].Spec.Nodes; list[0] != heir {
-		t.Errorf("%s is listed on %v, and the list has never followed the holder", first, list)
+		t.Errorf("%s is listed on %v, and the list has never followed the owner", first, list)
 	}
-	d.speak()
+	d.elect()
 	for range 5 {
 		d.pass(movePause)
-		d.speak()
+		d.elect()
 	}
 	if got := strings.Count(d.led(), dead); got != 2 {
 		t.Errorf("%s leads %d, want 2: %s", dead, got, d.led())

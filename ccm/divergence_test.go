@@ -11,11 +11,11 @@ import (
 	"github.com/ironlb/ironlb/pools"
 )
 
-// TestDivergence: while another writer keeps changing a Service, it is repaired with growing delays. After a quiet
-// period the delay starts over. Several changes within one delay are repaired once.
+// TestDivergence: while another writer keeps changing a Service, it is repaired with growing delays. After a
+// period without changes the delay starts over. Several changes within one delay are repaired once.
 func TestDivergence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(t, "203.0.113.4/31", serviceFor("nobody"))
+		d := newDesk(t, "203.0.113.4/31", serviceFor("unrelated"))
 		good := serviceFor("s")
 		d.expect(d.ensure(good), "1 writes, 203.0.113.4 Proxy, Allocated")
 		bad := good.DeepCopy()

@@ -3,7 +3,7 @@
 //
 // The parts:
 //
-//   - ledger holds the allocator under one lock. Every decision about addresses goes through it, so that a second front
+//   - ledger holds the allocator under one lock. It makes every decision about addresses, so that a second front
 //     (the controller for IronLB's loadBalancerClass) can use it together with the first.
 //   - Cloud is the cloudprovider.Interface; loadBalancer its only sub-interface.
 //   - poolSpecs feeds the ledger with pools and, once after the start, with the addresses that Services hold.

@@ -35,7 +35,7 @@ func (d *desk) pools(all ...[]string) {
 // TestSecondFamilyAlone: if only pools of the second family exist, PreferDualStack gets that one, without a Warning.
 // The first family follows when a pool has it. RequireDualStack waits.
 func TestSecondFamilyAlone(t *testing.T) {
-	d := newDesk(t, "2001:db8::/126", serviceFor("nobody"))
+	d := newDesk(t, "2001:db8::/126", serviceFor("unrelated"))
 	s := serviceFor("s", dual(v1.IPFamilyPolicyPreferDualStack))
 	needs := serviceFor("needs", dual(v1.IPFamilyPolicyRequireDualStack))
 	d.expect(d.ensure(s), "1 writes, 2001:db8:: Proxy, SecondFamilyPending")
@@ -55,7 +55,7 @@ func TestSecondFamilyAlone(t *testing.T) {
 // TestOtherFamilyOfARequest: if a dual-stack Service requests one address, the pools provide the other family. The
 // outcome names it.
 func TestOtherFamilyOfARequest(t *testing.T) {
-	d := newDesk(t, "203.0.113.4/31", serviceFor("nobody"))
+	d := newDesk(t, "203.0.113.4/31", serviceFor("unrelated"))
 	d.pools([]string{"web", "203.0.113.4/30", "2001:db8::/126"})
 	s := serviceFor("s", dual(v1.IPFamilyPolicyRequireDualStack), annotate("ironlb.io/ips", "2001:db8::2"))
 	d.expect(d.ensure(s), "1 writes, 203.0.113.4 Proxy, 2001:db8::2 Proxy, Allocated")

@@ -16,7 +16,7 @@ func TestForeign(t *testing.T) {
 	d.expect(d.ensure(s), "0 writes, 192.0.2.99 Proxy")
 	d.expectEvents()
 	if held := d.ledger.standing(s); len(held) != 0 {
-		t.Errorf("it stands as ours: %v", held)
+		t.Errorf("recorded as ours: %v", held)
 	}
 	// A pool that has the address takes the Service over.
 	r, _ := pools.ParseRanges([]string{"192.0.2.99/32"})

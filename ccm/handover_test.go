@@ -38,7 +38,7 @@ func (s betweenServices) Patch(ctx context.Context, name string, pt types.PatchT
 // TestHandedOverWhileCleared: a Service stops being a load balancer and becomes one with a class. Both controllers then
 // process it at the same time. The service controller's cleanup does not free what the class controller wrote.
 func TestHandedOverWhileCleared(t *testing.T) {
-	d := newDesk(t, "203.0.113.4/32", serviceFor("nobody"))
+	d := newDesk(t, "203.0.113.4/32", serviceFor("unrelated"))
 	s := serviceFor("s")
 	d.expect(d.ensure(s), "1 writes, 203.0.113.4 Proxy, Allocated")
 	plain := s.DeepCopy()
@@ -60,7 +60,7 @@ func TestHandedOverWhileCleared(t *testing.T) {
 // address that is being written would be freed.
 func TestSettledWhileMoved(t *testing.T) {
 	asks := func(ip string) func(*v1.Service) { return annotate("ironlb.io/ips", ip) }
-	d := newDesk(t, "203.0.113.4/31", serviceFor("nobody"))
+	d := newDesk(t, "203.0.113.4/31", serviceFor("unrelated"))
 	s := serviceFor("s", asks("203.0.113.4"))
 	d.expect(d.ensure(s), "1 writes, 203.0.113.4 Proxy, Allocated")
 	old := s.DeepCopy()

@@ -135,7 +135,7 @@ func TestLeaseOfAnother(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			us := func() string { return ptr.Deref(l.identity.Load(), "nobody") }
+			us := func() string { return ptr.Deref(l.identity.Load(), "none") }
 
 			other := stored("host_3")
 			other.Name = "kube-scheduler"
@@ -153,7 +153,7 @@ func TestLeaseOfAnother(t *testing.T) {
 			if _, err := elector.Leases("ironlb-system").Update(t.Context(), stored("host_2"), metav1.UpdateOptions{}); err == nil {
 				t.Fatal("no conflict")
 			}
-			if got := us(); got != "nobody" {
+			if got := us(); got != "none" {
 				t.Fatalf("we are %s before we wrote the Lease", got)
 			}
 			answer = http.StatusCreated

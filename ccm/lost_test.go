@@ -17,7 +17,7 @@ func wiped(s *v1.Service) { s.Status.LoadBalancer = v1.LoadBalancerStatus{} }
 // TestWiped: a pool's address that was wiped from a status while ironlb-ccm was down is assigned to the same Service
 // again, before a waiting Service can get it.
 func TestWiped(t *testing.T) {
-	before := newDesk(t, "203.0.113.4/31", serviceFor("nobody"))
+	before := newDesk(t, "203.0.113.4/31", serviceFor("unrelated"))
 	before.pools([]string{"web", "203.0.113.4/31", "2001:db8::/126"})
 	other, s, waits := serviceFor("other"), serviceFor("s", dual(v1.IPFamilyPolicyRequireDualStack)), serviceFor("waits")
 	before.expect(before.ensure(other), "1 writes, 203.0.113.4 Proxy, Allocated")

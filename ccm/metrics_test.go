@@ -27,7 +27,7 @@ func TestPlacementsCounted(t *testing.T) {
 		}
 		return n
 	}
-	created, leads := count(placement.Created), count(placement.HolderLeads)
+	created, leads := count(placement.Created), count(placement.OwnerLeads)
 	d := settledBureau(t, "a b c", 6)
 	if n := count(placement.Created) - created; n != 6 {
 		t.Errorf("%v created, want 6", n)
@@ -35,8 +35,8 @@ func TestPlacementsCounted(t *testing.T) {
 	v := d.seen()[d.units[0].name()]
 	d.hold(v.Name, v.Spec.Nodes[1])
 	d.pass(exactAfter)
-	if n := count(placement.HolderLeads) - leads; n != 1 {
-		t.Errorf("%v lists follow a holder, want 1", n)
+	if n := count(placement.OwnerLeads) - leads; n != 1 {
+		t.Errorf("%v lists follow an owner, want 1", n)
 	}
 }
 

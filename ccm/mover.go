@@ -88,7 +88,7 @@ func sinceThen(since map[string]time.Time, node string, now time.Time) time.Time
 	return now
 }
 
-// permit sets for each unit whether it may be moved, and to which nodes. A new request is carried out even if a node
+// permit sets the permitted target nodes of each unit. A new request is carried out even if a node
 // did not take over before.
 func (m *mover) permit(now time.Time, units []placement.Unit, want []wantedVIP, of policies, have map[string]*v1alpha1.VirtualIP) {
 	m.requested, m.done, m.nextFit = map[string]bool{}, false, time.Time{}
@@ -96,7 +96,7 @@ func (m *mover) permit(now time.Time, units []placement.Unit, want []wantedVIP, 
 	m.requests = map[string]string{}
 	for i := range units {
 		u := &units[i]
-		u.Reached = m.reached[u.Holder]
+		u.Reached = m.reached[u.Owner]
 		if value := of.request(have[u.Name], want[i].pools); value != "" {
 			u.Movable = true
 			m.requested[u.Name], m.requests[u.Name] = true, value
@@ -149,14 +149,14 @@ func (m *mover) follow(now time.Time, units []placement.Unit, have map[string]*v
 	if reached := units[i].Reached; reached != nil {
 		fit = fit && reached[move.To]
 	}
-	switch holder := units[i].Holder; {
-	case holder == move.To:
+	switch owner := units[i].Owner; {
+	case owner == move.To:
 		m.now, m.pause = nil, now.Add(movePause)
 		m.log.Info("address moved", "vip", move.Unit, "from", move.From, "to", move.To, "reason", move.Reason, "took", now.Sub(move.began).Round(time.Millisecond))
 		m.events.Eventf(vip, v1.EventTypeNormal, string(move.Reason), "moved from node %s to node %s", move.From, move.To)
-	case holder != move.From || !fit || !slices.Contains(units[i].Eligible, move.To):
+	case owner != move.From || !fit || !slices.Contains(units[i].Eligible, move.To):
 		m.now = nil // the speakers, or a user, decided otherwise
-		m.log.Info("address move ended", "vip", move.Unit, "from", move.From, "to", move.To, "holder", holder, "fit", fit)
+		m.log.Info("address move ended", "vip", move.Unit, "from", move.From, "to", move.To, "owner", owner, "fit", fit)
 	case !now.Before(move.began.Add(moveWithin)):
 		m.now = nil
 		if m.refused[move.Unit] == nil {
@@ -175,7 +175,7 @@ func (m *mover) follow(now time.Time, units []placement.Unit, have map[string]*v
 	}
 }
 
-// begin starts the next move, if it gains something, and reports whether it did.
+// begin starts the next move, if it improves the placement, and reports whether it did.
 func (m *mover) begin(now time.Time, units []placement.Unit, lists []placement.List, nodes []placement.Node) bool {
 	if m.now != nil || now.Before(m.pause) {
 		return false
@@ -186,8 +186,8 @@ func (m *mover) begin(now time.Time, units []placement.Unit, lists []placement.L
 	}
 	move, ok := placement.NextMove(units, lists, able)
 	if !ok {
-		// A list is first adapted to its holder, before its unit is moved.
-		follows := func(l placement.List) bool { return l.Reason == placement.HolderLeads }
+		// A list is first adapted to its owner, before its unit is moved.
+		follows := func(l placement.List) bool { return l.Reason == placement.OwnerLeads }
 		m.done = m.complete(now) && !slices.ContainsFunc(lists, follows)
 		return false
 	}

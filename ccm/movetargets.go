@@ -13,7 +13,7 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// moveTargets are the nodes to which addresses can be moved, by the latest SpeakerStatuses. Kubernetes may report a
+// moveTargets are the possible targets of moves, by the latest SpeakerStatuses. Kubernetes may report a
 // node as ready whose speaker is absent.
 type moveTargets struct {
 	// fit are the nodes whose speakers are present and forward.

@@ -47,7 +47,7 @@ type placer struct {
 
 	placement placement.Placer
 	mover     *mover
-	// targets are the nodes to which addresses can be moved, of the Nodes in live. reports is set when a SpeakerStatus
+	// targets are the possible targets of moves, of the Nodes in live. reports is set when a SpeakerStatus
 	// has changed since.
 	targets moveTargets
 	live    map[string]bool
@@ -62,9 +62,9 @@ type placer struct {
 	// spread exactly.
 	started, changed time.Time
 	exact            bool
-	// holders are those of the statuses at the last pass, while not all had settled. reported is when one of them
+	// owners are those of the statuses at the last pass, while not all had settled. reported is when one of them
 	// changed.
-	holders  map[string]string
+	owners   map[string]string
 	reported time.Time
 	// deferred is set while lists are left unchanged although they should change, until all has settled.
 	deferred bool
@@ -245,9 +245,9 @@ func (p *placer) decide(now time.Time, units []unit, m *matcher, of policies, ha
 		}
 		u.addresses = addresses
 		w := wantedVIP{name: u.name(), spec: specOf(u), pools: u.addresses, whyNone: who}
-		list, holder := p.previous(u, have)
+		list, owner := p.previous(u, have)
 		want = append(want, w)
-		requests = append(requests, placement.Unit{Name: w.name, Eligible: who.nodes, Weights: who.weights, Previous: list, Holder: holder})
+		requests = append(requests, placement.Unit{Name: w.name, Eligible: who.nodes, Weights: who.weights, Previous: list, Owner: owner})
 	}
 	known := make([]placement.Node, len(m.nodes))
 	may := make([]placement.Node, 0, len(m.nodes))
@@ -316,9 +316,9 @@ func (p *placer) keep(now time.Time, want []wantedVIP, lists []placement.List, m
 	}
 }
 
-// previous returns the list of the unit and its holder: by name, or by one of its addresses if its lowest address is
+// previous returns the list of the unit and its owner: by name, or by one of its addresses if its lowest address is
 // new.
-func (p *placer) previous(u unit, have map[string]*v1alpha1.VirtualIP) (list []string, holder string) {
+func (p *placer) previous(u unit, have map[string]*v1alpha1.VirtualIP) (list []string, owner string) {
 	names := []string{u.name()}
 	for _, a := range u.addresses {
 		if name, ok := p.of[a.Addr.String()]; ok {

@@ -76,7 +76,7 @@ func (of policies) gradual(addresses []pools.Address) (delay time.Duration, yes 
 	return delay, true
 }
 
-// acknowledge records that requests have been carried out, once nothing more is gained.
+// acknowledge records that requests have been carried out, once nothing improves any more.
 func (p *placer) acknowledge(ctx context.Context, of policies, have map[string]*v1alpha1.VirtualIP) error {
 	if !p.mover.done {
 		return nil

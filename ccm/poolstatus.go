@@ -171,7 +171,7 @@ func poolStatusOf(obj *v1alpha1.IPAddressPool, st pools.PoolStatus, problem, las
 	}
 	switch {
 	case len(st.Draining) > 0:
-		set(conditionDraining, true, "HeldOutside", fmt.Sprintf("Held by Services that no pool admits any more: %s", someOf(st.Draining)))
+		set(conditionDraining, true, "HeldOutside", fmt.Sprintf("Held by Services that no pool accepts any more: %s", someOf(st.Draining)))
 	case meta.FindStatusCondition(out.Conditions, conditionDraining) != nil:
 		set(conditionDraining, false, "NoneHeldOutside", "")
 	}

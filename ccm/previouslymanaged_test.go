@@ -119,7 +119,7 @@ func TestPreviouslyManaged(t *testing.T) {
 				ip := fmt.Sprintf("203.0.113.%d", 4+i)
 				w.is(s, fmt.Sprintf("[%s] web Allocated %s", ip, final))
 				if got := p.classes.registrar.ledger.standing(w.get(s)); len(got) != 1 || got[0] != address(ip, "web") {
-					t.Errorf("%s stands on %v: its VirtualIP would go", s, got)
+					t.Errorf("%s is recorded on %v: its VirtualIP would be deleted", s, got)
 				}
 			}
 

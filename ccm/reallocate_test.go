@@ -37,7 +37,8 @@ func (s *shop) settles(address, recorded string) {
 
 func reallocate(value string) func(*v1.Service) { return annotate("ironlb.io/reallocate", value) }
 
-// TestReallocateOnce: each value of the annotation gives up an address that no pool admits once, also across a restart.
+// TestReallocateOnce: each value of the annotation gives up an address that no pool accepts once, also across a
+// restart.
 func TestReallocateOnce(t *testing.T) {
 	s := newShop(t, "203.0.113.4/32")
 	s.create("s", reallocate("true"))

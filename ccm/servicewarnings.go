@@ -68,7 +68,7 @@ func sourceRangeWarnings(svc *v1.Service) []warning {
 		if family == v1.IPv6Protocol {
 			example, all = netip.IPv6Unspecified(), "::/0"
 		}
-		if !ranges.Admits(example) {
+		if !ranges.Accepts(example) {
 			out = append(out, warning{familyClosed, fmt.Sprintf("%s has no %s range and refuses all connections of that family. Add %s to allow all sources", field, family, all)})
 		}
 	}

@@ -150,7 +150,7 @@ func TestClaims(t *testing.T) {
 	}
 }
 
-// publisherWorld runs a warningPublisher over an API server in memory.
+// publisherWorld runs a warningPublisher over an in-memory API server.
 type publisherWorld struct {
 	t      *testing.T
 	client *fake.Clientset

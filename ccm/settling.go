@@ -16,7 +16,7 @@ const (
 	settleMost = 2 * time.Minute
 )
 
-// settles returns when the speakers have had time to report the holders, and since when they could. While reports
+// settles returns when the speakers have had time to report the owners, and since when they could. While reports
 // arrive they are not complete: each speaker writes a limited number of statuses per second.
 func (p *placer) settles() (at, since time.Time) {
 	at, since = p.started.Add(settleFor), p.started
@@ -33,16 +33,16 @@ func (p *placer) settles() (at, since time.Time) {
 	return at, since
 }
 
-// recordReports records that a status names another holder than at the last pass, while not all has settled.
+// recordReports records that a status names another owner than at the last pass, while not all has settled.
 func (p *placer) recordReports(now time.Time, have map[string]*v1alpha1.VirtualIP) {
 	if p.settled(now) {
-		p.holders = nil
+		p.owners = nil
 		return
 	}
-	before := p.holders
-	p.holders = make(map[string]string, len(have))
+	before := p.owners
+	p.owners = make(map[string]string, len(have))
 	for name, vip := range have {
-		p.holders[name] = vip.Status.Node
+		p.owners[name] = vip.Status.Node
 		if node, known := before[name]; known && node != vip.Status.Node {
 			p.reported = now
 		}

@@ -23,7 +23,7 @@ func TestClashKeepsTheAddress(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := newDesk(t, "203.0.113.4/30", serviceFor("nobody"))
+			d := newDesk(t, "203.0.113.4/30", serviceFor("unrelated"))
 			first := serviceFor("first", annotate("ironlb.io/sharing-key", "k"))
 			first.Spec.Selector = map[string]string{"app": "x"}
 			s := serviceFor("s", annotate("ironlb.io/sharing-key", "k"), port(81))
@@ -50,7 +50,7 @@ func TestClashKeepsTheAddress(t *testing.T) {
 
 // TestRefusedShareIsNamed: no address is free, and the shareable one is refused.
 func TestRefusedShareIsNamed(t *testing.T) {
-	d := newDesk(t, "203.0.113.4/32", serviceFor("nobody"))
+	d := newDesk(t, "203.0.113.4/32", serviceFor("unrelated"))
 	key := annotate("ironlb.io/sharing-key", "k")
 	first, s := serviceFor("first", key), serviceFor("s", key)
 	d.ensure(first)
@@ -65,7 +65,7 @@ func TestSecondFamilyClash(t *testing.T) {
 	key := annotate("ironlb.io/sharing-key", "k")
 	six := func(s *v1.Service) { s.Spec.IPFamilies = []v1.IPFamily{v1.IPv6Protocol} }
 	port := func(n int32) func(*v1.Service) { return func(s *v1.Service) { s.Spec.Ports[0].Port = n } }
-	d := newDesk(t, "203.0.113.4/31", serviceFor("nobody"))
+	d := newDesk(t, "203.0.113.4/31", serviceFor("unrelated"))
 	d.pools([]string{"web", "203.0.113.4/31", "2001:db8::/128"})
 	first, s := serviceFor("first", key, six), serviceFor("s", key, port(81), dual(v1.IPFamilyPolicyPreferDualStack))
 	d.ensure(first)

@@ -187,7 +187,7 @@ func (w *vipWriter) ensure(ctx context.Context, have *v1alpha1.VirtualIP, want w
 	case !sameSpec(have.Spec, want.spec):
 		vip := have.DeepCopy()
 		vip.Spec = want.spec
-		// Against the version that was read: a newer status may name another holder.
+		// Against the version that was read: a newer status may name another owner.
 		err := w.client.Patch(ctx, vip, client.MergeFromWithOptions(have, client.MergeFromWithOptimisticLock{}))
 		switch {
 		case apierrors.IsConflict(err):

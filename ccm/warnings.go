@@ -101,7 +101,7 @@ func newWarningPublisher(log *slog.Logger, events record.EventRecorder, g *guard
 	return a
 }
 
-// allServices stands for all Services. Only those are queued whose refused addresses or announcement warnings changed.
+// allServices means all Services. Only those are queued whose refused addresses or announcement warnings changed.
 var allServices = pools.ServiceKey{}
 
 // queueChanged queues them.

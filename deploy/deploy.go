@@ -1,4 +1,5 @@
-// Package deploy holds the CustomResourceDefinitions of the chart, for ironlb-ccm, which applies them before an upgrade.
+// Package deploy holds the CustomResourceDefinitions of the chart, for ironlb-ccm, which applies them before an
+// upgrade.
 package deploy
 
 import (

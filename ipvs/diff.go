@@ -63,7 +63,7 @@ func (o Op) String() string {
 	return fmt.Sprintf("%v %v", o.Action, o.Virtual)
 }
 
-// Diff returns the ops that turn have into want: adds and edits before deletes, a virtual server before its real
+// Diff returns the ops that change have into want: adds and edits before deletes, a virtual server before its real
 // servers, each group sorted by virtual server and then by real server.
 //
 // It deletes every virtual server of have that want lacks. So have must contain only IronLB's: see [Table.Restrict].

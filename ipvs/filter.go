@@ -125,7 +125,7 @@ type FilterChange struct {
 	Delete  bool
 }
 
-// DiffFilter returns the changes that turn have into want: additions before deletions, each sorted.
+// DiffFilter returns the changes from have to want: additions before deletions, each sorted.
 func DiffFilter(have, want Filter) []FilterChange {
 	var changes []FilterChange
 	for e := range want {

@@ -32,7 +32,7 @@ func (a *Allocator) keepHeld(q *query, held Address, other func() choice) choice
 	keep := choice{addr: a.named(q, u, held), ok: true, reason: Allocated}
 	var cause, agree string
 	host := a.hostAgainst(q.claim, held.Addr) != ""
-	drains := !a.admitted(u, q.claim) || q.claim.Pool != "" && q.claim.Pool != u.poolName
+	drains := !a.accepted(u, q.claim) || q.claim.Pool != "" && q.claim.Pool != u.poolName
 	if host || drains {
 		keep.reason, cause = Draining, a.drainCause(q, u)
 	}
@@ -94,8 +94,8 @@ func (a *Allocator) drainCause(q *query, u *unit) string {
 		return fmt.Sprintf("it is in pool %s now, not in %s as annotation ironlb.io/ip-pool requests", u.pool.Name, q.claim.Pool)
 	case u.pool != nil && !u.pool.offers(u.addr):
 		return fmt.Sprintf("pool %s has avoidBuggyIPs", u.pool.Name)
-	case u.pool != nil && !u.pool.admits(a, q.claim):
-		return fmt.Sprintf("spec.serviceAllocation of pool %s no longer admits the Service", u.pool.Name)
+	case u.pool != nil && !u.pool.accepts(a, q.claim):
+		return fmt.Sprintf("spec.serviceAllocation of pool %s no longer accepts the Service", u.pool.Name)
 	case u.pool != nil:
 		return fmt.Sprintf("pool %s no longer lists the namespaces that share it in spec.sharing.namespaces", u.pool.Name)
 	}
@@ -121,8 +121,8 @@ func (a *Allocator) chooseNamed(q *query, f Family) choice {
 		return no(PoolUnreadable, "which is invalid: see its condition Ready and fix it, or request another pool")
 	case p.state != PoolReady:
 		return no(PoolOverlapping, "which is not used because two of its own entries overlap: list every address once")
-	case !p.admits(a, c):
-		return no(PoolNotAdmitting, "whose spec.serviceAllocation does not admit the Service: request another pool, or change this one")
+	case !p.accepts(a, c):
+		return no(PoolNotAdmitting, "whose spec.serviceAllocation does not accept the Service: request another pool, or change this one")
 	case p.free[slot(f)] == nil:
 		return no(PoolLacksFamily, "which has no %s addresses: add some, or request another pool", f)
 	}

@@ -25,7 +25,7 @@ type Claim struct {
 	// Invalid states why the request cannot be parsed (unparsable, annotation and field disagree). It names the field
 	// and the fix. The Service then keeps what it holds and gets nothing new.
 	Invalid string
-	// Reallocate (ironlb.io/reallocate) gives up an address that no pool admits any more. It counts as one request: see
+	// Reallocate (ironlb.io/reallocate) gives up an address that no pool accepts any more. It counts as one request: see
 	// Decision.Reallocated.
 	Reallocate bool
 	// ReallocateDone is the value of ironlb.io/reallocate that was carried out, for the message that requires

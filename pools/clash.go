@@ -100,7 +100,7 @@ func (a *Allocator) joinable(u *unit, self *service, c *Claim) clash {
 				"%s holds %s in another namespace, and pool %s does not list both in spec.sharing.namespaces",
 				h.claim.Service, u.addr, u.pool.Name)}
 		}
-		if !a.admitted(u, &h.claim) {
+		if !a.accepted(u, &h.claim) {
 			why := fmt.Sprintf("%s holds %s, which is draining", h.claim.Service, u.addr)
 			return clash{with: h.claim.Service, why: why}
 		}

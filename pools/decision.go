@@ -12,7 +12,7 @@ type Decision struct {
 	// Freed are the addresses that this decision gives up. With KeepUntilWritten they are not free before Written, and
 	// the decisions until then list them again.
 	Freed []netip.Addr
-	// Reallocated is true when the claim's Reallocate has been carried out: an address that no pool admits was given
+	// Reallocated is true when the claim's Reallocate has been carried out: an address that no pool accepts was given
 	// up, and none is left. With KeepUntilWritten it stays true until Written.
 	Reallocated bool
 	// Moves are the addresses that change by this decision, with the cause. With KeepUntilWritten the decisions until
@@ -33,7 +33,7 @@ const (
 	Allocated Reason = "Allocated"
 	// SecondFamilyPending: PreferDualStack has one family; the other comes when a pool can give it.
 	SecondFamilyPending Reason = "SecondFamilyPending"
-	// Draining: the Service keeps an address that no pool admits it to any more.
+	// Draining: the Service keeps an address that no pool accepts it to any more.
 	Draining Reason = "Draining"
 
 	// InvalidRequest: the request cannot be parsed, or contradicts itself.
@@ -57,11 +57,11 @@ const (
 	PoolOverlapping Reason = "PoolOverlapping"
 	// PoolUnreadable: the requested pool cannot be parsed.
 	PoolUnreadable Reason = "PoolUnreadable"
-	// PoolNotAdmitting: the pool's serviceAllocation does not admit the Service.
+	// PoolNotAdmitting: the pool's serviceAllocation does not accept the Service.
 	PoolNotAdmitting Reason = "PoolNotAdmitting"
 	// PoolLacksFamily: the requested pool has no address of the family.
 	PoolLacksFamily Reason = "PoolLacksFamily"
-	// PoolExhausted: every pool that admits the Service is full.
+	// PoolExhausted: every pool that accepts the Service is full.
 	PoolExhausted Reason = "PoolExhausted"
 	// QuotaReached: the namespace holds as many addresses as the pool allows it.
 	QuotaReached Reason = "QuotaReached"

@@ -31,8 +31,8 @@ func (a *Allocator) chooseExact(q *query, x netip.Addr) choice {
 		return no(AddressAvoided, nil, "but pool %s has avoidBuggyIPs: request an address that does not end in .0 or .255", p.Name)
 	case a.nodeOf(x) != "":
 		return no(AddressOfNode, []waitKey{{addr: x}}, "which node %s has in its status.addresses: request another address, and remove those of nodes from pool %s", a.nodeOf(x), p.Name)
-	case !p.admits(a, c):
-		return no(PoolNotAdmitting, nil, "but spec.serviceAllocation of pool %s does not admit the Service: request another address, or change the pool", p.Name)
+	case !p.accepts(a, c):
+		return no(PoolNotAdmitting, nil, "but spec.serviceAllocation of pool %s does not accept the Service: request another address, or change the pool", p.Name)
 	}
 	u := a.units[x]
 	if u != nil {

@@ -38,7 +38,7 @@ func (a *Allocator) moveReason(s *service, from, to Address) string {
 		return "the Service requests " + to.Addr.String()
 	case c.Pool != "" && to.Pool == c.Pool && from.Pool != c.Pool && a.PoolOf(from.Addr) != c.Pool:
 		return "the Service requests pool " + c.Pool
-	case u != nil && (a.hostAgainst(c, from.Addr) != "" || !a.admitted(u, c)):
+	case u != nil && (a.hostAgainst(c, from.Addr) != "" || !a.accepted(u, c)):
 		return a.drainCause(&query{claim: c, self: s}, u)
 	}
 	if u == nil {

@@ -11,7 +11,7 @@ import (
 func (a *Allocator) candidates(q *query, f Family) []*pool {
 	var out []*pool
 	for _, p := range a.bound {
-		if p.free[slot(f)] != nil && p.admits(a, q.claim) {
+		if p.free[slot(f)] != nil && p.accepts(a, q.claim) {
 			out = append(out, p)
 		}
 	}
@@ -47,7 +47,7 @@ func (a *Allocator) pick(q *query, f Family, from []*pool) choice {
 	}
 	if len(full)+len(quota) == 0 {
 		return choice{reason: NoPool, message: fmt.Sprintf("no pool auto-assigns %s addresses to %s: add a pool with "+
-			"autoAssign true that admits it, or name a pool in annotation ironlb.io/ip-pool", f, q.claim.Service)}
+			"autoAssign true that accepts it, or name a pool in annotation ironlb.io/ip-pool", f, q.claim.Service)}
 	}
 	ch := choice{reason: PoolExhausted, quota: len(quota) > 0, waits: waits}
 	cause := "no address is free in " + poolList(full) + ": add addresses to spec.addresses, or delete a Service"

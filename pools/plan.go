@@ -13,9 +13,9 @@ type plan struct {
 	message string
 	waits   []waitKey // changes that may improve it
 	takes   []waitKey // pool and family of each free address that it uses
-	drains  []string  // pools whose address it keeps without being admitted
+	drains  []string  // pools whose address it keeps without being accepted
 	misfit  bool      // it stays with sharers that it does not agree with
-	// reallocated: the claim's Reallocate gives up an address that no pool admits
+	// reallocated: the claim's Reallocate gives up an address that no pool accepts
 	reallocated bool
 }
 
@@ -35,7 +35,7 @@ type choice struct {
 	takes bool // uses up a free address
 	exact bool // the address was requested
 	quota bool // the namespace's quota in a pool is used up
-	// reallocated: replaces an address that no pool admits
+	// reallocated: replaces an address that no pool accepts
 	reallocated bool
 
 	drains  string
@@ -181,7 +181,7 @@ func (a *Allocator) keepOf(p *plan, s *service, f Family) {
 }
 
 func (a *Allocator) keepDrains(p *plan, s *service, h Address) {
-	if u := a.units[h.Addr]; !a.admitted(u, &s.claim) && !slices.Contains(p.drains, u.poolName) {
+	if u := a.units[h.Addr]; !a.accepted(u, &s.claim) && !slices.Contains(p.drains, u.poolName) {
 		p.drains = append(p.drains, u.poolName)
 	}
 }

@@ -50,9 +50,9 @@ type Allocation struct {
 	ServiceSelectors []Selector
 }
 
-// admits reports whether a Service with these labels, in a namespace with nsLabels, may use the pool. known is false
+// accepts reports whether a Service with these labels, in a namespace with nsLabels, may use the pool. known is false
 // for a namespace that was never set; no selector matches it.
-func (al *Allocation) admits(c *Claim, nsLabels map[string]string, known bool) bool {
+func (al *Allocation) accepts(c *Claim, nsLabels map[string]string, known bool) bool {
 	if len(al.Namespaces)+len(al.NamespaceSelectors) > 0 &&
 		!slices.Contains(al.Namespaces, c.Service.Namespace) && !(known && anyMatch(al.NamespaceSelectors, nsLabels)) {
 		return false

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// choices turns a source of numbers into operations on an Allocator and on the reference.
+// choices converts a source of numbers into operations on an Allocator and on the reference.
 type choices struct {
 	t    *testing.T
 	pick func(n int) int
@@ -255,7 +255,7 @@ func (c *choices) families(cl *Claim, before map[netip.Addr]bool, lease []Addres
 }
 
 // settle assigns the Services that Wake returns, until it returns none. Then no Service may be left whose decision
-// would change. Some cannot be assigned at first: the room set aside for them goes to others.
+// would change. Some cannot be assigned at first: the room set aside for them is given to others.
 func (c *choices) settle() {
 	c.put = map[ServiceKey]bool{}
 	for range 1000 {

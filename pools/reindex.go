@@ -45,7 +45,7 @@ func (u *unit) recordedPool() string {
 func (a *Allocator) recountPool(u *unit) {
 	if u.pool == nil && u.recordedPool() != u.poolName {
 		a.recount(u, func() { u.poolName = u.recordedPool() })
-		a.reevaluateHolder(u.addr) // an unreadable pool admits only its own holders
+		a.reevaluateHolder(u.addr) // an unreadable pool accepts only its own holders
 	}
 }
 

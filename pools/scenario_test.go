@@ -358,10 +358,10 @@ func (w *world) pool(args []string) error {
 		p.Created = time.Unix(int64(w.born), 0)
 	}
 	var entries []string
-	for _, word := range args[1:] {
-		name, v, ok := strings.Cut(word, "=")
+	for _, arg := range args[1:] {
+		name, v, ok := strings.Cut(arg, "=")
 		if !ok {
-			entries = append(entries, word)
+			entries = append(entries, arg)
 			continue
 		}
 		if err := poolOption(&p, name, v); err != nil {
@@ -448,8 +448,8 @@ func parseLabels(v string) (map[string]string, error) {
 
 func (w *world) claim(args []string) (Claim, error) {
 	c := Claim{Service: key(args[0])}
-	for _, word := range args[1:] {
-		name, v, _ := strings.Cut(word, "=")
+	for _, arg := range args[1:] {
+		name, v, _ := strings.Cut(arg, "=")
 		if err := claimOption(&c, name, v); err != nil {
 			return c, err
 		}

@@ -18,13 +18,13 @@ func (a *Allocator) heldByNamespace(q *query, addr netip.Addr) bool {
 	return a.units[addr] != nil && !a.alone(q, addr)
 }
 
-// admitted reports whether a pool in use still admits the claim to the address, together with its sharers.
-func (a *Allocator) admitted(u *unit, c *Claim) bool {
+// accepted reports whether a pool in use still accepts the claim to the address, together with its sharers.
+func (a *Allocator) accepted(u *unit, c *Claim) bool {
 	if u.pool == nil {
 		p := a.pools[u.poolName] // its rules cannot be parsed: keep the holders
 		return p != nil && p.state == PoolNotRead && a.nodeOf(u.addr) == ""
 	}
-	if !u.pool.offers(u.addr) || len(a.ofNodes[u.addr]) > 0 || !u.pool.admits(a, c) {
+	if !u.pool.offers(u.addr) || len(a.ofNodes[u.addr]) > 0 || !u.pool.accepts(a, c) {
 		return false
 	}
 	for _, h := range u.holders {

@@ -33,7 +33,7 @@ type service struct {
 	releasing []Address // given up, but still in its status as of the last write
 	reason    Reason
 	message   string
-	drains    []string  // pools whose address it keeps without being admitted
+	drains    []string  // pools whose address it keeps without being accepted
 	waits     []waitKey // changes that may help it
 	takes     []waitKey // while woken: the room set aside for it
 	woken     bool
@@ -108,9 +108,9 @@ func buggy(addr netip.Addr) bool {
 	return last == 0 || last == 255
 }
 
-func (p *pool) admits(a *Allocator, c *Claim) bool {
+func (p *pool) accepts(a *Allocator, c *Claim) bool {
 	labels, known := a.nsLabel[c.Service.Namespace]
-	return p.Allocation.admits(c, labels, known)
+	return p.Allocation.accepts(c, labels, known)
 }
 
 // autoFree returns the number of addresses available for auto-assignment.

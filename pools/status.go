@@ -29,7 +29,7 @@ type PoolStatus struct {
 	AvailableIPv4, AvailableIPv6 int64
 	// Exhausted lists the families of the pool without a free address.
 	Exhausted []Family
-	// Draining lists the Services that keep an address to which no pool admits them any more, in order.
+	// Draining lists the Services that keep an address for which no pool accepts them any more, in order.
 	Draining []ServiceKey
 	// CoolDowns are the addresses in cool-down for the pool's reuseAfter, the latest freed first, then by address. They
 	// are included in the available ones.

@@ -34,7 +34,7 @@ func TestSnapshotRemovesNothing(t *testing.T) {
 		service(old, "lost", vip3, []uint16{80}, 1, "a")
 		r = start(t, w, &cluster{view: old, synced: true})
 		defer func() { r.stop() }()
-		look := func() {
+		observe := func() {
 			t.Helper()
 			synctest.Wait()
 			if h := r.speaker.Health(); !h.Ready {
@@ -58,7 +58,7 @@ func TestSnapshotRemovesNothing(t *testing.T) {
 				t.Errorf("announced is %v", w.announced)
 			}
 		}
-		look()
+		observe()
 		if !has(w.addrs, vip3) || !has(w.announced, vip3) {
 			t.Errorf("%v is not served: %v, announced %v", vip3, w.addrs, w.announced)
 		}
@@ -68,12 +68,12 @@ func TestSnapshotRemovesNothing(t *testing.T) {
 			return plan.Touched{All: true}
 		})
 		time.Sleep(5 * time.Second)
-		look()
+		observe()
 		if has(w.announced, vip3) {
 			t.Errorf("%v is announced yet", vip3)
 		}
 		if w.bgp.begun {
-			t.Error("BGP is told what a snapshot says")
+			t.Error("BGP gets routes from a snapshot")
 		}
 
 		changes := w.changes
@@ -107,7 +107,7 @@ func TestSnapshotThatIsRight(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		r.wantPlanned(t)
 		if w.changes != changes || w.announcements != publishes {
-			t.Errorf("%d changes, the announcer was told %d times:\n%s", w.changes-changes, w.announcements-publishes, r.log)
+			t.Errorf("%d changes, %d announcements:\n%s", w.changes-changes, w.announcements-publishes, r.log)
 		}
 	})
 }
@@ -145,7 +145,7 @@ func TestSnapshotBeginsBGP(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if w.bgp.begun {
-			t.Fatal("BGP is told what a snapshot says before it is known whether somebody told it more")
+			t.Fatal("BGP gets routes from a snapshot before it is known whether the daemon has others")
 		}
 		w.bgp.mu.Lock()
 		w.bgp.away = false
@@ -169,7 +169,7 @@ func TestSnapshotBeginsBGP(t *testing.T) {
 		}
 		for _, c := range r.changesSince(reported) {
 			if c.Full || has(c.Peers, "far") {
-				t.Errorf("the session that stood was touched: %+v", c)
+				t.Errorf("the established session was touched: %+v", c)
 			}
 		}
 	})
@@ -196,7 +196,7 @@ func TestSnapshotLeavesBGP(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if got := r.changesSince(reported); len(got) > 0 {
-			t.Errorf("ironlb-bgpd is told %+v", got)
+			t.Errorf("ironlb-bgpd gets %+v", got)
 		}
 		if got := r.peers(); got["near"].Password != "s3cret" || !maps.Equal(got, before) {
 			t.Errorf("peers %v, want %v", got, before)
@@ -224,7 +224,7 @@ func TestSnapshotLeavesBGP(t *testing.T) {
 		r.trigger.Now()
 		r.wantPlanned(t)
 		if got := r.peers(); len(got) != 1 || !has(got, "far") {
-			t.Errorf("after its restart it speaks to %v", got)
+			t.Errorf("after its restart: got peers %v", got)
 		}
 	})
 }

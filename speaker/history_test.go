@@ -79,7 +79,7 @@ func harm(r *rand.Rand, w *world) {
 			break
 		}
 	case 3:
-		w.inside.Flush()
+		w.internal.Flush()
 	}
 }
 

@@ -27,7 +27,7 @@ func (s *Speaker) handoverDone(now time.Time) bool {
 		s.leaveBy = now.Add(handoverTimeout)
 	}
 	for vip, c := range s.published.Claims {
-		if now.Before(s.leaveBy) && (c.State == plan.Leaving || c.Announces() && s.successorStarting(vip)) {
+		if now.Before(s.leaveBy) && (c.State == plan.HandingOver || c.Announces() && s.successorStarting(vip)) {
 			return false
 		}
 	}

@@ -79,7 +79,7 @@ func TestProgressReportsOnlyObservedChanges(t *testing.T) {
 			Progress: progressFunc(func(before time.Time) {
 				applied++
 				if before.After(came) {
-					t.Errorf("what came at %v is said to be applied, as all before %v", came, before)
+					t.Errorf("change at %v reported as applied, like all before %v", came, before)
 				}
 			}),
 		})

@@ -41,8 +41,8 @@ func (s *Speaker) setSegments(touched plan.Touched, changed *plan.Changed) {
 	}
 }
 
-// publishClaims publishes this node's claims for the VirtualIPs of the work, as far as may allows it. A claim is published before
-// the first answer, and its end after the last one.
+// publishClaims publishes this node's claims for the VirtualIPs of the work, as far as may allows it. A claim is
+// published before the first answer, and its end after the last one.
 func (s *Speaker) publishClaims(todo *work, may func(vip string) bool) {
 	changed := s.mustPublish
 	for name := range todo.vips {

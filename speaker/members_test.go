@@ -49,7 +49,7 @@ func TestConfiguresTheDetector(t *testing.T) {
 }
 
 // After a stall a node first stops answering, claims nothing, writes no status, and accepts the claims of the others.
-func TestStandsStill(t *testing.T) {
+func TestStalls(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := held(t)
 		defer r.stop()
@@ -63,15 +63,15 @@ func TestStandsStill(t *testing.T) {
 			t.Errorf("announced %v, statuses %v, %d changes", r.announced, r.statuses, r.changes-changes)
 		}
 		r.world.mu.Unlock()
-		if word := r.detector.state(); len(word.Claims) > 0 || !strings.Contains(r.log.String(), "msg=withdraw address=203.0.113.4 vip=203.0.113.4 reason=Observer") {
-			t.Errorf("said %+v, log:\n%s", word, r.log)
+		if state := r.detector.state(); len(state.Claims) > 0 || !strings.Contains(r.log.String(), "msg=withdraw address=203.0.113.4 vip=203.0.113.4 reason=Observer") {
+			t.Errorf("published %+v, log:\n%s", state, r.log)
 		}
 		r.detector.set(func(d *worldDetector) {
 			d.observer, d.override = false, map[string]plan.Claim{vip1.String(): {State: plan.Held, Rank: 1}}
 		})
 		synctest.Wait()
 		if c := r.claim(vip1); c != (plan.Claim{}) || len(r.announced) > 0 {
-			t.Errorf("says %+v, announced %v", c, r.announced)
+			t.Errorf("got claim %+v, announced %v", c, r.announced)
 		}
 	})
 }
@@ -100,8 +100,8 @@ func TestLeaves(t *testing.T) {
 		began := time.Now()
 		r.speaker.Leave()
 		synctest.Wait()
-		if c, word := r.claim(vip1), r.detector.state(); c.State != plan.Leaving || c.Successor != "b" || !word.Leaving || len(r.announced) != 1 {
-			t.Errorf("says %+v, %+v, announced %v", c, word, r.announced)
+		if c, state := r.claim(vip1), r.detector.state(); c.State != plan.HandingOver || c.Successor != "b" || !state.Leaving || len(r.announced) != 1 {
+			t.Errorf("got claim %+v, %+v, announced %v", c, state, r.announced)
 		}
 		time.Sleep(300 * time.Millisecond)
 		r.detector.set(func(d *worldDetector) {
@@ -113,8 +113,8 @@ func TestLeaves(t *testing.T) {
 		if len(r.announced) > 0 || !has(r.addrs, vip1) || len(r.table(t)) != 1 {
 			t.Errorf("announced %v, local %v", r.announced, r.addrs)
 		}
-		if word := r.detector.state(); len(word.Claims) > 0 || !word.Leaving {
-			t.Errorf("said last: %+v", word)
+		if state := r.detector.state(); len(state.Claims) > 0 || !state.Leaving {
+			t.Errorf("published last: %+v", state)
 		}
 		if !strings.Contains(r.log.String(), "reason=HandedOver") {
 			t.Errorf("log:\n%s", r.log)
@@ -135,8 +135,8 @@ func TestLeavesInTheMidstOfARound(t *testing.T) {
 			return plan.Touched{VIPs: map[string]struct{}{vip1.String(): {}}, Nodes: map[string]struct{}{"b": {}}}
 		})
 		synctest.Wait()
-		if c, word := r.claim(vip1), r.detector.state(); c.State != plan.Leaving || !word.Leaving || len(r.announced) != 1 {
-			t.Errorf("says %+v, %+v, announced %v", c, word, r.announced)
+		if c, state := r.claim(vip1), r.detector.state(); c.State != plan.HandingOver || !state.Leaving || len(r.announced) != 1 {
+			t.Errorf("got claim %+v, %+v, announced %v", c, state, r.announced)
 		}
 		r.detector.set(func(d *worldDetector) {
 			d.override = map[string]plan.Claim{vip1.String(): {State: plan.Held, Rank: 1}}
@@ -160,8 +160,8 @@ func TestLeavesToOneThatBegins(t *testing.T) {
 		}
 		r.detector.set(func(d *worldDetector) { d.begins = false })
 		synctest.Wait()
-		if c := r.claim(vip1); c.State != plan.Leaving || c.Successor != "b" {
-			t.Errorf("says %+v", c)
+		if c := r.claim(vip1); c.State != plan.HandingOver || c.Successor != "b" {
+			t.Errorf("got claim %+v", c)
 		}
 		r.detector.set(func(d *worldDetector) {
 			d.override = map[string]plan.Claim{vip1.String(): {State: plan.Held, Rank: 1}}
@@ -209,7 +209,7 @@ func TestFollowsHardwareAddresses(t *testing.T) {
 			synctest.Wait()
 			w.mu.Lock()
 			if !maps.Equal(w.macs, want) {
-				t.Errorf("told %v, want %v", w.macs, want)
+				t.Errorf("got %v, want %v", w.macs, want)
 			}
 			w.mu.Unlock()
 		}
@@ -273,7 +273,7 @@ func TestFailoverIsNotHeldUp(t *testing.T) {
 		r.killB(true)
 		time.Sleep(time.Millisecond) // the observation now holds the world's mutex
 		if c := r.claim(vip1); c.State != plan.Held {
-			t.Errorf("says %+v while the node is looked at", c)
+			t.Errorf("got claim %+v while the node is observed", c)
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
@@ -302,7 +302,7 @@ func TestDeclinesWhatItCannotForward(t *testing.T) {
 		defer r.stop()
 		synctest.Wait()
 		if c := r.claim(vip1); c.State != plan.Declined {
-			t.Errorf("says %+v", c)
+			t.Errorf("got claim %+v", c)
 		}
 		w.mu.Lock()
 		w.kernel.Fail = fail
@@ -310,7 +310,7 @@ func TestDeclinesWhatItCannotForward(t *testing.T) {
 		time.Sleep(retryMax)
 		r.wantPlanned(t)
 		if c := r.claim(vip1); c != (plan.Claim{}) {
-			t.Errorf("says %+v although it can", c)
+			t.Errorf("got claim %+v although it can", c)
 		}
 	})
 }
@@ -324,7 +324,7 @@ func TestSplit(t *testing.T) {
 		message := func(node string) {
 			r.touch(func(v *plan.View) plan.Touched {
 				vip := v.VIPs[vip1.String()]
-				vip.Holder = node
+				vip.ReportedOwner = node
 				v.VIPs[vip1.String()] = vip
 				return plan.Touched{VIPs: map[string]struct{}{vip1.String(): {}}}
 			})
@@ -411,14 +411,14 @@ func TestAddressConflict(t *testing.T) {
 		}
 		conflict(vip2)
 		if c, got := r.claim(vip2), r.statuses[vip2.String()]; c.State != plan.Declined || got.Reason != plan.AddressConflict || got.Conflict == "" || has(r.announced, vip2) {
-			t.Errorf("found: says %+v, status %+v", c, got)
+			t.Errorf("found: claim %+v, status %+v", c, got)
 		}
 		r.world.mu.Lock()
 		r.probing = false
 		r.world.mu.Unlock()
 		conflict()
 		if c, got := r.claim(vip2), r.statuses[vip2.String()]; c.State != plan.Held || !got.Announced {
-			t.Errorf("gone: says %+v, status %+v", c, got)
+			t.Errorf("gone: claim %+v, status %+v", c, got)
 		}
 	})
 }

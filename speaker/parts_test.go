@@ -127,7 +127,7 @@ func TestEndpointsAreNotAnnounced(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if w.announcements != publishes || w.reports != reports {
-			t.Errorf("the announcer was told %d times, the API %d times", w.announcements-publishes, w.reports-reports)
+			t.Errorf("%d announcements, %d reports", w.announcements-publishes, w.reports-reports)
 		}
 	})
 }

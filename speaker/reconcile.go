@@ -13,8 +13,8 @@ import (
 	"github.com/ironlb/ironlb/speaker/status"
 )
 
-// reconcile plans, compares and applies the changes that are due, and observes the node if that is due. An error does not
-// stop the remaining work.
+// reconcile plans, compares and applies the changes that are due, and observes the node if that is due. An error does
+// not stop the remaining work.
 func (s *Speaker) reconcile(ctx context.Context) error {
 	start := time.Now()
 	s.began = start
@@ -186,7 +186,8 @@ func (s *Speaker) updateParts() {
 	})
 }
 
-// observe observes the node. If that fails, announcements stay: the addresses were programmed and very likely still are.
+// observe observes the node. If that fails, announcements stay: the addresses were programmed and very likely still
+// are.
 func (s *Speaker) observe(ctx context.Context, todo *work, thorough bool) {
 	todo.announce = todo.announce || thorough // the interfaces may have changed
 	if thorough {

@@ -76,7 +76,7 @@ func (s *Speaker) mayRetain() error {
 		return errors.New("the state of the node is not known")
 	}
 	for vip, c := range s.published.Claims {
-		if c.State == plan.Leaving {
+		if c.State == plan.HandingOver {
 			return fmt.Errorf("VirtualIP %s is being handed over", vip)
 		}
 		for _, addr := range s.desired.VIPs[vip].Addresses {

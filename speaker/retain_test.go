@@ -25,8 +25,8 @@ func TestRetains(t *testing.T) {
 			t.Errorf("retained %v, announced %v", r.retained, r.announced)
 		}
 		r.world.mu.Unlock()
-		if word := r.detector.state(); word.Claims[vip1.String()] != claim || word.Leaving || r.detector.retained != retainFor+retainMore {
-			t.Errorf("said %+v, retained for %v", word, r.detector.retained)
+		if state := r.detector.state(); state.Claims[vip1.String()] != claim || state.Leaving || r.detector.retained != retainFor+retainMore {
+			t.Errorf("published %+v, retained for %v", state, r.detector.retained)
 		}
 		r.world.restart()
 		again := startWith(t, r.world, r.cluster, options)
@@ -76,7 +76,7 @@ func TestHandsOverWhatItCannotRetain(t *testing.T) {
 			r.world.mu.Unlock()
 			r.speaker.Retain()
 		},
-		"the node goes": func(r *run) {
+		"the node shuts down": func(r *run) {
 			r.touch(func(v *plan.View) plan.Touched {
 				node := v.Nodes["a"]
 				node.Stopping = true
@@ -93,8 +93,8 @@ func TestHandsOverWhatItCannotRetain(t *testing.T) {
 				harm(r)
 				r.speaker.Leave()
 				synctest.Wait()
-				if c := r.claim(vip1); c.State != plan.Leaving || c.Successor != "b" || len(r.retained) != 0 || r.detector.retained != 0 {
-					t.Errorf("says %+v, retained %v for %v", c, r.retained, r.detector.retained)
+				if c := r.claim(vip1); c.State != plan.HandingOver || c.Successor != "b" || len(r.retained) != 0 || r.detector.retained != 0 {
+					t.Errorf("got claim %+v, retained %v for %v", c, r.retained, r.detector.retained)
 				}
 				r.detector.set(func(d *worldDetector) {
 					d.override = map[string]plan.Claim{vip1.String(): {State: plan.Held, Rank: 1}}

@@ -40,7 +40,7 @@ func TestRouteFollowsEndpoint(t *testing.T) {
 				t.Fatal("time went by")
 			}
 			if got, want := has(r.prefixes("near"), route1), slices.Contains(nodes, "a"); got != want {
-				t.Errorf("endpoints on %v: route told: %v", nodes, got)
+				t.Errorf("endpoints on %v: route published: %v", nodes, got)
 			}
 			changes := r.changesSince(n)
 			if len(changes) != 1 || len(changes[0].Routes) != 1 || len(changes[0].Peers) > 0 || changes[0].Full {
@@ -425,7 +425,7 @@ func TestUnservedIsReported(t *testing.T) {
 			t.Fatalf("unserved is %+v without peers, and %+v with them", none, before)
 		}
 		r.touch(func(v *plan.View) plan.Touched {
-			speakBGP(v)
+			withBGP(v)
 			return plan.Touched{BGPPeers: map[string]struct{}{"near": {}, "far": {}}}
 		})
 		r.wantPlanned(t)
@@ -620,7 +620,7 @@ func TestDecommissioningIsPublished(t *testing.T) {
 			r.wantPlanned(t)
 			got := r.changesSince(reported)
 			if len(got) != 1 || got[0].NodeDecommissioning != stopping || got[0].Full || len(got[0].Peers)+len(got[0].Routes) > 0 {
-				t.Errorf("stopping: %v, told: %+v", stopping, got)
+				t.Errorf("stopping: %v, published: %+v", stopping, got)
 			}
 		}
 		if got := r.prefixes("near"); len(got) != 1 || !maps.Equal(got, before) {

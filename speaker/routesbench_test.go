@@ -25,7 +25,7 @@ func BenchmarkOneRoute(b *testing.B) {
 		b.Run(fmt.Sprint("addresses=", n), func(b *testing.B) {
 			v := many(n)
 			clear(v.VIPs)
-			speakBGP(v)
+			withBGP(v)
 			v.Nodes["a"] = plan.Node{Addresses: []netip.Addr{netip.MustParseAddr("2001:db8:9::1")}}
 			for key, svc := range v.Services {
 				svc.Local = true

@@ -69,7 +69,7 @@ type Speaker struct {
 	l2     *advertise.L2
 	bgp    *advertise.BGP
 	status *status.Status
-	// published is the last published state; mustSay forces another publication even if it is unchanged.
+	// published is the last published state; mustPublish forces another publication even if it is unchanged.
 	published   plan.LocalState
 	mustPublish bool
 	// unable are the addresses that this node cannot answer for, conflicts the ones for which another host answers.
@@ -167,7 +167,8 @@ func (s *Speaker) pause() time.Duration {
 	return time.Until(next)
 }
 
-// recordOutcome records the outcome of a reconcile. An error is logged when it appears or changes, not on each occurrence.
+// recordOutcome records the outcome of a reconcile. An error is logged when it appears or changes, not on each
+// occurrence.
 func (s *Speaker) recordOutcome(err error, took time.Duration) {
 	s.cfg.Metrics.reconciled(err, took)
 	text := ""

@@ -57,7 +57,7 @@ func baseView() *plan.View {
 	v.Nodes["a"], v.Nodes["b"] = plan.Node{}, plan.Node{}
 	v.Links["eth0"] = plan.Link{Name: "eth0", Subnets: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24"), netip.MustParsePrefix("2001:db8::/64")}}
 	v.Advertisements["all"] = plan.Advertisement{}
-	speakBGP(v)
+	withBGP(v)
 	return v
 }
 
@@ -160,8 +160,8 @@ func (r *run) wantPlanned(t *testing.T) {
 	if !maps.Equal(r.filter, want.Filter) {
 		t.Errorf("filter %v, want %v", r.filter, want.Filter)
 	}
-	if got, err := r.inside.List(); err != nil || !got.Equal(want.ClusterInternal) {
-		t.Errorf("inside:\n%v%v, want:\n%v", got, err, want.ClusterInternal)
+	if got, err := r.internal.List(); err != nil || !got.Equal(want.ClusterInternal) {
+		t.Errorf("internal:\n%v%v, want:\n%v", got, err, want.ClusterInternal)
 	}
 	if !maps.Equal(r.ports, want.HealthPorts) || !maps.Equal(r.checks, want.Checks) {
 		t.Errorf("health ports %v, checks %v; want %v, %v", r.ports, r.checks, want.HealthPorts, want.Checks)
@@ -195,7 +195,7 @@ func TestNothingBeforeEverythingIsListed(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if w.changes > 0 || w.calls > 0 {
-			t.Errorf("%d changes and %d looks before the first list", w.changes, w.calls)
+			t.Errorf("%d changes and %d observations before the first list", w.changes, w.calls)
 		}
 		rec := httptest.NewRecorder()
 		r.speaker.Readyz(rec, nil)
@@ -210,7 +210,7 @@ func TestNothingBeforeEverythingIsListed(t *testing.T) {
 	})
 }
 
-func TestProgramsFollowsAndForgets(t *testing.T) {
+func TestProgramsFollowsAndDeletes(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		v := baseView()
 		service(v, "web", vip1, []uint16{80, 443}, 2, "a", "b")
@@ -600,7 +600,7 @@ func TestInterfaceLost(t *testing.T) {
 		})
 		synctest.Wait()
 		if c := r.detector.state().Claims[vip1.String()]; c.State != plan.Declined {
-			t.Errorf("says %+v", c)
+			t.Errorf("got claim %+v", c)
 		}
 		if got := r.statuses[vip1.String()]; got.Reason != plan.NoInterface || got.Announced {
 			t.Errorf("status %+v", got)

@@ -12,8 +12,8 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// speakBGP adds a router that receives each address, and one that receives 203.0.113.0/24 as one prefix.
-func speakBGP(v *plan.View) {
+// withBGP adds a router that receives each address, and one that receives 203.0.113.0/24 as one prefix.
+func withBGP(v *plan.View) {
 	v.BGPPeers["near"] = plan.BGPPeer{Address: netip.MustParseAddr("192.0.2.251"), Port: 179, MyASN: 65000, PeerASN: 65000, DualStack: true}
 	v.BGPPeers["far"] = plan.BGPPeer{Address: netip.MustParseAddr("192.0.2.252"), Port: 179, MyASN: 65000, PeerASN: 65001}
 	v.BGPAdvertisements["each"] = plan.BGPAdvertisement{Peers: []string{"near"}, Length4: 32, Length6: 128}
@@ -72,7 +72,7 @@ func (b *worldBGP) Set(c plan.BGPChange) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if c.Full == b.begun {
-		b.w.wrong("change %+v: whole %v, although the whole was told: %v", c, c.Full, b.begun)
+		b.w.wrong("change %+v: full %v, although the full state was sent: %v", c, c.Full, b.begun)
 	}
 	b.begun = true
 	for prefix, route := range c.Routes {
@@ -211,7 +211,7 @@ func (r *run) prefixes(peer string) map[netip.Prefix]plan.Attributes {
 	defer r.bgp.mu.Unlock()
 	out := map[netip.Prefix]plan.Attributes{}
 	for prefix, route := range r.bgp.published.Routes {
-		if a, told := route[peer]; told {
+		if a, sent := route[peer]; sent {
 			out[prefix] = a
 		}
 	}

@@ -11,21 +11,21 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-type worldInside struct{ w *world }
+type worldInternal struct{ w *world }
 
-func (i worldInside) ListOf(addrs map[netip.Addr]struct{}) (ipvs.Table, error) {
-	return i.w.inside.ListOf(addrs)
+func (i worldInternal) ListOf(addrs map[netip.Addr]struct{}) (ipvs.Table, error) {
+	return i.w.internal.ListOf(addrs)
 }
 
-func (i worldInside) Virtuals() (map[ipvs.Key]ipvs.Settings, error) { return i.w.inside.Virtuals() }
+func (i worldInternal) Virtuals() (map[ipvs.Key]ipvs.Settings, error) { return i.w.internal.Virtuals() }
 
-func (i worldInside) Apply(ops []ipvs.Op) ([]ipvs.Op, error) {
+func (i worldInternal) Apply(ops []ipvs.Op) ([]ipvs.Op, error) {
 	i.w.mu.Lock()
 	defer i.w.mu.Unlock()
-	return i.w.inside.Apply(ops)
+	return i.w.internal.Apply(ops)
 }
 
-func (i worldInside) SetPods(pods ipvs.PodSources) error {
+func (i worldInternal) SetPods(pods ipvs.PodSources) error {
 	i.w.mu.Lock()
 	defer i.w.mu.Unlock()
 	if pods.Equal(i.w.pods) {
@@ -53,19 +53,19 @@ func (c worldConntrack) Clean(_ context.Context, table ipvs.Table) (int, error) 
 		return 0, err
 	}
 	c.w.cleanings = append(c.w.cleanings, time.Now())
-	everybody, _ := c.w.kernel.List()
-	inside, _ := c.w.inside.List()
+	all, _ := c.w.kernel.List()
+	internal, _ := c.w.internal.List()
 	for key, vs := range table {
-		want := append(serving(everybody[key]), serving(inside[key])...)
+		want := append(serving(all[key]), serving(internal[key])...)
 		slices.SortFunc(want, netip.AddrPort.Compare)
 		got := slices.SortedFunc(slices.Values(serving(vs)), netip.AddrPort.Compare)
 		if want = slices.Compact(want); !slices.Equal(got, want) {
-			c.w.wrong("conntrack is told that %v serve %v, want %v", got, key, want)
+			c.w.wrong("conntrack: real servers %v of %v, want %v", got, key, want)
 		}
-		for _, reals := range []map[netip.AddrPort]ipvs.RealServer{everybody[key].RealServers, inside[key].RealServers} {
+		for _, reals := range []map[netip.AddrPort]ipvs.RealServer{all[key].RealServers, internal[key].RealServers} {
 			for at := range reals {
 				if !has(vs.RealServers, at) {
-					c.w.wrong("conntrack is not told of %v, a real server of %v", at, key)
+					c.w.wrong("conntrack lacks %v, a real server of %v", at, key)
 				}
 			}
 		}

@@ -124,15 +124,15 @@ func (d *worldDetector) state() plan.LocalState {
 }
 
 // checkState checks that every announced address is claimed and every claimed address is forwarded.
-func (w *world) checkState(word plan.LocalState) {
+func (w *world) checkState(state plan.LocalState) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for addr, ann := range w.announced {
-		if c := word.Claims[ann.VIP]; c.State != plan.Held && c.State != plan.Leaving {
-			w.wrong("address %v is answered for while the others are told %+v", addr, c)
+		if c := state.Claims[ann.VIP]; c.State != plan.Held && c.State != plan.HandingOver {
+			w.wrong("address %v is answered for while the published claim is %+v", addr, c)
 		}
 	}
-	for vip, c := range word.Claims {
+	for vip, c := range state.Claims {
 		if addr, err := netip.ParseAddr(vip); err == nil && c.State == plan.Held {
 			w.checkForwards(addr)
 		}

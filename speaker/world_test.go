@@ -73,7 +73,7 @@ type world struct {
 	chance int
 	dice   *rand.Rand
 
-	inside        *ipvstest.Kernel
+	internal      *ipvstest.Kernel
 	pods          ipvs.PodSources
 	cleaned       []ipvs.Key    // by conntrack
 	cleanings     []time.Time   // when each ended
@@ -96,13 +96,13 @@ var errInjected = errors.New("injected")
 
 func newWorld(t *testing.T) *world {
 	w := &world{t: t, kernel: ipvstest.NewKernel(), addrs: map[netip.Addr]struct{}{}, foreign: map[netip.Addr]struct{}{}, retained: map[netip.Addr]struct{}{},
-		announced: map[netip.Addr]plan.Announcement{}, ups: map[string]bool{"eth0": true}, inside: ipvstest.NewKernel()}
-	w.inside.Fail = func(op ipvs.Op) error {
+		announced: map[netip.Addr]plan.Announcement{}, ups: map[string]bool{"eth0": true}, internal: ipvstest.NewKernel()}
+	w.internal.Fail = func(op ipvs.Op) error {
 		if op.Action == ipvs.AddVirtual && !isServed(w.filter, op.Virtual) {
-			w.wrong("inside: %v before the filter serves it", op)
+			w.wrong("internal: %v before the filter serves it", op)
 		}
 		w.checkTreated(op)
-		return w.change("inside " + op.String())
+		return w.change("internal " + op.String())
 	}
 	w.kernel.Fail = func(op ipvs.Op) error {
 		if err := w.change(op.String()); err != nil {
@@ -165,7 +165,7 @@ func (w *world) node() Node {
 	}
 	return Node{
 		Drivers: dataplane.Drivers{VirtualServers: servers, Filter: worldFilter{w}, Addresses: worldAddresses{w}, Sysctls: worldSysctls{w},
-			ClusterInternal: worldInside{w}, Conntrack: worldConntrack{w}, HealthPorts: worldPorts{w}, Checks: worldChecks{w}},
+			ClusterInternal: worldInternal{w}, Conntrack: worldConntrack{w}, HealthPorts: worldPorts{w}, Checks: worldChecks{w}},
 		Retainer: worldRetainer{w}, Blackholes: worldBlackholes{w},
 	}
 }

@@ -9,8 +9,8 @@ type Move struct {
 }
 
 // NextMove returns the next move, given the result of Place for the units. First come moves away from cordoned nodes,
-// then those that gain most preference weight, then those that even out the load most. It reports false if nothing is
-// gained. Repeated moves terminate.
+// then those that increase the preference weight most, then those that even out the load most. It reports false if
+// nothing is improved. Repeated moves terminate.
 //
 // A unit is moved only if its first node holds it and already led the previous list: the speakers would ignore a list
 // that puts back the node that led it. A unit that a node has refused comes last, and is moved only away from a
@@ -40,7 +40,7 @@ func NextMove(units []Unit, lists []List, nodes []Node) (Move, bool) {
 	for i := range units {
 		u := &units[i]
 		from := first[u.Name]
-		if from == "" || u.Holder != from || len(u.Previous) == 0 || u.Previous[0] != from {
+		if from == "" || u.Owner != from || len(u.Previous) == 0 || u.Previous[0] != from {
 			continue
 		}
 		drains := draining[from]
@@ -57,7 +57,7 @@ func NextMove(units []Unit, lists []List, nodes []Node) (Move, bool) {
 	return best.Move, true
 }
 
-// step is a move and its gain.
+// step is a move and its benefit.
 type step struct {
 	Move
 	drains       bool
@@ -76,7 +76,7 @@ func (s *step) compare(t *step) int {
 	return cmp.Or(cmp.Compare(s.refused, t.refused), cmp.Compare(t.weight, s.weight), cmp.Compare(t.load, s.load), cmp.Compare(s.Unit, t.Unit))
 }
 
-// step returns the best move of the unit, nil if none gains anything.
+// step returns the best move of the unit, nil if none improves the placement.
 func (u *Unit) step(from string, drains bool, led map[string]int, ranks map[string]rank) *step {
 	to := ""
 	for _, n := range u.Eligible {

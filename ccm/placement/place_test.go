@@ -50,7 +50,7 @@ func TestProperties(t *testing.T) {
 		w := newWorld(t)
 		for step := range 60 {
 			w.random(r)
-			w.speak()
+			w.elect()
 			exact := r.IntN(2) == 0
 			before, held := maps.Clone(w.lists), maps.Clone(w.holds)
 			lists := w.place(exact)
@@ -67,7 +67,7 @@ func TestProperties(t *testing.T) {
 					t.Fatalf("seed %d step %d: placed again, %s changed to %v (%s)", seed, step, l.Unit, l.Nodes, l.Reason)
 				}
 			}
-			w.speak()
+			w.elect()
 			for unit, h := range held {
 				if now := w.holds[unit]; now != h && h != "" && w.alive[h] && slices.Contains(w.lists[unit], h) {
 					t.Errorf("seed %d step %d: %s moved from %s to %s without need", seed, step, unit, h, now)
@@ -108,14 +108,14 @@ func (w *world) check(l List, before []string) {
 		return
 	}
 	first := l.Nodes[0]
-	if holder := w.status[l.Unit]; may[holder] {
-		if first != holder {
-			t.Errorf("%s: %v, though %s holds", l.Unit, l.Nodes, holder)
+	if owner := w.status[l.Unit]; may[owner] {
+		if first != owner {
+			t.Errorf("%s: %v, although %s is the owner", l.Unit, l.Nodes, owner)
 		}
 	} else if fits > 0 && (!w.ready[first] || w.cordoned[first]) || ready > 0 && !w.ready[first] {
-		t.Errorf("%s: without a holder, and %v is led by a node that is not ready, or cordoned", l.Unit, l.Nodes)
+		t.Errorf("%s: without an owner, and %v is led by a node that is not ready, or cordoned", l.Unit, l.Nodes)
 	}
-	// Without a holder the first fit node of the old list leads.
+	// Without an owner the first fit node of the old list leads.
 	i := slices.IndexFunc(before, func(n string) bool { return may[n] && w.ready[n] && !w.cordoned[n] })
 	if !may[w.status[l.Unit]] && i >= 0 && first != before[i] {
 		t.Errorf("%s: went from %v to %v, though %s is fit", l.Unit, before, l.Nodes, before[i])
@@ -225,7 +225,7 @@ func TestAPIAway(t *testing.T) {
 			if w.alive[n] = !w.alive[n]; len(w.live()) == 0 {
 				w.alive[n] = true
 			}
-			w.speak()
+			w.elect()
 		}
 		for n := range w.ready {
 			w.ready[n] = r.IntN(3) > 0
@@ -335,7 +335,7 @@ func large(p *Placer) ([]Unit, []Node) {
 		units = append(units, Unit{Name: fmt.Sprintf("v%d", i), Eligible: names})
 	}
 	for i, l := range p.Place(units, nodes, true) {
-		units[i] = Unit{Name: l.Unit, Eligible: names, Previous: l.Nodes, Holder: l.Nodes[0]}
+		units[i] = Unit{Name: l.Unit, Eligible: names, Previous: l.Nodes, Owner: l.Nodes[0]}
 	}
 	return units, nodes
 }
@@ -353,8 +353,8 @@ func BenchmarkPlace(b *testing.B) {
 		p := &Placer{}
 		units, nodes := large(p)
 		for i := range units {
-			if u := &units[i]; u.Holder == "n7" {
-				u.Holder = u.Previous[1]
+			if u := &units[i]; u.Owner == "n7" {
+				u.Owner = u.Previous[1]
 			}
 		}
 		nodes[7].Ready = false

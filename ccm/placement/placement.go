@@ -2,10 +2,10 @@
 //
 // It is pure. The rules, in order of precedence:
 //
-//  1. Nothing moves without need. The holder of an address leads its list as long as it is eligible: the speakers elect
-//     the holder, and the list follows. A node that joins or returns takes nothing.
-//  2. Without a holder, the first ready node of the list leads; the nodes before it move to the end.
-//  3. A new address goes to the node with the greatest preference weight, then to the one that leads the fewest units.
+//  1. Nothing moves without need. The owner of an address leads its list as long as it is eligible: the speakers elect
+//     the owner, and the list follows. A node that joins or returns takes nothing.
+//  2. Without an owner, the first ready node of the list leads; the nodes before it move to the end.
+//  3. A new address is led by the node with the greatest preference weight, then by the one that leads fewest units.
 //     A stable hash breaks ties.
 //  4. The second node of each list is chosen so that the addresses of a dead node spread over all the others, the
 //     least loaded ones first.
@@ -38,15 +38,15 @@ type Unit struct {
 	Weights Weights
 	// Previous is the previous list, empty for a new unit.
 	Previous []string
-	// Holder is the node that announces the unit now, empty if unknown.
-	Holder string
+	// Owner is the node that announces the unit now, empty if unknown.
+	Owner string
 	// Lead, if eligible, is put first although another node may hold: the unit is being moved, for the reason Why.
 	Lead string
 	Why  Reason
 	// Movable units may be moved by [NextMove] to Takers (nil: all nodes), but not to Refused.
 	Movable          bool
 	Targets, Refused map[string]bool
-	// Reached are the nodes that the holder can hand over to. Nil: all nodes.
+	// Reached are the nodes that the owner can hand over to. Nil: all nodes.
 	Reached map[string]bool
 }
 
@@ -66,11 +66,11 @@ const (
 	NoEligibleNode Reason = "NoEligibleNode"
 	// OwnerNotEligible: the first node may no longer announce the unit.
 	OwnerNotEligible Reason = "OwnerNotEligible"
-	// HolderLeads: the speakers elected another node than the first, and it leads now.
-	HolderLeads Reason = "HolderLeads"
-	// OwnerNotReady: there is no holder, and the first node is not ready.
+	// OwnerLeads: the speakers elected another node than the first, and it leads now.
+	OwnerLeads Reason = "OwnerLeads"
+	// OwnerNotReady: there is no owner, and the first node is not ready.
 	OwnerNotReady Reason = "OwnerNotReady"
-	// OwnerCordoned: there is no holder, and the first node is cordoned.
+	// OwnerCordoned: there is no owner, and the first node is cordoned.
 	OwnerCordoned Reason = "OwnerCordoned"
 	// Rebalanced: moved to a preferred or less loaded node on request.
 	Rebalanced Reason = "Rebalanced"
@@ -196,11 +196,11 @@ func (e *entry) keep(ranks map[string]rank) {
 	switch u := &e.unit; {
 	case e.eligible.has[u.Lead]:
 		e.first(u.Lead, u.Why)
-	case e.eligible.has[u.Holder]:
-		if i := slices.Index(e.nodes, u.Holder); i >= 0 {
-			e.rotate(i, HolderLeads)
+	case e.eligible.has[u.Owner]:
+		if i := slices.Index(e.nodes, u.Owner); i >= 0 {
+			e.rotate(i, OwnerLeads)
 		} else {
-			e.first(u.Holder, HolderLeads)
+			e.first(u.Owner, OwnerLeads)
 		}
 	case len(e.nodes) > 0:
 		best := slices.MinFunc(e.nodes, func(a, b string) int { return cmp.Compare(ranks[a], ranks[b]) }) // the first of equals
@@ -210,7 +210,7 @@ func (e *entry) keep(ranks map[string]rank) {
 	}
 }
 
-// demotionReason returns why a node that is not a known holder does not lead.
+// demotionReason returns why a node that is not a known owner does not lead.
 func demotionReason(r rank) Reason {
 	if r == cordoned {
 		return OwnerCordoned
@@ -236,13 +236,13 @@ func (e *entry) first(node string, why Reason) {
 	e.nodes = slices.Insert(others, 0, node)
 }
 
-// lead gives the unit a first node if it has none, or if there is no holder and a better node is not in the list yet.
+// lead gives the unit a first node if it has none, or if there is no owner and a better node is not in the list yet.
 func (e *entry) lead(led map[string]int, ranks map[string]rank) {
 	if len(e.eligible.names) == 0 {
 		return
 	}
 	if len(e.nodes) > 0 {
-		if first := e.nodes[0]; ranks[first] == fit || first == e.unit.Holder || first == e.unit.Lead || len(e.nodes) == len(e.eligible.names) {
+		if first := e.nodes[0]; ranks[first] == fit || first == e.unit.Owner || first == e.unit.Lead || len(e.nodes) == len(e.eligible.names) {
 			return
 		}
 	}

@@ -44,7 +44,7 @@ type world struct {
 	status   map[string]string   // the node that answers according to the API
 	by       map[string][]string // the last list that the speakers used
 	away     bool                // the API is unavailable
-	moves    int                 // of live holders, since the last check of the test
+	moves    int                 // of live owners, since the last check of the test
 }
 
 func newWorld(t testing.TB) *world {
@@ -69,7 +69,7 @@ func (w *world) input() ([]Unit, []Node) {
 		if only == nil {
 			only = slices.Collect(maps.Keys(w.ready))
 		}
-		units = append(units, Unit{Name: name, Eligible: only, Weights: weights, Previous: w.lists[name], Holder: w.status[name]})
+		units = append(units, Unit{Name: name, Eligible: only, Weights: weights, Previous: w.lists[name], Owner: w.status[name]})
 	}
 	return units, nodes
 }
@@ -80,8 +80,8 @@ func (w *world) place(exact bool) []List {
 	return w.placer.Place(units, nodes, exact)
 }
 
-// speak makes the speakers elect holders by the lists that they have, and report them.
-func (w *world) speak() {
+// elect makes the speakers elect owners by the lists that they have, and report them.
+func (w *world) elect() {
 	for unit := range w.by {
 		if _, ok := w.lists[unit]; !ok && !w.away {
 			delete(w.by, unit)
@@ -116,7 +116,7 @@ func (w *world) speak() {
 func (w *world) settle(exact bool) string {
 	var out strings.Builder
 	for range 10 {
-		w.speak()
+		w.elect()
 		if w.away {
 			return ""
 		}
@@ -128,7 +128,7 @@ func (w *world) settle(exact bool) string {
 			}
 			w.lists[l.Unit] = l.Nodes
 		}
-		w.speak()
+		w.elect()
 		if !changed {
 			return out.String()
 		}
@@ -159,7 +159,7 @@ func (w *world) move(only []string, movable bool) string {
 		}
 		w.lists[l.Unit] = l.Nodes
 	}
-	w.speak()
+	w.elect()
 	if w.holds[m.Unit] != m.To {
 		w.t.Fatalf("%+v has not moved: %s holds", m, w.holds[m.Unit])
 	}

@@ -47,13 +47,13 @@ func TestHealthAndMetrics(t *testing.T) {
 	}
 	log, err := os.ReadFile(r.process.Log)
 	if err != nil || strings.Contains(string(log), "CAP_SYS_NICE") || strings.Contains(string(log), password) {
-		t.Errorf("it misses a privilege, or tells its password (%v):\n%s", err, log)
+		t.Errorf("it misses a privilege, or reveals its password (%v):\n%s", err, log)
 	}
 	if err := r.process.Pause(); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.ask("--timeout", "500ms"); err == nil {
-		t.Error("it is healthy while it stands still")
+		t.Error("healthy while it stalls")
 	}
 	if err := r.process.Resume(); err != nil {
 		t.Fatal(err)

@@ -9,8 +9,8 @@ import (
 	"github.com/ironlb/ironlb/test/lab/router"
 )
 
-// TestTerminatedWhileDecommissioning: when the node is decommissioned, the router gets GRACEFUL_SHUTDOWN also with graceful
-// restart, and two seconds later has no route any more.
+// TestTerminatedWhileDecommissioning: when the node is decommissioned, the router gets GRACEFUL_SHUTDOWN also with
+// graceful restart, and two seconds later has no route any more.
 func TestTerminatedWhileDecommissioning(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, kind string) {

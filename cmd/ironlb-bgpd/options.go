@@ -51,8 +51,8 @@ func command() *cobra.Command {
 	var o options
 	root := &cobra.Command{
 		Use:   "ironlb-bgpd",
-		Short: "Speak BGP and BFD for the speaker of this node",
-		Long: `ironlb-bgpd runs beside ironlb-speaker, in the host's network namespace. It needs no capability, and better has CAP_SYS_NICE, by which BFD is on time on a busy node.
+		Short: "Run BGP and BFD for the speaker of this node",
+		Long: `ironlb-bgpd runs alongside ironlb-speaker, in the host's network namespace. It needs no capability, and better has CAP_SYS_NICE: it keeps BFD on time on a busy node.
 
 It waits for the speaker on a unix socket and does what that wants: sessions, routes, BFD. When the speaker ends, all of that stays for the
 time of --hold. GoBGP runs in a child for each peer, which is started again when it ends.
@@ -108,7 +108,7 @@ func healthyCommand(o *options) *cobra.Command {
 			return err
 		},
 	}
-	cmd.Flags().BoolVar(&ready, "ready", false, "fail also while it cannot speak BGP though there are peers")
+	cmd.Flags().BoolVar(&ready, "ready", false, "fail also while GoBGP is not running although there are peers")
 	cmd.Flags().DurationVar(&limit, "timeout", 3*time.Second, "how long it may take")
 	return cmd
 }

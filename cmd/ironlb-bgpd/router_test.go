@@ -21,7 +21,7 @@ func each(t *testing.T, test func(t *testing.T, kind string)) {
 	}
 }
 
-// same reports whether two times denote the same moment: routers report ages, and FRR in whole seconds.
+// same reports whether two times denote the same moment: routers report ages, and FRR in seconds.
 func same(a, b time.Time) bool { return a.Sub(b).Abs() < 1100*time.Millisecond }
 
 // TestSpeakerRestarts: nothing is sent on the wire, and no state is lost.

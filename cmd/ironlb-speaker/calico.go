@@ -74,10 +74,10 @@ func (c *calico) record(polices bool) {
 	}
 	if err == nil {
 		c.logged = ""
-		c.log.Info("remember whether Calico polices this node, for dataplane auto after a boot",
+		c.log.Info("Calico policy recorded for dataplane auto after a reboot",
 			"polices", polices, "file", c.file)
 	} else if err.Error() != c.logged {
 		c.logged = err.Error()
-		c.log.Warn("cannot remember whether Calico polices this node", "file", c.file, "error", err)
+		c.log.Warn("failed to record Calico policy", "file", c.file, "error", err)
 	}
 }

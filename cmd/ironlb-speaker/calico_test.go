@@ -14,7 +14,7 @@ import (
 
 // On a node that Calico polices, auto selects nftables also after a boot, when the speaker starts before Calico, until
 // Calico is removed permanently. Without stateDir only the current detection counts.
-func TestCalicoIsRemembered(t *testing.T) {
+func TestCalicoIsRecorded(t *testing.T) {
 	netspace.New(t).Must(t, func() error {
 		dir := filepath.Join(t.TempDir(), "state")
 		start := func(dir string, seen bool) (*calico, dataplaneKind) {

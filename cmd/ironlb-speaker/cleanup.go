@@ -44,14 +44,14 @@ func cleanKernel(ctx context.Context, log *slog.Logger) error {
 		return err
 	}
 	_, allTraffic := removeBalancer(nftlb.AllTraffic)
-	_, inside := removeBalancer(nftlb.ClusterInternal)
+	_, clusterInternal := removeBalancer(nftlb.ClusterInternal)
 	after, err := ourTables(ctx)
 	for _, table := range before {
 		if err == nil && !slices.Contains(after, table) {
 			log.Info("delete nftables table", "table", table, "reason", "Cleanup")
 		}
 	}
-	return errors.Join(allTraffic, inside, err, nft.Policies{}.Remove(ctx))
+	return errors.Join(allTraffic, clusterInternal, err, nft.Policies{}.Remove(ctx))
 }
 
 // ourTables lists IronLB's nftables tables, as "ip ironlb". Without the program nft there are none.

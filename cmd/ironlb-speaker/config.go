@@ -9,8 +9,8 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// config is the validated configuration of this node from the file of --config. docs/reference/configuration.md explains every
-// field.
+// config is the validated configuration of this node from the file of --config. docs/reference/configuration.md
+// explains every field.
 type config struct {
 	// ServiceProxy makes the speaker serve every Service, in place of kube-proxy.
 	ServiceProxy bool

@@ -149,7 +149,7 @@ func TestConfigErrorsNameTheFix(t *testing.T) {
 		_, err := parseConfig([]byte(text))
 		for _, w := range want {
 			if err == nil || !strings.Contains(err.Error(), w) {
-				t.Errorf("%q: error %v, want one that says %q", text, err, w)
+				t.Errorf("%q: error %v, want it to contain %q", text, err, w)
 			}
 		}
 	}
@@ -194,7 +194,7 @@ func TestDetectLocalFaults(t *testing.T) {
 		_, err := parseConfig([]byte(c.text))
 		for _, message := range c.message {
 			if err == nil || !strings.Contains(err.Error(), message) {
-				t.Errorf("%q: error %v, want one that says %q", c.text, err, message)
+				t.Errorf("%q: error %v, want it to contain %q", c.text, err, message)
 			}
 		}
 	}

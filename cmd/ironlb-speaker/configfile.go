@@ -251,7 +251,7 @@ func (p *configParser) prefixes(field string, texts []string) []netip.Prefix {
 		prefix, err := netip.ParsePrefix(text)
 		switch at := fmt.Sprintf("%s[%d]", field, i); {
 		case err != nil && text == "primary":
-			p.fault(at, text, "it must stand alone; give the addresses' CIDRs in its place")
+			p.fault(at, text, "primary must be the only entry; list the addresses' CIDRs instead")
 		case err != nil || prefix.Addr().Is4In6():
 			p.fault(at, text, "give a CIDR, as 192.0.2.0/24 or 2001:db8::/32")
 		case prefix != prefix.Masked():

@@ -64,7 +64,7 @@ func runLoop(t *testing.T, node *netspace.Space, source speaker.Source, trigger 
 			defer closeDrivers()
 			return speaker.New(speaker.Config{
 				NodeName: "a", Plan: options{nodeName: "a", config: config}.plan(), Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
-				Trigger: trigger, Source: source, Node: drivers, Announcer: &one{}, Detector: nobody{}, Reporter: &one{},
+				Trigger: trigger, Source: source, Node: drivers, Announcer: &one{}, Detector: noMembers{}, Reporter: &one{},
 				Metrics: speaker.NewMetrics(prometheus.NewRegistry()),
 			}).Run(ctx)
 		}); err != nil {

@@ -32,17 +32,17 @@ func (o *one) Observe() (*plan.View, plan.Touched, bool) {
 
 func (*one) Report(map[string]plan.Status) {}
 
-// nobody is a network without other speakers.
-type nobody struct{}
+// noMembers is a network without other speakers.
+type noMembers struct{}
 
-func (nobody) Observe() (plan.Members, map[string]struct{}, map[plan.VIPID]struct{}) {
+func (noMembers) Observe() (plan.Members, map[string]struct{}, map[plan.VIPID]struct{}) {
 	return plan.Members{}, nil, nil
 }
-func (nobody) Publish(plan.LocalState)          {}
-func (nobody) SetSegments([]string)             {}
-func (nobody) Retain(time.Duration)             {}
-func (nobody) Settled()                         {}
-func (nobody) SetPeers(map[string][]netip.Addr) {}
+func (noMembers) Publish(plan.LocalState)          {}
+func (noMembers) SetSegments([]string)             {}
+func (noMembers) Retain(time.Duration)             {}
+func (noMembers) Settled()                         {}
+func (noMembers) SetPeers(map[string][]netip.Addr) {}
 
 func (*one) Conflicts() map[netip.Addr]plan.Conflict { return nil }
 func (*one) SetPeers(map[[6]byte]string)             {}
@@ -113,7 +113,7 @@ func untilReady(t *testing.T, node speaker.Node, o options, view *plan.View) {
 	cluster := &one{view: view}
 	loop := speaker.New(speaker.Config{
 		NodeName: "a", Plan: o.plan(), Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Trigger: speaker.NewTrigger(), Source: cluster,
-		Node: node, Announcer: cluster, Detector: nobody{}, Reporter: cluster, Metrics: speaker.NewMetrics(prometheus.NewRegistry()),
+		Node: node, Announcer: cluster, Detector: noMembers{}, Reporter: cluster, Metrics: speaker.NewMetrics(prometheus.NewRegistry()),
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute) // an emulated kernel is slow
 	defer cancel()

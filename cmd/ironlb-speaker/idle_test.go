@@ -52,13 +52,13 @@ func BenchmarkChange(b *testing.B) {
 func atSizes(b *testing.B, during func(*testing.B, *changing) error) {
 	for _, n := range []int{100, 5000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			netspace.New(b).Must(b, func() error { return beside(b, manyServices(n), nil, during) })
+			netspace.New(b).Must(b, func() error { return alongside(b, manyServices(n), nil, during) })
 		})
 	}
 }
 
-// beside runs a loop and, once the node is programmed as planned, the measured function.
-func beside(b *testing.B, view *plan.View, reach speaker.Reach, during func(*testing.B, *changing) error) error {
+// alongside runs a loop and, once the node is programmed as planned, the measured function.
+func alongside(b *testing.B, view *plan.View, reach speaker.Reach, during func(*testing.B, *changing) error) error {
 	config, log := newConfig(), slog.New(slog.DiscardHandler)
 	config.ServiceProxy = true
 	config.Conntrack = conntrackLimits{} // only the initial network namespace can set its size
@@ -74,7 +74,7 @@ func beside(b *testing.B, view *plan.View, reach speaker.Reach, during func(*tes
 	}
 	loop := speaker.New(speaker.Config{
 		NodeName: "a", Plan: options{nodeName: "a", config: config}.plan(), Log: log, Trigger: cluster.trigger, Source: cluster, Node: node,
-		Announcer: cluster, Detector: nobody{}, Reporter: cluster, Metrics: speaker.NewMetrics(prometheus.NewRegistry()), Progress: cluster,
+		Announcer: cluster, Detector: noMembers{}, Reporter: cluster, Metrics: speaker.NewMetrics(prometheus.NewRegistry()), Progress: cluster,
 		Reach: reach,
 	})
 	ctx, stop := context.WithCancel(b.Context())
@@ -211,8 +211,8 @@ func sliceOf(i int) plan.Slice {
 // BenchmarkObserve measures the parts of an audit on an empty node, and the other periodic checks.
 func BenchmarkObserve(b *testing.B) {
 	for _, part := range []struct {
-		name string
-		look func(context.Context, speaker.Node) error
+		name    string
+		observe func(context.Context, speaker.Node) error
 	}{
 		{"addresses", func(_ context.Context, n speaker.Node) error { _, _, err := n.Addresses.List(); return err }},
 		{"filter", func(ctx context.Context, n speaker.Node) error { _, err := n.Filter.Check(ctx); return err }},
@@ -238,13 +238,13 @@ func BenchmarkObserve(b *testing.B) {
 				}
 				defer closeNode()
 				b.ReportAllocs()
-				if err := part.look(b.Context(), node); err != nil {
+				if err := part.observe(b.Context(), node); err != nil {
 					b.Log(err)
 				}
 				before := used()
 				b.ResetTimer()
 				for range b.N {
-					_ = part.look(b.Context(), node)
+					_ = part.observe(b.Context(), node)
 				}
 				b.ReportMetric(float64(used()-before)/float64(b.N), "cpu-ns/op")
 				return nil

@@ -59,19 +59,19 @@ func TestFollowKeys(t *testing.T) {
 				return nil
 			})
 		}()
-		turns := func() {
+		ticks := func() {
 			time.Sleep(3*keysEvery + time.Second)
 			synctest.Wait()
 		}
-		turns()
+		ticks()
 		write("first\nsecond\n")
-		turns()
+		ticks()
 		write("1\n2\n3\n")
-		turns()
+		ticks()
 		write("")
-		turns()
+		ticks()
 		write("second")
-		turns()
+		ticks()
 		cancel()
 		if err := <-ended; err != nil || !slices.Equal(set, []string{"first+second", "second"}) {
 			t.Errorf("set %q, %v", set, err)

@@ -22,20 +22,20 @@ func openNode(c config, log *slog.Logger, chosen func(dataplaneKind)) (speaker.N
 		return speaker.Node{}, nil, err
 	}
 	settings := &sysctls{serviceProxy: c.ServiceProxy, limits: c.Conntrack}
-	filter, inside := &filter{dropPing: !c.AnswerPing}, &inside{}
+	filter, clusterInternal := &filter{dropPing: !c.AnswerPing}, &clusterInternal{}
 	servers := newVirtualServers(c, log, chosen, func() (func(ipvs.Key) bool, error) { return oursIn(l, filter) })
 	settings.ipvs = servers.mayBeIPVS
 	closeAll := func() {
 		settings.met.Open(nil)
 		servers.close()
-		inside.close()
+		clusterInternal.close()
 		filter.close()
 		l.Close()
 	}
 	return speaker.Node{
 		Drivers: dataplane.Drivers{
 			VirtualServers:  servers,
-			ClusterInternal: inside,
+			ClusterInternal: clusterInternal,
 			Filter:          filter,
 			Addresses:       l,
 			Sysctls:         settings,

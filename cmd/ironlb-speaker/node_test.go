@@ -141,7 +141,7 @@ func TestBadFlagsNameTheFix(t *testing.T) {
 		cmd := command()
 		cmd.SetArgs(strings.Fields(args))
 		if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: error %v, want one that says %q", args, err, want)
+			t.Errorf("%q: error %v, want it to contain %q", args, err, want)
 		}
 	}
 }

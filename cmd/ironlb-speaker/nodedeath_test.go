@@ -11,7 +11,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// BenchmarkNodeDeath measures the resource usage of the loop, with the real drivers, until no new connection goes to a
+// BenchmarkNodeDeath measures the resource usage of the loop, with the real drivers, until no new connection reaches a
 // node that became unreachable. 5,000 Services have 20,000 endpoints on this number of nodes.
 func BenchmarkNodeDeath(b *testing.B) {
 	for _, nodes := range []int{10, 100, 1000} {
@@ -45,7 +45,7 @@ func BenchmarkNodeDeath(b *testing.B) {
 				b.ReportMetric(float64(5000*4/nodes), "endpoints")
 				return nil
 			}
-			netspace.New(b).Must(b, func() error { return beside(b, view, reach, during) })
+			netspace.New(b).Must(b, func() error { return alongside(b, view, reach, during) })
 			leftOut := 0
 			for _, vs := range cluster.left {
 				for _, real := range vs.RealServers {

@@ -78,7 +78,7 @@ on --metrics-bind-address.`,
 	root.Flags().StringVar(&o.namespace, "namespace", os.Getenv("POD_NAMESPACE"), "namespace of the Secrets that BGPPeers name (default $POD_NAMESPACE, else ironlb-system)")
 	root.Flags().StringVar(&o.kubeconfig, "kubeconfig", "", "how to reach the API server (default: as a Pod does)")
 	root.Flags().StringVar(&o.metricsAddress, "metrics-bind-address", defaultMetricsAddress, "where /metrics, /healthz and /readyz are served")
-	root.Flags().StringVar(&o.keyFile, "key-file", "/etc/ironlb-keys/keys", "file of the keys by which speakers know one another, one to a line")
+	root.Flags().StringVar(&o.keyFile, "key-file", "/etc/ironlb-keys/keys", "file of the keys that authenticate speakers to one another, one to a line")
 	root.Flags().StringVar(&o.bgpSocket, "bgp-socket", "", "unix socket of ironlb-bgpd, the absolute path of its --socket (default: no BGP on this node)")
 	o.logs.AddFlags(root.PersistentFlags())
 	root.CompletionOptions.DisableDefaultCmd = true

@@ -84,7 +84,7 @@ func (p *pairing) evaluate() {
 			if now.Advice {
 				level = slog.LevelInfo
 			}
-			p.log.Log(context.Background(), level, "kube-proxy beside the speaker", "reason", string(now.Reason), "remediation", now.Message)
+			p.log.Log(context.Background(), level, "kube-proxy on the node", "reason", string(now.Reason), "remediation", now.Message)
 		}
 	}
 	p.problems = problems

@@ -53,7 +53,7 @@ func TestPairing(t *testing.T) {
 	p.found(kubeproxy.Facts{Running: true, Mode: kubeproxy.IPVS, Configured: true})
 	check("KubeProxyDeletesVirtualServers", "add 203.0.113.0/24 to ipvs.excludeCIDRs")
 	if got := readyz(); !strings.HasPrefix(got, "ok\nproblem: KubeProxyDeletesVirtualServers: ") {
-		t.Errorf("/readyz says %q", got)
+		t.Errorf("/readyz: got %q", got)
 	}
 	ours.Pools[0] = netip.MustParsePrefix("198.51.100.0/24") // detected without a change of kube-proxy
 	p.evaluate()
@@ -66,11 +66,11 @@ func TestPairing(t *testing.T) {
 	p.found(kubeproxy.Facts{Running: true, Mode: kubeproxy.NFTables, Configured: true})
 	check("", "")
 	if got := readyz(); !strings.Contains(got, "advice: KubeProxyFlushesVirtualServers: ") {
-		t.Errorf("/readyz says %q", got)
+		t.Errorf("/readyz: got %q", got)
 	}
 	p.found(kubeproxy.Facts{Running: true, Mode: kubeproxy.IPVS, Configured: true, ExcludeCIDRs: []string{"198.51.100.0/24"}})
 	check("", "")
 	if got := readyz(); got != "ok\n" {
-		t.Errorf("/readyz says %q", got)
+		t.Errorf("/readyz: got %q", got)
 	}
 }

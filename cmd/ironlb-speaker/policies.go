@@ -57,7 +57,7 @@ func keepPoliciesBy(ctx context.Context, log *slog.Logger, apply applyFunc, gene
 		if err == nil {
 			failed = ""
 		} else if text := err.Error(); text != failed {
-			log.Error("cannot look at the node's other firewalls", "error", err)
+			log.Error("failed to list the node's other firewalls", "error", err)
 			failed = text
 		}
 		select {

@@ -19,18 +19,18 @@ func TestKeepPoliciesLogs(t *testing.T) {
 		problems []nft.Problem
 		err      error
 	}
-	wall := nft.Problem{Reason: nft.DropsUnknown, Where: "inet fw input", Text: "add a rule"}
+	problem := nft.Problem{Reason: nft.DropsUnknown, Where: "inet fw input", Text: "add a rule"}
 	rounds := []struct {
 		result
 		lines int
 	}{
 		{result{changed: []string{"a", "b"}}, 2},
 		{result{}, 0},
-		{result{problems: []nft.Problem{wall}}, 1},
-		{result{problems: []nft.Problem{wall}}, 0},
+		{result{problems: []nft.Problem{problem}}, 1},
+		{result{problems: []nft.Problem{problem}}, 0},
 		{result{err: errors.New("no nft")}, 1},
 		{result{err: errors.New("no nft")}, 0},
-		{result{problems: []nft.Problem{wall}}, 1},
+		{result{problems: []nft.Problem{problem}}, 1},
 	}
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -59,25 +59,25 @@ func TestKeepPoliciesLogs(t *testing.T) {
 
 // Firewalls are checked again when one may have changed, or when the last check found a problem.
 func TestKeepPoliciesResyncs(t *testing.T) {
-	wall := []nft.Problem{{Reason: nft.DropsUnknown}}
+	problem := []nft.Problem{{Reason: nft.DropsUnknown}}
 	lost := errors.New("iptables-legacy")
 	for name, c := range map[string]struct {
 		generations []uint32
 		problems    []nft.Problem
 		unknown     error
 		failure     error
-		looks       int
+		lists       int
 	}{
-		"unchanged":  {[]uint32{7, 7, 7, 7}, nil, nil, nil, 1},
-		"changed":    {[]uint32{7, 7, 8, 8}, nil, nil, nil, 2},
-		"problem":    {[]uint32{7, 7, 7, 7}, wall, nil, nil, 4},
-		"error":      {[]uint32{7, 7, 7, 7}, nil, nil, errors.New("no nft"), 4},
-		"not to say": {[]uint32{0, 0, 0, 0}, nil, lost, nil, 4},
+		"unchanged": {[]uint32{7, 7, 7, 7}, nil, nil, nil, 1},
+		"changed":   {[]uint32{7, 7, 8, 8}, nil, nil, nil, 2},
+		"problem":   {[]uint32{7, 7, 7, 7}, problem, nil, nil, 4},
+		"error":     {[]uint32{7, 7, 7, 7}, nil, nil, errors.New("no nft"), 4},
+		"unknown":   {[]uint32{0, 0, 0, 0}, nil, lost, nil, 4},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
-			asked, looks := 0, 0
-			apply := func(context.Context) ([]string, []nft.Problem, error) { looks++; return nil, c.problems, c.failure }
+			asked, lists := 0, 0
+			apply := func(context.Context) ([]string, []nft.Problem, error) { lists++; return nil, c.problems, c.failure }
 			err := keepPoliciesBy(ctx, slog.New(slog.DiscardHandler), apply, func() (uint32, error) {
 				if asked++; asked == len(c.generations) {
 					cancel()
@@ -85,8 +85,8 @@ func TestKeepPoliciesResyncs(t *testing.T) {
 				return c.generations[asked-1], c.unknown
 			})
 			// A check during which ctx ended counts, too.
-			if err != nil || looks != c.looks {
-				t.Errorf("%s: %d looks, %v; want %d", name, looks, err, c.looks)
+			if err != nil || lists != c.lists {
+				t.Errorf("%s: %d lists, %v; want %d", name, lists, err, c.lists)
 			}
 		})
 	}

@@ -126,7 +126,7 @@ func (p *process) watchCluster() (err error) {
 		return err
 	}
 	staleMetrics(p.registry, p.api.Source)
-	p.servers.stale = func() bool { _, is := p.api.Source.Stale(); return is }
+	p.servers.stale = func() bool { _, is := p.api.Source.FromSnapshot(); return is }
 	p.servers.warn = p.api.Events.Warn
 	p.run(p.api.Source.Run)
 	p.run(p.api.Status.Run)

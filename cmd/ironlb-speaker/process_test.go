@@ -98,7 +98,7 @@ func TestHealthPortsAsPlanned(t *testing.T) {
 	one, two := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
 	for _, at := range [][]netip.Addr{{one}, {two}, {one, two}, nil} {
 		if errs := set(at...); len(errs)+len(reported) > 0 {
-			t.Errorf("%v: %v, told %v", at, errs, reported)
+			t.Errorf("%v: %v, reported %v", at, errs, reported)
 		}
 		want := plan.NewAddrSet(at...).String()
 		for _, addr := range []string{"192.0.2.1", "192.0.2.2", "127.0.0.1"} {
@@ -115,6 +115,6 @@ func TestHealthPortsAsPlanned(t *testing.T) {
 		return err
 	})
 	if errs := set(one); errs[key] == nil || reported[key] == nil {
-		t.Errorf("taken: %v, told %v", errs, reported)
+		t.Errorf("taken: %v, reported %v", errs, reported)
 	}
 }

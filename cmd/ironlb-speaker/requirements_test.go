@@ -46,7 +46,7 @@ func TestRequirements(t *testing.T) {
 		}
 		for _, message := range c.message {
 			if err == nil || !strings.Contains(err.Error(), message) {
-				t.Errorf("%s: error %v does not say %q", c.name, err, message)
+				t.Errorf("%s: error %v does not contain %q", c.name, err, message)
 			}
 		}
 	}
@@ -88,7 +88,7 @@ printf '%s\n' "$input" | ` + real + ` "$@"
 	s.Must(t, func() error {
 		err := newConfig().probeFilter(t.Context())
 		if err == nil || !strings.Contains(err.Error(), "Operation not supported") {
-			t.Errorf("error %v, want what the kernel says", err)
+			t.Errorf("error %v, want the error of the kernel", err)
 		}
 		return nil
 	})

@@ -221,7 +221,7 @@ func TestResidualStateIsRemoved(t *testing.T) {
 		l.retry = time.Time{}
 	}
 	if logged := strings.Count(log.String(), "refused"); tries != 3 || logged != 1 {
-		t.Errorf("tried %d times, said %d times", tries, logged)
+		t.Errorf("tried %d times, logged %d times", tries, logged)
 	}
 }
 

@@ -53,7 +53,7 @@ func retainCommand() *cobra.Command {
 		Short: "Announce a restart of the speaker: its addresses stay on this node",
 		Long: `Send SIGUSR1 to the speaker of this container. If it gets SIGTERM within a minute after that, it does not hand over the addresses
 that this node owns: the kernel answers for them, for two minutes at most, until the next speaker starts on this node.
-A node that is about to go as well (drained, excluded, shut down, deleted) hands over all the same.
+A node that is decommissioning (drained, excluded, shut down, deleted) hands over all the same.
 
 The chart runs it as the preStop hook of the Pod, so that an upgrade moves no address. It ends --wait after the signal: a node that
 shuts down reports it at the same time as it ends its Pods.`,

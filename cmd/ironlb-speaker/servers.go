@@ -90,7 +90,7 @@ func (v *virtualServers) open() (dataplane.VirtualServers, error) {
 	}
 	if v.residual, err = leftInIPVS(v.log, v.loadedIPVS, v.ours); err != nil {
 		b.Close()
-		return nil, fmt.Errorf("look for what an earlier process left in IPVS: %w", err)
+		return nil, fmt.Errorf("list the residual state of IPVS: %w", err)
 	}
 	v.choose(dataplaneNFTables, b)
 	if missing != nil {
@@ -247,13 +247,13 @@ func (v *virtualServers) Count() (int, error) {
 	return 0, nil
 }
 
-// inside are the virtual servers for Pods and the node itself, opened on first use.
-type inside struct {
+// clusterInternal are the virtual servers for Pods and the node itself, opened on first use.
+type clusterInternal struct {
 	mu       sync.Mutex
 	balancer *nftlb.Balancer
 }
 
-func (i *inside) open() (*nftlb.Balancer, error) {
+func (i *clusterInternal) open() (*nftlb.Balancer, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.balancer == nil {
@@ -266,13 +266,13 @@ func (i *inside) open() (*nftlb.Balancer, error) {
 	return i.balancer, nil
 }
 
-func (i *inside) close() {
+func (i *clusterInternal) close() {
 	if i.balancer != nil {
 		i.balancer.Close()
 	}
 }
 
-func (i *inside) ListOf(addrs map[netip.Addr]struct{}) (ipvs.Table, error) {
+func (i *clusterInternal) ListOf(addrs map[netip.Addr]struct{}) (ipvs.Table, error) {
 	b, err := i.open()
 	if err != nil {
 		return nil, err
@@ -280,7 +280,7 @@ func (i *inside) ListOf(addrs map[netip.Addr]struct{}) (ipvs.Table, error) {
 	return b.ListOf(addrs)
 }
 
-func (i *inside) Virtuals() (map[ipvs.Key]ipvs.Settings, error) {
+func (i *clusterInternal) Virtuals() (map[ipvs.Key]ipvs.Settings, error) {
 	b, err := i.open()
 	if err != nil {
 		return nil, err
@@ -288,7 +288,7 @@ func (i *inside) Virtuals() (map[ipvs.Key]ipvs.Settings, error) {
 	return b.Virtuals()
 }
 
-func (i *inside) Apply(ops []ipvs.Op) ([]ipvs.Op, error) {
+func (i *clusterInternal) Apply(ops []ipvs.Op) ([]ipvs.Op, error) {
 	b, err := i.open()
 	if err != nil {
 		return nil, err
@@ -296,7 +296,7 @@ func (i *inside) Apply(ops []ipvs.Op) ([]ipvs.Op, error) {
 	return b.Apply(ops)
 }
 
-func (i *inside) SetPods(pods ipvs.PodSources) error {
+func (i *clusterInternal) SetPods(pods ipvs.PodSources) error {
 	b, err := i.open()
 	if err != nil {
 		return err

@@ -47,7 +47,7 @@ func TestDataplane(t *testing.T) {
 			}
 			v.close()
 			if expect == "" && len(reported) > 0 || expect != "" && (len(reported) != 1 || reported[0] != expect) {
-				t.Errorf("%s: told %v, want %q once", wanted, reported, expect)
+				t.Errorf("%s: reported %v, want %q once", wanted, reported, expect)
 			}
 			if warned := strings.Count(log.String(), "level=WARN"); (warned == 1) != (wanted == dataplaneAuto && !has) || warned > 1 {
 				t.Errorf("%s: log %s", wanted, &log)
@@ -116,11 +116,11 @@ func TestMissingSchedulerDoesNotChangeTheDataplane(t *testing.T) {
 	missing := fmt.Errorf("%w: module ip_vs_rr missing", ipvs.ErrNoScheduler)
 	v.openIPVS = func(config) (driver, error) { return ipvstest.NewKernel(), missing }
 	if _, err := v.Virtuals(); !errors.Is(err, ipvs.ErrNoScheduler) || len(reported) > 0 {
-		t.Errorf("%v, told %v; want ErrNoScheduler and nothing chosen", err, reported)
+		t.Errorf("%v, reported %v; want ErrNoScheduler and nothing chosen", err, reported)
 	}
 	missing = nil
 	if _, err := v.Virtuals(); err != nil || !slices.Equal(reported, []dataplaneKind{dataplaneIPVS}) {
-		t.Errorf("%v, told %v; want IPVS when the module is there", err, reported)
+		t.Errorf("%v, reported %v; want IPVS when the module is there", err, reported)
 	}
 }
 

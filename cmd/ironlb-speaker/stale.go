@@ -31,13 +31,13 @@ func (o options) stateFile(prefix string) string {
 }
 
 // stale reports whether the plan is from a snapshot, and when that was made.
-type stale interface{ Stale() (time.Time, bool) }
+type stale interface{ FromSnapshot() (time.Time, bool) }
 
 // staleMetrics registers the metrics about the snapshot and its use.
 func staleMetrics(reg prometheus.Registerer, source *kube.Source) {
 	reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "ironlb", Name: "api_stale",
-		Help: "1 while the API server has not given every list since the start and a snapshot of an earlier time stands in for it."}, func() float64 {
-		if _, is := source.Stale(); is {
+		Help: "1 while the cluster state comes from the on-disk snapshot, because the initial lists from the API server are not complete."}, func() float64 {
+		if _, is := source.FromSnapshot(); is {
 			return 1
 		}
 		return 0
@@ -54,7 +54,7 @@ func staleMetrics(reg prometheus.Registerer, source *kube.Source) {
 func staleReadyz(source stale, ready http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		ready(w, r)
-		if at, is := source.Stale(); is {
+		if at, is := source.FromSnapshot(); is {
 			fmt.Fprintf(w, "from snapshot: the API server has not returned every list since the start; its state of %s is in use\n", at.UTC().Format(time.RFC3339))
 		}
 	}

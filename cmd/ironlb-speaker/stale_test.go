@@ -15,13 +15,13 @@ import (
 
 type staleSince time.Time
 
-func (s staleSince) Stale() (time.Time, bool) { return time.Time(s), !time.Time(s).IsZero() }
+func (s staleSince) FromSnapshot() (time.Time, bool) { return time.Time(s), !time.Time(s).IsZero() }
 
 // A snapshot in use is reported on /readyz, whose status stays.
 func TestSnapshotAge(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for _, since := range []staleSince{staleSince(at), {}} {
-		_, is := since.Stale()
+		_, is := since.FromSnapshot()
 		for _, status := range []int{http.StatusOK, http.StatusServiceUnavailable} {
 			w := httptest.NewRecorder()
 			staleReadyz(since, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status); fmt.Fprintln(w, "why") })(w, nil)

@@ -16,7 +16,7 @@ func TestSessions(t *testing.T) {
 		&v1alpha1.SpeakerStatus{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Status: v1alpha1.SpeakerStatusStatus{
 			Members: []v1alpha1.MemberStatus{{Node: "c", State: v1alpha1.MemberSilent, Since: ago(time.Minute)}},
 			BGP: &v1alpha1.BGPStatus{Sessions: []v1alpha1.SessionStatus{
-				{Peer: "six", Address: "2001:db8::1", State: "Active", Since: ago(2 * time.Minute), Reason: "WrongASN", Message: "the router has AS 65001, the BGPPeer says 65002", PeerASN: 65001, Prefixes: 12},
+				{Peer: "six", Address: "2001:db8::1", State: "Active", Since: ago(2 * time.Minute), Reason: "WrongASN", Message: "the router has AS 65001, the BGPPeer has 65002", PeerASN: 65001, Prefixes: 12},
 				{Peer: "tor", Address: "192.0.2.1", State: "Established", Since: ago(time.Hour), Reason: "HoldTimeExpired", Message: "as it was before", Prefixes: 12, PeerASN: 4200000000,
 					BFD: &v1alpha1.BFDStatus{State: "Up", Since: ago(time.Hour)}},
 			}},
@@ -42,7 +42,7 @@ b     up     -            -           Established  60m    0         Down 60s  BF
 b     young  -            -           Established  -      0         Down      -
 c     tor    192.0.2.1    4200000000  Unknown      -      -         -         Silent
 
-a: no session with six: WrongASN: the router has AS 65001, the BGPPeer says 65002
+a: no session with six: WrongASN: the router has AS 65001, the BGPPeer has 65002
 b: BGPPeer tor is only partly configured: no IPv6 InternalIP
 b: session with up without BFD: BFDNotUp: a TTL of 63
 `

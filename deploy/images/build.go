@@ -166,8 +166,8 @@ func (b *builder) image(ctx context.Context, s *Spec) error {
 	return nil
 }
 
-func (b *builder) report(s *Spec, platform, ref string, st platformState, note string) {
-	b.log.printf("%s %s %s %.1f MB compressed (%s)", ref, platform, st.Digest, float64(st.Size)/1e6, note)
+func (b *builder) report(s *Spec, platform, ref string, st platformState, remark string) {
+	b.log.printf("%s %s %s %.1f MB compressed (%s)", ref, platform, st.Digest, float64(st.Size)/1e6, remark)
 }
 
 func (b *builder) archive(s *Spec, platform string) string {
@@ -224,7 +224,7 @@ func newBuilder(args []string, log *progress) (*builder, []*Spec, error) {
 		tag       = fs.String("tag", "v0.1.0", "`tag` of images")
 		commit    = fs.String("commit", unknownCommit, "`commit` of the sources, for the programs and the label")
 		bin       = fs.String("bin", "", "`folder` with programs for this machine's platform that are built already")
-		layout    = fs.Bool("layout", true, "write the OCI layout with SBOMs beside the archives")
+		layout    = fs.Bool("layout", true, "write the OCI layout with SBOMs next to the archives")
 		selection listFlag
 		refs      listFlag
 	)

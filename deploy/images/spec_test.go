@@ -29,7 +29,7 @@ func TestSpecErrors(t *testing.T) {
 	for _, c := range []struct{ spec, old, new, want string }{
 		{smallSpec, "name: small", "name: Small", `name: "Small"`},
 		{smallSpec, "name: small", "nam: small", `unknown field "nam"`},
-		{smallSpec, `user: "65532:65532"`, "user: nobody", "user: \"nobody\": write UID:GID"},
+		{smallSpec, `user: "65532:65532"`, "user: daemon", "user: \"daemon\": write UID:GID"},
 		{smallSpec, "entrypoint: [small]", "entrypoint: []", "entrypoint: missing"},
 		{smallSpec, "path: /usr/local/bin\nenv", "env", "path: missing"},
 		{smallSpec, "linux/arm64", "linux/riscv64", `platforms: "linux/riscv64" is not supported`},

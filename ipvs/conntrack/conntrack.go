@@ -23,7 +23,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 )
 
-// each is the number of virtual servers up to which each is listed by its own request; above it, one request lists all
+// each is the largest number of virtual servers that are listed by its own request; above it, one request lists all
 // entries. For every request the kernel scans its full table, which takes 10 ms and more even if it is empty. Each
 // returned entry takes 3 µs (BenchmarkClean).
 const each = 4

@@ -213,7 +213,7 @@ func TestTCP(t *testing.T) {
 			for _, from := range []int{41000, 41001} {
 				if conn, err := l.dialTCP(f, from, netip.AddrPortFrom(vip, 53), 100*time.Millisecond); err == nil {
 					conn.Close()
-					t.Fatal("somebody answers")
+					t.Fatal("another host answers")
 				}
 			}
 

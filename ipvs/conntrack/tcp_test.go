@@ -83,7 +83,7 @@ func TestTCPGone(t *testing.T) {
 	}
 }
 
-// An unanswered SYN goes to another real server when it is retransmitted after the first real server got weight 0.
+// An unanswered SYN reaches another real server when it is retransmitted after the first real server got weight 0.
 func TestTCPHandshake(t *testing.T) {
 	l := newLab(t)
 	for _, f := range l.families {

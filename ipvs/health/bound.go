@@ -13,11 +13,11 @@ const mostOfServer = 256
 // leaves them open therefore blocks no other client, and uses a bounded part of this process.
 func Bound(l net.Listener) net.Listener { return bound(l, newConnLimiter(mostOfServer)) }
 
-func bound(l net.Listener, crowds ...*connLimiter) net.Listener { return &boundListener{l, crowds} }
+func bound(l net.Listener, limiters ...*connLimiter) net.Listener { return &boundListener{l, limiters} }
 
 type boundListener struct {
 	net.Listener
-	crowds []*connLimiter
+	limiters []*connLimiter
 }
 
 func (l *boundListener) Accept() (net.Conn, error) {
@@ -26,8 +26,8 @@ func (l *boundListener) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	c := &counted{Conn: conn}
-	for _, in := range l.crowds {
-		c.leave = append(c.leave, in.enter(c))
+	for _, in := range l.limiters {
+		c.release = append(c.release, in.acquire(c))
 	}
 	return c, nil
 }
@@ -35,12 +35,12 @@ func (l *boundListener) Accept() (net.Conn, error) {
 // counted is a connection that is released from its connection limiters when it is closed.
 type counted struct {
 	net.Conn
-	leave []func()
+	release []func()
 }
 
 func (c *counted) Close() error {
-	for _, leave := range c.leave {
-		leave()
+	for _, release := range c.release {
+		release()
 	}
 	return c.Conn.Close()
 }
@@ -55,8 +55,8 @@ type connLimiter struct {
 
 func newConnLimiter(most int) *connLimiter { return &connLimiter{most: most} }
 
-// enter acquires a place for a connection and closes the oldest one above the limit.
-func (c *connLimiter) enter(conn *counted) (leave func()) {
+// acquire adds a connection and closes the oldest one above the limit.
+func (c *connLimiter) acquire(conn *counted) (release func()) {
 	c.mu.Lock()
 	at := c.conns.PushBack(conn)
 	var oldest *counted

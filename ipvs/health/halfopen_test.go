@@ -47,7 +47,7 @@ func TestHalfOpen(t *testing.T) {
 		{"refused by ICMP", "192.0.2.2:82", nil, isRefused},
 		{"refused by ICMPv6", "[2001:db8::2]:82", nil, isRefused},
 		{"dropped", "192.0.2.2:81", nil, isUnknown},
-		{"nobody", "192.0.2.3:80", nil, isUnknown},
+		{"no listener", "192.0.2.3:80", nil, isUnknown},
 		{"no route", "198.51.100.1:80", nil, isUnknown},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -320,6 +320,6 @@ func TestPortRace(t *testing.T) {
 		}
 	}
 	if asked.Load() == 0 {
-		t.Error("nobody asked")
+		t.Error("no probe arrived")
 	}
 }

@@ -14,8 +14,8 @@ type Node struct {
 	Local  map[netip.Addr]struct{}
 	Filter ipvs.Filter
 	Table  ipvs.Table
-	// Inside replaces the entry of Table for Pods and the node itself.
-	Inside ipvs.Table
+	// ClusterInternal replaces the entry of Table for Pods and the node itself.
+	ClusterInternal ipvs.Table
 	// Own are the node's own addresses.
 	Own map[netip.Addr]struct{}
 }
@@ -53,7 +53,7 @@ func (n Node) TraceFrom(c Client, to ipvs.Key) string {
 	address := ipvs.Key{Addr: to.Addr}
 	_, local := n.Local[to.Addr]
 	_, own := n.Own[to.Addr]
-	inside, different := n.Inside[to]
+	internal, different := n.ClusterInternal[to]
 	switch {
 	case n.covers(ipvs.ServiceNetworks, ipvs.Key{}, to.Addr) && !n.has(ipvs.Addresses, address):
 		return "dropped: unallocated ClusterIP"
@@ -64,7 +64,7 @@ func (n Node) TraceFrom(c Client, to ipvs.Key) string {
 	case n.has(ipvs.Restricted, to) && !n.covers(ipvs.Allowed, to, c.Addr):
 		return "dropped: not in the source ranges"
 	case different && (c.Self || n.isPod(c)):
-		return n.leaves(c, to, inside)
+		return n.leaves(c, to, internal)
 	case n.has(ipvs.Dropped, to):
 		return "dropped: no endpoint here"
 	}

@@ -37,7 +37,7 @@ func TestTraceFrom(t *testing.T) {
 		Table: ipvs.Table{
 			tcp(80): reals(), tcp(81): reals(), tcp(82): reals("192.0.2.11:8080", "192.0.2.12:8080"), nodePort: reals("192.0.2.11:8080"),
 		},
-		Inside: ipvs.Table{tcp(80): reals("192.0.2.11:8080")},
+		ClusterInternal: ipvs.Table{tcp(80): reals("192.0.2.11:8080")},
 	}
 	outside := ipvstest.Client{Addr: netip.MustParseAddr("198.51.100.7")}
 	pod, self := ipvstest.Client{Addr: netip.MustParseAddr("192.0.2.11")}, ipvstest.Client{Self: true}

@@ -139,7 +139,7 @@ func (b *batch) send(places []int, edit bool, failed func(i int, errno unix.Errn
 	}
 }
 
-// request appends the request of an op to the buffer; edit turns an add into an edit.
+// request appends the request of an op to the buffer; edit changes an add into an edit.
 func (c *conn) request(op ipvs.Op, edit bool, flags uint16) uint32 {
 	command := commands[op.Action]
 	if edit {

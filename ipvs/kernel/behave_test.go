@@ -143,7 +143,7 @@ func TestAffinity(t *testing.T) {
 		weights := map[string][2]uint32{"pod0": {0, 1}, "pod1": {1, 0}}
 		l.apply(t, sticky(c.key, 10800, weights[first]), c.key)
 		if got := l.ask(t, c.key, c.one); got != second {
-			t.Errorf("%v: a new connection goes to %s, which drains", c.key, got)
+			t.Errorf("%v: a new connection reaches %s, which drains", c.key, got)
 		}
 		if answer, err := netspace.AskOn(open); err != nil || pod(answer) != first {
 			t.Errorf("%v: the open connection: %q, %v; want %s", c.key, answer, err, first)
@@ -271,7 +271,7 @@ func vanish(t *testing.T, conn net.Conn) {
 }
 
 // The connections to a deleted Pod end with a reset, not in silence (4.5): IPVS deletes the connection. The next packet
-// goes to the node's own stack, which has no such connection.
+// reaches the node's own stack, which has no such connection.
 func TestPodGone(t *testing.T) {
 	l := newLab(t)
 	l.apply(t, ipvs.Table{web: rr(webReals)}, web)
@@ -296,7 +296,7 @@ func TestPodGone(t *testing.T) {
 		t.Errorf("answer %q, %v; want a reset", after, err)
 	}
 	if got := l.ask(t, web, ""); got == pod(answer) {
-		t.Errorf("a new connection goes to %s, which is gone", got)
+		t.Errorf("a new connection reaches %s, which is gone", got)
 	}
 }
 

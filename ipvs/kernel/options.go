@@ -94,7 +94,7 @@ func (k *Kernel) Has(key ipvs.Key) (bool, error) {
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("look for %v: %w", key, err)
+		return false, fmt.Errorf("find %v: %w", key, err)
 	}
 	return true, nil
 }

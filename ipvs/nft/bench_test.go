@@ -10,7 +10,8 @@ import (
 	"github.com/ironlb/ironlb/ipvs/nft"
 )
 
-// connectionBurst returns this number of virtual servers of both families, masqueraded; restricted ones allow one network each.
+// connectionBurst returns this number of virtual servers of both families, masqueraded; restricted ones allow one
+// network each.
 func connectionBurst(servers int, restricted bool) ipvs.Filter {
 	f := make(ipvs.Filter)
 	for i := range servers {
@@ -36,8 +37,8 @@ func BenchmarkOneChange(b *testing.B) {
 		servers    int
 		restricted bool
 	}{
-		{"beside 10", 10, false}, {"beside 10000", 10000, false},
-		{"beside 10 restricted", 10, true}, {"beside 10000 restricted", 10000, true},
+		{"alongside 10", 10, false}, {"alongside 10000", 10000, false},
+		{"alongside 10 restricted", 10, true}, {"alongside 10000 restricted", 10000, true},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			k := key(ipvs.UDP, vip, 53)

@@ -17,7 +17,7 @@ func TestOnlyForeignChangesAreNoticed(t *testing.T) {
 		n.nft(t, "add", "table", family, "other")
 		n.nft(t, "add", "table", "inet", nft.TableName)
 		n.wantNoticed(t, false, "after changes of other tables")
-		n.nft(t, "add", "chain", family, nft.TableName, "stranger")
+		n.nft(t, "add", "chain", family, nft.TableName, "foreign")
 		n.wantNoticed(t, true, "after a change by another program")
 		n.wantIntact(t, false)
 	}
@@ -29,7 +29,7 @@ func TestLostNotifications(t *testing.T) {
 	n.apply(t, everything())
 	n.filter.Lose()
 	n.wantIntact(t, true)
-	n.nft(t, "add", "chain", "ip", nft.TableName, "stranger")
+	n.nft(t, "add", "chain", "ip", nft.TableName, "foreign")
 	n.filter.Lose()
 	n.wantIntact(t, false)
 }
@@ -38,9 +38,9 @@ func TestLostNotifications(t *testing.T) {
 func TestChangeBetweenOurs(t *testing.T) {
 	n := newNode(t)
 	n.apply(t, web())
-	n.nft(t, "add", "chain", "ip", nft.TableName, "stranger")
+	n.nft(t, "add", "chain", "ip", nft.TableName, "foreign")
 	n.apply(t, everything())
-	n.nft(t, "add", "chain", "ip6", nft.TableName, "stranger")
+	n.nft(t, "add", "chain", "ip6", nft.TableName, "foreign")
 	n.wantNoticed(t, true, "after a change by another program and one of ours")
 	n.wantIntact(t, false)
 }

@@ -85,8 +85,8 @@ func (ipt iptables) missing() Problem {
 	}
 }
 
-// admit ensures that the accept rule is in force in each built-in chain.
-func (ipt iptables) admit(ctx context.Context) (changed []string, err error) {
+// accept ensures that the accept rule is in force in each built-in chain.
+func (ipt iptables) accept(ctx context.Context) (changed []string, err error) {
 	listing, err := ipt.run(ctx, "-S")
 	if err != nil {
 		return nil, err

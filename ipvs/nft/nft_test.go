@@ -217,7 +217,7 @@ func TestHealing(t *testing.T) {
 				return err
 			})
 			if err == nil || !strings.Contains(err.Error(), "build it") {
-				t.Errorf("after %q Update = %v, want an error that says to build", spoil, err)
+				t.Errorf("after %q Update = %v, want an error that requests a rebuild", spoil, err)
 			}
 			n.wantWritten(t, web(), 6)
 			if got := n.nft(t, "list", "ruleset"); got != pristine {

@@ -45,7 +45,7 @@ func (Policies) Apply(ctx context.Context) (changed []string, problems []Problem
 	}
 	var errs []error
 	for _, ipt := range iptablesInUse(chains) {
-		more, err := ipt.admit(ctx)
+		more, err := ipt.accept(ctx)
 		changed = append(changed, more...)
 		if errors.Is(err, errNative) {
 			continue // created manually with iptables' names

@@ -23,7 +23,7 @@ func (b *Balancer) Apply(ops []ipvs.Op) ([]ipvs.Op, error) {
 	}
 	next, done, wrong := b.edit(ops)
 	if b.commit(slices.Collect(maps.Keys(next)), next) == nil {
-		return done, errors.Join(wrong, b.forget())
+		return done, errors.Join(wrong, b.deleteStale())
 	}
 	// Another program may have changed the tables just now: sync once more.
 	if err := b.sync(); err != nil {
@@ -40,7 +40,7 @@ func (b *Balancer) Apply(ops []ipvs.Op) ([]ipvs.Op, error) {
 		}
 		return err != nil
 	})
-	return done, errors.Join(append(errs, b.forget())...)
+	return done, errors.Join(append(errs, b.deleteStale())...)
 }
 
 // edit returns the new state of the virtual servers in the ops, nil for a deleted one, the ops that can be done, and

@@ -10,7 +10,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs/nftlb"
 )
 
-// While real servers are added and deleted, each connection goes to one of them, and none to the node itself.
+// While real servers are added and deleted, each connection reaches one of them, and none to the node itself.
 func TestConnectionsWhileServersChange(t *testing.T) {
 	each(t, nftlb.AllTraffic, func(t *testing.T, l *lab) {
 		l.have(t, rr, 1, 1)

@@ -39,7 +39,7 @@ const hashSeed = 0x4c42
 
 // name returns the name of the chain.
 func (c class) name() string {
-	text := [...]string{refuse: "refuse", random: "random", byAddr: "hash-address", byPort: "hash-port", withAffinity: "remember"}[c.choice]
+	text := [...]string{refuse: "refuse", random: "random", byAddr: "hash-address", byPort: "hash-port", withAffinity: "affinity"}[c.choice]
 	switch c.choice {
 	case refuse:
 		return text
@@ -61,7 +61,7 @@ func (c class) verdict() string {
 	return "goto " + c.name()
 }
 
-// rules returns the rules of the chain. [addRemembering] adds those of a remembering class.
+// rules returns the rules of the chain. [addAffinityRules] adds those of a class with affinity.
 func (c class) rules(f family) []string {
 	dnat := func(slot string) (rules []string) {
 		for _, p := range protocols {

@@ -69,7 +69,7 @@ func (d driver) SetPods(prefixes ...netip.Prefix) error {
 
 // TestContract checks the contract of all drivers.
 func TestContract(t *testing.T) {
-	for name, scope := range map[string]nftlb.Scope{"everyone": nftlb.AllTraffic, "inside": nftlb.ClusterInternal} {
+	for name, scope := range map[string]nftlb.Scope{"all": nftlb.AllTraffic, "internal": nftlb.ClusterInternal} {
 		t.Run(name, func(t *testing.T) {
 			ipvstest.Contract(t, func(t *testing.T) ipvstest.Driver { return open(t, netspace.New(t), scope) })
 		})

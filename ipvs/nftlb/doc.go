@@ -11,7 +11,7 @@
 //
 // nftables counts no connections. Of the schedulers of IPVS it has:
 //
-//	rr     one at random, all equal: an even share on average, not in turn
+//	rr     one at random, all equal: an even share on average, not round robin
 //	wrr    one at random, by weight; also in place of every other scheduler
 //	sh     by a hash of the client's address (flag 0x10: and port), by weight
 //	mh     the same, and few clients move when a real server is added or deleted

@@ -51,7 +51,7 @@ func TestHealing(t *testing.T) {
 		"flush ruleset",
 		"delete table ip ironlb-lb",
 		"flush chain ip ironlb-lb prerouting",
-		"flush chain ip ironlb-lb remember-60",
+		"flush chain ip ironlb-lb affinity-60",
 		"insert rule ip ironlb-lb prerouting accept",
 		"add chain ip ironlb-lb prerouting { policy drop; }",
 		"add chain ip ironlb-lb extra",

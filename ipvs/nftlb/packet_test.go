@@ -269,7 +269,7 @@ func TestAffinityEnds(t *testing.T) {
 		listed := func() string { return command(t, l.node, "nft", "list", "map", family, "ironlb-lb", "affinity") }
 		for deadline := time.Now().Add(10 * time.Second); strings.Contains(listed(), "elements"); {
 			if time.Now().After(deadline) {
-				t.Fatalf("still remembered:\n%s", listed())
+				t.Fatalf("affinity still listed:\n%s", listed())
 			}
 		}
 	})
@@ -313,7 +313,7 @@ func TestConnectionsStay(t *testing.T) {
 			t.Fatal(err)
 		}
 		stays("after a restart")
-		command(t, l.node, "nft", "add", "chain", map[bool]string{true: "ip", false: "ip6"}[l.addresses == ipv4], "ironlb-lb", "stranger")
+		command(t, l.node, "nft", "add", "chain", map[bool]string{true: "ip", false: "ip6"}[l.addresses == ipv4], "ironlb-lb", "foreign")
 		if _, err := l.Virtuals(); err != nil {
 			t.Fatal(err)
 		}
@@ -325,8 +325,8 @@ func TestConnectionsStay(t *testing.T) {
 	})
 }
 
-// TestClusterInternal: only Pods and the node itself are sent elsewhere than other clients. The drop of policy Local does not
-// affect them.
+// TestClusterInternal: only Pods and the node itself are sent elsewhere than other clients. The drop of policy Local
+// does not affect them.
 func TestClusterInternal(t *testing.T) {
 	each(t, nftlb.ClusterInternal, func(t *testing.T, l *lab) {
 		wants := func(when string, from *netspace.Space, source, want string) {
@@ -337,7 +337,7 @@ func TestClusterInternal(t *testing.T) {
 		}
 		l.have(t, rr, 0, 1)
 		wants("a client", l.client, "", "node")
-		wants("a Pod that nobody told of", l.pods[0], "", "node")
+		wants("an unannounced Pod", l.pods[0], "", "node")
 		wants("the node", l.node, "", "pod1")
 		if err := l.SetPods(prefix(l.pod[0]), prefix(l.pod[1])); err != nil {
 			t.Fatal(err)
@@ -368,8 +368,8 @@ func TestClusterInternal(t *testing.T) {
 	})
 }
 
-// TestClusterInternalComesFirst: the table for internal clients takes precedence over one for all traffic, in either order of
-// creation.
+// TestClusterInternalComesFirst: the table for internal clients takes precedence over one for all traffic, in either
+// order of creation.
 func TestClusterInternalComesFirst(t *testing.T) {
 	for _, order := range [][]nftlb.Scope{{nftlb.AllTraffic, nftlb.ClusterInternal}, {nftlb.ClusterInternal, nftlb.AllTraffic}} {
 		t.Run(order[0].Table()+" first", func(t *testing.T) {

@@ -121,9 +121,9 @@ func (w writer) baseChains(scope Scope) {
 	}
 	choose := fmt.Sprintf("%s vmap @%s", key, mapVirtuals)
 	refused := fmt.Sprintf("%s @%s goto %s", key, setRefused, class{}.name())
-	var remember []string
+	var recordAffinity []string
 	for _, p := range protocols { // nft determines the size of a port only next to a protocol
-		remember = append(remember, fmt.Sprintf("ct state new ct status dnat meta l4proto %s "+
+		recordAffinity = append(recordAffinity, fmt.Sprintf("ct state new ct status dnat meta l4proto %s "+
 			"ct original %s daddr . meta l4proto . ct original proto-dst vmap @%s", nftName(p), w.name, mapSticky))
 	}
 	w.class(class{})
@@ -132,8 +132,8 @@ func (w writer) baseChains(scope Scope) {
 	}
 	base("prerouting", knftables.NATType, knftables.PreroutingHook, dnatPriority[scope], from(choose)...)
 	base("output", knftables.NATType, knftables.OutputHook, dnatPriority[scope], choose)
-	base("after-prerouting", knftables.FilterType, knftables.PreroutingHook, afterPriority, remember...)
-	base("after-output", knftables.FilterType, knftables.OutputHook, afterPriority, append(remember, refused)...)
+	base("after-prerouting", knftables.FilterType, knftables.PreroutingHook, afterPriority, recordAffinity...)
+	base("after-output", knftables.FilterType, knftables.OutputHook, afterPriority, append(recordAffinity, refused)...)
 	base("input", knftables.FilterType, knftables.InputHook, inputPriority, from(refused)...)
 }
 
@@ -144,7 +144,7 @@ func (w writer) removeTable() {
 	w.tx.Delete(table)
 }
 
-// class creates the chain of a class. [addRemembering] later adds the rules of a class that records affinity.
+// class creates the chain of a class. [addAffinityRules] later adds the rules of a class that records affinity.
 func (w writer) class(c class) { w.chain(c.name(), c.rules(w.family), nil) }
 
 func (w writer) element(e knftables.Element, remove bool) {
@@ -218,7 +218,7 @@ func (w writer) affinity(r affinityEntry) {
 	w.element(knftables.Element{Map: mapAffinity, Key: k, Value: realText(r.real)}, false)
 }
 
-func (w writer) forgotten(r affinityEntry) {
+func (w writer) deleteAffinity(r affinityEntry) {
 	w.element(knftables.Element{Map: mapAffinity, Key: append([]string{r.client.String()}, keyText(r.virtual)...)}, true)
 }
 

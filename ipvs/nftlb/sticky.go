@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// addRemembering adds the rules of the classes that record affinity, in one transaction in the network namespace of the
-// calling thread.
+// addAffinityRules adds the rules of the classes that record affinity, in one transaction in the network namespace of
+// the calling thread.
 //
 // A rule records the destination of a new connection after the translation: the client, its original destination and,
 // as the value, the real server. For an existing record it restarts the timeout. It is written in the kernel's own
@@ -18,7 +18,7 @@ import (
 //
 //	update @affinity { ip saddr . ct original ip daddr . meta l4proto . ct original proto-dst
 //		timeout 3h : ip daddr . th dport }
-func addRemembering(f family, table string, classes []class) error {
+func addAffinityRules(f family, table string, classes []class) error {
 	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
 	if err != nil {
 		return fmt.Errorf("open a netlink socket: %w", err)
@@ -26,7 +26,7 @@ func addRemembering(f family, table string, classes []class) error {
 	defer conn.Close()
 	messages := []netlink.Message{message(unix.NFNL_MSG_BATCH_BEGIN, netlink.Request, 0, unix.NFNL_SUBSYS_NFTABLES, nil)}
 	for _, c := range classes {
-		rule, err := encodeRule(table, c.name(), remember(f, c.timeout))
+		rule, err := encodeRule(table, c.name(), recordRule(f, c.timeout))
 		if err != nil {
 			return err
 		}
@@ -35,11 +35,11 @@ func addRemembering(f family, table string, classes []class) error {
 	}
 	messages = append(messages, message(unix.NFNL_MSG_BATCH_END, netlink.Request, 0, unix.NFNL_SUBSYS_NFTABLES, nil))
 	if _, err := conn.SendMessages(messages); err != nil {
-		return fmt.Errorf("add the rules of table %s that remember clients: %w", table, err)
+		return fmt.Errorf("add the affinity rules of table %s: %w", table, err)
 	}
 	for range classes { // the kernel answers each rule after the full batch
 		if _, err := conn.Receive(); err != nil {
-			return fmt.Errorf("add the rules of table %s that remember clients: %w", table, err)
+			return fmt.Errorf("add the affinity rules of table %s: %w", table, err)
 		}
 	}
 	return nil
@@ -60,8 +60,8 @@ type expression struct {
 	encode func(*netlink.AttributeEncoder)
 }
 
-// remember returns the rule. A key uses consecutive 32-bit registers; those of the value follow.
-func remember(f family, timeout uint32) []expression {
+// recordRule returns the rule. A key uses consecutive 32-bit registers; those of the value follow.
+func recordRule(f family, timeout uint32) []expression {
 	const client = unix.NFT_REG32_00
 	original := client + f.words
 	protocol := original + f.words

@@ -15,7 +15,7 @@ import (
 func (b *Balancer) sync() error {
 	counts, err := b.watch.Count()
 	if b.known && err == nil && counts == (nftwatch.Counts{}) {
-		return b.forget()
+		return b.deleteStale()
 	}
 	b.known = false
 	virtuals := make(map[ipvs.Key]*virtual)
@@ -105,7 +105,7 @@ func (b *Balancer) addWithAffinity(family int, classes []class) error {
 	if len(classes) == 0 {
 		return nil
 	}
-	return b.runFunc(func() error { return addRemembering(families[family], b.scope.Table(), classes) }, one(family))
+	return b.runFunc(func() error { return addAffinityRules(families[family], b.scope.Table(), classes) }, one(family))
 }
 
 // prepare creates the missing tables and chains of classes that the virtual servers require.
@@ -157,15 +157,15 @@ func (b *Balancer) makeChains(family int, classes map[class]struct{}) error {
 	return nil
 }
 
-// forget deletes the affinity to real servers that get no new connections any more, if a change since the last call may
-// have left some. Its cost follows the number of clients with affinity, of all virtual servers.
-func (b *Balancer) forget() error {
+// deleteStale deletes the affinity to real servers that get no new connections any more, if a change since the last
+// call may have left some. Its cost follows the number of clients with affinity, of all virtual servers.
+func (b *Balancer) deleteStale() error {
 	for i := range families {
 		const tries = 3 // a packet translated before the change may be recorded after the listing
 		for n := 0; b.tables[i].stale && n < tries; n++ {
-			left, err := b.forgetOnce(i)
+			left, err := b.deleteStaleOnce(i)
 			if err != nil {
-				return fmt.Errorf("forget the clients of real servers that are gone: %w", err)
+				return fmt.Errorf("delete the affinity to deleted real servers: %w", err)
 			}
 			b.tables[i].stale = left
 		}
@@ -173,8 +173,8 @@ func (b *Balancer) forget() error {
 	return nil
 }
 
-// forgetOnce reports whether it found any.
-func (b *Balancer) forgetOnce(family int) (bool, error) {
+// deleteStaleOnce reports whether it found any.
+func (b *Balancer) deleteStaleOnce(family int) (bool, error) {
 	all, err := listAffinity(families[family], b.scope.Table())
 	if err != nil {
 		return true, err
@@ -189,7 +189,7 @@ func (b *Balancer) forgetOnce(family int) (bool, error) {
 		if r.expires < soon {
 			w.affinity(r) // so that deleting it does not fail if it has expired by now
 		}
-		w.forgotten(r)
+		w.deleteAffinity(r)
 	}
 	if tx.NumOperations() == 0 {
 		return false, nil

@@ -19,12 +19,12 @@ const (
 	received
 )
 
-// Absent returns the speakers that are gone, according to the last status of each. A status is written on change only, so its
-// age has no meaning. live reports whose nodes are up (nil: all); the statuses of other nodes do not count.
+// Absent returns the speakers that are gone, according to the last status of each. A status is written on change only,
+// so its age has no meaning. live reports whose nodes are up (nil: all); the statuses of other nodes do not count.
 //
-// A speaker is gone if more of the others lost it than receive it. A loss does not count if both lost each other: then the network
-// between them is cut. Nor does the status of a speaker that is gone itself. Two cases cannot be found: the last speaker, and two
-// of three that end at the same moment without notice, since the third might be the isolated one.
+// A speaker is gone if more of the others lost it than receive it. A loss does not count if both lost each other: then
+// the network between them is cut. Nor does the status of a speaker that is gone itself. Two cases cannot be found: the
+// last speaker, and two of three that end at the same moment without notice, since the third might be the isolated one.
 func Absent(speakers []SpeakerStatus, live func(node string) bool) map[string]Absence {
 	n := len(speakers)
 	absent, at := map[string]Absence{}, make(map[string]int, n)

@@ -74,7 +74,7 @@ func TestAbsent(t *testing.T) {
 	}
 }
 
-// BenchmarkAbsent judges a thousand speakers.
+// BenchmarkAbsent evaluates a thousand speakers.
 func BenchmarkAbsent(b *testing.B) {
 	const n = 1000
 	speakers := make([]SpeakerStatus, n)

@@ -77,7 +77,7 @@ func TestParseSourceRanges(t *testing.T) {
 		spec       []string
 		annotation string
 		want       string // given, prefixes, unreadable
-		four, six  bool   // admitted
+		four, six  bool   // accepted
 	}{
 		{nil, "", "false [] []", true, true},
 		{nil, " , ", "false [] []", true, true},
@@ -96,13 +96,14 @@ func TestParseSourceRanges(t *testing.T) {
 		if got := fmt.Sprint(r.Given, r.Prefixes, r.Unreadable); got != tt.want {
 			t.Errorf("%q %q: %s, want %s", tt.spec, tt.annotation, got, tt.want)
 		}
-		if r.Admits(four) != tt.four || r.Admits(six) != tt.six {
-			t.Errorf("%q %q: admits IPv4 %v IPv6 %v, want %v %v", tt.spec, tt.annotation, r.Admits(four), r.Admits(six), tt.four, tt.six)
+		if r.Accepts(four) != tt.four || r.Accepts(six) != tt.six {
+			t.Errorf("%q %q: accepts IPv4 %v IPv6 %v, want %v %v", tt.spec, tt.annotation, r.Accepts(four), r.Accepts(six), tt.four, tt.six)
 		}
 	}
 }
 
-// Every text is a prefix, or reported, and prefixes are as the packet filter takes them. Order and source do not matter.
+// Every text is a prefix, or reported, and prefixes are as the packet filter takes them. Order and source do not
+// matter.
 func FuzzParseSourceRanges(f *testing.F) {
 	for _, text := range []string{"", "192.0.2.0/24", " 192.0.2.0/24 ,2001:db8::/32", "x,y", "::ffff:1.2.3.4/96", "fe80::1%eth0/64", "0.0.0.0/0,::/0"} {
 		f.Add(text)

@@ -2,9 +2,10 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// BGPAdvertisement selects the addresses to announce by BGP, by which nodes, to which peers, and with which attributes. Every node that
-// can forward announces, and the routers spread the traffic. Several for one prefix and peer: their communities are united, and they must
-// have the same localPref. Other aggregation lengths make other prefixes, each with its own attributes.
+// BGPAdvertisement selects the addresses to announce by BGP, the nodes and peers for them, and their attributes. Every
+// node that can forward announces, and the routers spread the traffic. Several for one prefix and peer: their
+// communities are united, and they must have the same localPref. Other aggregation lengths make other prefixes, each
+// with its own attributes.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,shortName=bgpadv
@@ -30,8 +31,8 @@ type BGPAdvertisement struct {
 
 // BGPAdvertisementSpec is what the operator wants.
 type BGPAdvertisementSpec struct {
-	// aggregationLength of the IPv4 prefix that is announced in place of an address, from 1 to 32. It stays announced as long as an
-	// address under it is. Default 32: each address by itself.
+	// aggregationLength of the IPv4 prefix that is announced in place of an address, from 1 to 32. It stays announced
+	// as long as an address under it is. Default 32: each address by itself.
 	//
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=32
@@ -47,8 +48,8 @@ type BGPAdvertisementSpec struct {
 	// +optional
 	AggregationLengthV6 int32 `json:"aggregationLengthV6,omitempty"`
 
-	// localPref is sent to internal peers, which prefer the route with the greatest, and never to external ones (RFC 4271, 5.1.5). None
-	// given: 100.
+	// localPref is sent to internal peers, which prefer the route with the greatest, and never to external ones (RFC
+	// 4271, 5.1.5). None given: 100.
 	//
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=4294967295
@@ -86,8 +87,8 @@ type BGPAdvertisementSpec struct {
 	// +optional
 	IPAddressPools []string `json:"ipAddressPools,omitempty"`
 
-	// ipAddressPoolSelectors select pools by label, beside those named; a pool that matches any of them is meant. One that
-	// matches no pool adds none; an empty one ({}) matches every pool.
+	// ipAddressPoolSelectors select pools by label, in addition to those named; a pool that matches any of them is
+	// meant. One that matches no pool adds none; an empty one ({}) matches every pool.
 	//
 	// +kubebuilder:validation:MaxItems=64
 	// +listType=atomic
@@ -112,8 +113,9 @@ type BGPAdvertisementSpec struct {
 
 // BGPAdvertisementStatus is what the controller found.
 type BGPAdvertisementStatus struct {
-	// conditions of the advertisement: Ready, False while something of it cannot be used as it is written: a selector that cannot be read,
-	// a peer, pool or community that does not exist, nodeSelectors that match no node, another advertisement with another localPref for the same prefix.
+	// conditions of the advertisement: Ready, False while something of it cannot be used as it is written: a selector
+	// that cannot be read, a peer, pool or community that does not exist, nodeSelectors that match no node, another
+	// advertisement with another localPref for the same prefix.
 	//
 	// +listType=map
 	// +listMapKey=type

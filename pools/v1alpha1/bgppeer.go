@@ -2,9 +2,10 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// BGPPeer is a router to which nodes announce addresses by BGP. Every node that its nodeSelectors select has a session of its own with
-// it. A change takes effect at once; what a running session cannot take over (AS, password, families, addresses, graceful restart, holdTime,
-// keepaliveTime) restarts that session, and no other one. With gracefulRestart a change of its times loses no route.
+// BGPPeer is a router to which nodes announce addresses by BGP. Every node that its nodeSelectors select has a session
+// of its own with it. A change takes effect at once; what a running session cannot take over (AS, password, families,
+// addresses, graceful restart, holdTime, keepaliveTime) restarts that session, and no other one. With gracefulRestart a
+// change of its times loses no route.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,shortName=bgpp
@@ -49,14 +50,14 @@ type BGPPeerSpec struct {
 	//
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=4294967295
-	// +kubebuilder:validation:XValidation:rule="self != 23456",message="is AS_TRANS, which stands for others (RFC 6793): write an AS number of your own, for example one of 64512 to 65534"
+	// +kubebuilder:validation:XValidation:rule="self != 23456",message="is AS_TRANS, a placeholder for other AS numbers (RFC 6793): write an AS number of your own, for example one of 64512 to 65534"
 	MyASN int64 `json:"myASN"`
 
 	// peerASN is the AS number that the router must have: the same as myASN for an internal peer.
 	//
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=4294967295
-	// +kubebuilder:validation:XValidation:rule="self != 23456",message="is AS_TRANS, which stands for others (RFC 6793): write the router's own AS number"
+	// +kubebuilder:validation:XValidation:rule="self != 23456",message="is AS_TRANS, a placeholder for other AS numbers (RFC 6793): write the router's own AS number"
 	// +optional
 	PeerASN *int64 `json:"peerASN,omitempty"`
 
@@ -69,7 +70,7 @@ type BGPPeerSpec struct {
 	//
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=4294967295
-	// +kubebuilder:validation:XValidation:rule="self != 23456",message="is AS_TRANS, which stands for others (RFC 6793): write an AS number of your own, for example one of 64512 to 65534"
+	// +kubebuilder:validation:XValidation:rule="self != 23456",message="is AS_TRANS, a placeholder for other AS numbers (RFC 6793): write an AS number of your own, for example one of 64512 to 65534"
 	// +optional
 	LocalASN *int64 `json:"localASN,omitempty"`
 
@@ -90,7 +91,8 @@ type BGPPeerSpec struct {
 	// +optional
 	PeerPort int32 `json:"peerPort,omitempty"`
 
-	// sourceAddress is the address of the node from which to connect. As nodes differ, it is for peers with nodeSelectors that select one.
+	// sourceAddress is the address of the node from which to connect. As nodes differ, it is for peers with
+	// nodeSelectors that select one.
 	//
 	// +kubebuilder:validation:MinLength=2
 	// +kubebuilder:validation:MaxLength=45
@@ -99,8 +101,8 @@ type BGPPeerSpec struct {
 	// +optional
 	SourceAddress string `json:"sourceAddress,omitempty"`
 
-	// holdTime after which a silent session is dead, in full seconds from 3s; the shorter of the two sides' counts (RFC 4271, 4.2).
-	// Default 90s. For a sooner end see bfdProfile.
+	// holdTime after which a silent session is dead, in full seconds from 3s; the shorter of the two sides' counts (RFC
+	// 4271, 4.2). Default 90s. For a sooner end see bfdProfile.
 	//
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=16
@@ -109,8 +111,8 @@ type BGPPeerSpec struct {
 	// +optional
 	HoldTime *metav1.Duration `json:"holdTime,omitempty"`
 
-	// keepaliveTime between two signs of life, in full seconds. Default a third of holdTime. With a router whose hold time is shorter than
-	// holdTime it is a third of that one.
+	// keepaliveTime between two signs of life, in full seconds. Default a third of holdTime. With a router whose hold
+	// time is shorter than holdTime it is a third of that one.
 	//
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=16
@@ -119,8 +121,9 @@ type BGPPeerSpec struct {
 	// +optional
 	KeepaliveTime *metav1.Duration `json:"keepaliveTime,omitempty"`
 
-	// connectTime between two tries to connect, in full seconds from 1s to 65535s. Default 5s. After a minute of failures it grows, to twice as
-	// long each time, up to a minute; it is itself again when the BGPPeer is changed, and after a session.
+	// connectTime between two tries to connect, in full seconds from 1s to 65535s. Default 5s. After a minute of
+	// failures it grows, to twice as long each time, up to a minute; it is itself again when the BGPPeer is changed,
+	// and after a session.
 	//
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=16
@@ -129,8 +132,8 @@ type BGPPeerSpec struct {
 	// +optional
 	ConnectTime *metav1.Duration `json:"connectTime,omitempty"`
 
-	// routerID is the BGP identifier of the nodes in this session, written as an IPv4 address. Default the node's first IPv4 InternalIP. As it
-	// must differ between nodes, it is for peers with nodeSelectors that select one.
+	// routerID is the BGP identifier of the nodes in this session, written as an IPv4 address. Default the node's first
+	// IPv4 InternalIP. As it must differ between nodes, it is for peers with nodeSelectors that select one.
 	//
 	// +kubebuilder:validation:MinLength=7
 	// +kubebuilder:validation:MaxLength=15
@@ -156,8 +159,8 @@ type BGPPeerSpec struct {
 	// +optional
 	NodeSelectors []metav1.LabelSelector `json:"nodeSelectors,omitempty"`
 
-	// passwordSecret names the Secret with the password of the sessions (TCP MD5, RFC 2385). It is in the namespace of the speakers, of
-	// type kubernetes.io/basic-auth, and the password is its key password.
+	// passwordSecret names the Secret with the password of the sessions (TCP MD5, RFC 2385). It is in the namespace of
+	// the speakers, of type kubernetes.io/basic-auth, and the password is its key password.
 	//
 	// +optional
 	PasswordSecret *SecretReference `json:"passwordSecret,omitempty"`
@@ -175,7 +178,8 @@ type BGPPeerSpec struct {
 	// +optional
 	EBGPMultiHop bool `json:"ebgpMultiHop,omitempty"`
 
-	// ttlSecurity takes only packets with a TTL of 255, and so none from beyond the network of the node (RFC 5082). The router must do so, too.
+	// ttlSecurity takes only packets with a TTL of 255, and so none from beyond the network of the node (RFC 5082). The
+	// router must do so, too.
 	//
 	// +optional
 	TTLSecurity bool `json:"ttlSecurity,omitempty"`
@@ -194,8 +198,8 @@ type BGPPeerSpec struct {
 	// +optional
 	RestartTime *metav1.Duration `json:"restartTime,omitempty"`
 
-	// dualStackAddressFamily announces both families over the session, not only that of peerAddress. The next hop in the other family is
-	// the node's InternalIP of that family.
+	// dualStackAddressFamily announces both families over the session, not only that of peerAddress. The next hop in
+	// the other family is the node's InternalIP of that family.
 	//
 	// +optional
 	DualStackAddressFamily bool `json:"dualStackAddressFamily,omitempty"`
@@ -230,8 +234,9 @@ type BGPPeerStatus struct {
 	// +optional
 	Sessions string `json:"sessions,omitempty"`
 
-	// conditions of the peer. Established: True if every node that should have a session has one, Unknown if no status is known for one of
-	// them; the message names the nodes and what is wrong. Ready: False while something that the spec names cannot be used.
+	// conditions of the peer. Established: True if every node that should have a session has one, Unknown if no status
+	// is known for one of them; the message names the nodes and what is wrong. Ready: False while something that the
+	// spec names cannot be used.
 	//
 	// +listType=map
 	// +listMapKey=type

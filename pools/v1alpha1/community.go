@@ -2,8 +2,8 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// Community gives BGP communities names, by which BGPAdvertisements use them. The object's own name does not matter; one name for two
-// values is none.
+// Community gives BGP communities names for use in BGPAdvertisements. The object's own name does not matter; one name
+// for two values is none.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,path=communities,shortName=bgpcomm
@@ -30,7 +30,7 @@ type CommunitySpec struct {
 
 // NamedCommunity is a community with a name.
 type NamedCommunity struct {
-	// name by which it is used.
+	// name of the community.
 	//
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63

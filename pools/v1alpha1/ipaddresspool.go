@@ -29,17 +29,17 @@ type IPAddressPool struct {
 }
 
 // The rules below refuse errors within one pool, within the cost that the API server allows (hence at most 128
-// entries). The condition Ready reports three others: IPv6 ranges that overlap
-// one another, a reversed IPv6 range whose ends are written with "::" in different places, and selectors with operators that
-// there are not (Kubernetes' type sets no limit to their number, and so the cost has none). A CEL rule has no variables:
-// self.split('-')[0].trim() is the first address of an entry, self.split('-')[1].trim() the last one of a range.
+// entries). The condition Ready reports three others: IPv6 ranges that overlap one another, a reversed IPv6 range whose
+// ends are written with "::" in different places, and selectors with operators that there are not (Kubernetes' type
+// sets no limit to their number, and so the cost has none). A CEL rule has no variables: self.split('-')[0].trim() is
+// the first address of an entry, self.split('-')[1].trim() the last one of a range.
 
 // IPAddressPoolSpec is what the operator wants.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.preemptDelay) || has(self.rebalance) && self.rebalance == 'gradual'",message="preemptDelay has no effect without rebalance: gradual: remove it, or write rebalance: gradual"
 type IPAddressPoolSpec struct {
-	// addresses of the pool: a CIDR (192.0.2.0/28), a range (192.0.2.10-192.0.2.20) or a single address, IPv4 and IPv6 mixed
-	// as you like. They are handed out in the order given, lowest first.
+	// addresses of the pool: a CIDR (192.0.2.0/28), a range (192.0.2.10-192.0.2.20) or a single address, IPv4 and IPv6
+	// mixed as you like. They are handed out in the order given, lowest first.
 	//
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=128
@@ -96,9 +96,10 @@ type IPAddressPoolSpec struct {
 	// +optional
 	NamespaceQuota *int64 `json:"namespaceQuota,omitempty"`
 
-	// rebalance selects whether addresses of this pool move to other nodes without need. never: only on request (kubectl ironlb
-	// rebalance); a node that joins or returns takes nothing. gradual: to preferred and less loaded nodes, one address at a
-	// time, each after the one before has arrived. Addresses that move together do so by the policy that moves least.
+	// rebalance selects whether addresses of this pool move to other nodes without need. never: only on request
+	// (kubectl ironlb rebalance); a node that joins or returns takes nothing. gradual: to preferred and less loaded
+	// nodes, one address at a time, each after the one before has arrived. Addresses that move together do so by the
+	// policy that moves least.
 	//
 	// +kubebuilder:default=never
 	// +optional
@@ -127,8 +128,8 @@ const (
 // DefaultPreemptDelay is the preemptDelay of a pool that names none.
 const DefaultPreemptDelay = 5 * time.Minute
 
-// ServiceAllocation selects the Services that may use a pool: those in one of the namespaces (listed or selected; none of
-// either given: all) that match one of the service selectors (none given: all).
+// ServiceAllocation selects the Services that may use a pool: those in one of the namespaces (listed or selected; none
+// of either given: all) that match one of the service selectors (none given: all).
 type ServiceAllocation struct {
 	// priority of the pool among those that match a Service: lower first, 0 or absent last.
 	//
@@ -145,8 +146,8 @@ type ServiceAllocation struct {
 	// +optional
 	Namespaces []string `json:"namespaces,omitempty"`
 
-	// namespaceSelectors select namespaces by label, beside those listed. A selector that matches no namespace admits
-	// no namespace; an empty one ({}) matches every namespace.
+	// namespaceSelectors select namespaces by label, in addition to those listed. A selector that matches no namespace
+	// accepts no namespace; an empty one ({}) matches every namespace.
 	//
 	// +listType=atomic
 	// +optional
@@ -193,7 +194,7 @@ type IPAddressPoolStatus struct {
 	Rebalanced string `json:"rebalanced,omitempty"`
 
 	// coolingDown are addresses that were freed less than spec.reuseAfter ago, the latest first: at most the 512
-	// latest. The next leader goes on from them.
+	// latest. The next leader continues from them.
 	//
 	// +kubebuilder:validation:MaxItems=512
 	// +listType=map

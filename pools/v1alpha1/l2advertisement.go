@@ -3,8 +3,8 @@ package v1alpha1
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // L2Advertisement selects the addresses to announce by ARP and NDP, on which nodes and interfaces. It is for the pools
-// and Services that it selects; addresses that move together need one advertisement that selects every Service on them. A
-// Service whose address no advertisement matches keeps the address, but no node announces it.
+// and Services that it selects; addresses that move together need one advertisement that selects every Service on them.
+// A Service whose address no advertisement matches keeps the address, but no node announces it.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,shortName=l2adv
@@ -34,8 +34,8 @@ type L2AdvertisementSpec struct {
 	// +optional
 	IPAddressPools []string `json:"ipAddressPools,omitempty"`
 
-	// ipAddressPoolSelectors select pools by label, beside those named; a pool that matches any of them is meant. One that
-	// matches no pool adds none; an empty one ({}) matches every pool.
+	// ipAddressPoolSelectors select pools by label, in addition to those named; a pool that matches any of them is
+	// meant. One that matches no pool adds none; an empty one ({}) matches every pool.
 	//
 	// +kubebuilder:validation:MaxItems=64
 	// +listType=atomic
@@ -93,8 +93,8 @@ type PreferredNodeSelector struct {
 
 // L2AdvertisementStatus is what the controller found.
 type L2AdvertisementStatus struct {
-	// conditions of the advertisement: Ready, False while a selector of it cannot be read and so matches nothing, or a pool that it asks for is
-	// not there.
+	// conditions of the advertisement: Ready, False while a selector of it cannot be read and so matches nothing, or a
+	// pool that it asks for is not there.
 	//
 	// +listType=map
 	// +listMapKey=type

@@ -2,8 +2,8 @@ package v1alpha1
 
 // What the controllers read and write on a Service.
 const (
-	// AnnotationAllocatedFrom names the pools of a Service's addresses, in the order of the addresses, separated by commas.
-	// Written by the controller.
+	// AnnotationAllocatedFrom names the pools of a Service's addresses, in the order of the addresses, separated by
+	// commas. Written by the controller.
 	AnnotationAllocatedFrom = "ironlb.io/allocated-from"
 	// AnnotationPool asks for an address out of the named pool.
 	AnnotationPool = "ironlb.io/ip-pool"
@@ -11,16 +11,16 @@ const (
 	AnnotationAddresses = "ironlb.io/ips"
 )
 
-// LabelProxy names the proxy that serves a Service in place of kube-proxy, which leaves alone the Services that have it;
-// ProxyName is its value for the speakers (k8s.io/kubernetes/pkg/proxy/apis).
+// LabelProxy names the proxy that serves a Service in place of kube-proxy, which leaves alone the Services that have
+// it; ProxyName is its value for the speakers (k8s.io/kubernetes/pkg/proxy/apis).
 const (
 	LabelProxy = "service.kubernetes.io/service-proxy-name"
 	ProxyName  = "ironlb"
 )
 
-// AnnotationRebalance on an IPAddressPool or a VirtualIP asks for its addresses to be moved to the nodes that they would be
-// given if they were new, one after another. Its value is any text, the time by custom: another value requests it again. A pool's status
-// has the last completed value; from a VirtualIP the controller takes the annotation away.
+// AnnotationRebalance on an IPAddressPool or a VirtualIP asks for its addresses to be moved to the nodes that they
+// would be given if they were new, one after another. Its value is any text, the time by custom: another value requests
+// it again. A pool's status has the last completed value; from a VirtualIP the controller takes the annotation away.
 const AnnotationRebalance = "ironlb.io/rebalance"
 
 // Namespace is where the programs are, and the Secrets of BGPPeers, unless configured otherwise.
@@ -32,12 +32,13 @@ const (
 	ConditionAnnounced = "Announced"
 	// ConditionNoEligibleNode is True while no node may or can answer.
 	ConditionNoEligibleNode = "NoEligibleNode"
-	// ConditionConflict is True while another host answers for one of the addresses: the message names it, and the addresses are
-	// not announced unless they were held before it came (announce.md L2.8). With the reason AnsweredTwice that is another node, which
-	// does not receive the one in status.node, and which gives the addresses up when it reads this.
+	// ConditionConflict is True while another host answers for one of the addresses: the message names it, and the
+	// addresses are not announced unless they were held before it came (announce.md L2.8). With the reason
+	// AnsweredTwice that is another node, which does not receive the one in status.node, and which gives the addresses
+	// up when it reads this.
 	ConditionConflict = "Conflict"
-	// ConditionKubeProxyConflict is True while kube-proxy and the speaker get into each other's way on the node that writes
-	// the status: the message names the fix. It is absent otherwise.
+	// ConditionKubeProxyConflict is True while kube-proxy and the speaker get into each other's way on the node that
+	// writes the status: the message names the fix. It is absent otherwise.
 	ConditionKubeProxyConflict = "KubeProxyConflict"
 )
 

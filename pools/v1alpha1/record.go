@@ -8,9 +8,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// ConditionAddresses of a Service records which addresses the controller gave it, and out of which pools. Its message is for programs:
-// ADDRESS=POOL, separated by commas, in the order of the addresses, with no pool for an address that was of none. It is in the status because the
-// author of a Service, who writes the annotations, cannot write that.
+// ConditionAddresses of a Service records the addresses that the controller allocated to it, with their pools. Its
+// message is for programs: ADDRESS=POOL, separated by commas, in the order of the addresses, with no pool for an
+// address that was of none. It is in the status because the author of a Service, who writes the annotations, cannot
+// write that.
 const ConditionAddresses = "ironlb.io/Addresses"
 
 // Record is the content of a ConditionAddresses.

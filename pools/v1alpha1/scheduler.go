@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// AnnotationScheduler chooses how a Service's connections are spread over its endpoints, in the form of [ParseScheduler].
+// AnnotationScheduler chooses how a Service's connections are spread over its endpoints, in the form of
+// [ParseScheduler].
 const AnnotationScheduler = "ironlb.io/scheduler"
 
 // Scheduler is a scheduler of the kernel's IPVS. Fallback and Port are for sh and mh only.

@@ -9,8 +9,8 @@ import (
 	"github.com/ironlb/ironlb/pools"
 )
 
-// SelectorOf reads a label selector of a spec. One that cannot be read matches nothing, and the error has the reason: an unknown
-// operator, values that must or must not be there, a bad name. The CRD's schema lets these through.
+// SelectorOf reads a label selector of a spec. One that cannot be read matches nothing, and the error has the reason:
+// an unknown operator, values that must or must not be there, a bad name. The CRD's schema lets these through.
 func SelectorOf(in *metav1.LabelSelector) (pools.Selector, error) {
 	if _, err := metav1.LabelSelectorAsSelector(in); err != nil {
 		return pools.Selector{{}}, err // no operator: never met

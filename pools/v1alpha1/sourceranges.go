@@ -6,16 +6,16 @@ import (
 	"strings"
 )
 
-// AnnotationSourceRanges gives source ranges, separated by commas, to a Service that has no spec.loadBalancerSourceRanges.
-// It is Kubernetes' own (k8s.io/api/core/v1, AnnotationLoadBalancerSourceRangesKey).
+// AnnotationSourceRanges gives source ranges, separated by commas, to a Service that has no
+// spec.loadBalancerSourceRanges. It is Kubernetes' own (k8s.io/api/core/v1, AnnotationLoadBalancerSourceRangesKey).
 const AnnotationSourceRanges = "service.beta.kubernetes.io/load-balancer-source-ranges"
 
 // SourceRanges selects who may connect to a Service's LoadBalancer addresses.
 //
 // +kubebuilder:object:generate=false
 type SourceRanges struct {
-	// Given is set if there was any range, readable or not. Without, every client may connect; with, only Prefixes: a family of
-	// which none is given is closed (ipvs.md 2.3.1).
+	// Given is set if there was any range, readable or not. Without, every client may connect; with, only Prefixes:
+	// a family without ranges is closed (ipvs.md 2.3.1).
 	Given bool
 	// Prefixes are masked, sorted, and each is there once.
 	Prefixes []netip.Prefix
@@ -47,8 +47,8 @@ func ParseSourceRanges(spec []string, annotation string) SourceRanges {
 	return out
 }
 
-// unmap returns the prefix masked, an IPv4 one that was written as IPv6 (::ffff:0:0/96) as what it is. One that holds more
-// than IPv4 in that form is not valid.
+// unmap returns the prefix masked, an IPv4 one that was written as IPv6 (::ffff:0:0/96) as what it is. One that holds
+// more than IPv4 in that form is not valid.
 func unmap(p netip.Prefix) netip.Prefix {
 	if !p.Addr().Is4In6() {
 		return p.Masked()
@@ -56,7 +56,7 @@ func unmap(p netip.Prefix) netip.Prefix {
 	return netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96).Masked()
 }
 
-// Admits reports whether the ranges accept any client of the address's family.
-func (r SourceRanges) Admits(addr netip.Addr) bool {
+// Accepts reports whether the ranges accept any client of the address's family.
+func (r SourceRanges) Accepts(addr netip.Addr) bool {
 	return !r.Given || slices.ContainsFunc(r.Prefixes, func(p netip.Prefix) bool { return p.Addr().Is4() == addr.Is4() })
 }

@@ -2,8 +2,8 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// SpeakerStatus is the status of one node, written by its speaker. Its name is that of the node. The speaker writes it on change, at most
-// once a second. It is informational: for people and for kubectl ironlb status.
+// SpeakerStatus is the status of one node, written by its speaker. Its name is that of the node. The speaker writes it
+// on change, at most once a second. It is informational: for people and for kubectl ironlb status.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=speakerstatuses,scope=Cluster,shortName=spkst
@@ -87,7 +87,7 @@ type SpeakerStatusStatus struct {
 	// +optional
 	Liveness *LivenessStatus `json:"liveness,omitempty"`
 
-	// gateways are the addresses by way of which the node sends packets. No Service gets or serves one of them.
+	// gateways are the next hops of the node, through which it sends packets. No Service gets or serves one of them.
 	//
 	// +kubebuilder:validation:MaxItems=256
 	// +kubebuilder:validation:items:MaxLength=45
@@ -124,7 +124,7 @@ type SpeakerStatusStatus struct {
 type DataPlaneStatus struct {
 	// healthy is true while all is programmed as it should be.
 	Healthy bool `json:"healthy"`
-	// reason in one word.
+	// reason as one identifier.
 	//
 	// +optional
 	Reason string `json:"reason,omitempty"`
@@ -150,8 +150,8 @@ const (
 
 // LivenessStatus is about the thread that exchanges heartbeats.
 type LivenessStatus struct {
-	// schedulingClass that the kernel granted. With another than Deadline the thread may be late on a busy node, and the node may
-	// lose VirtualIPs.
+	// schedulingClass that the kernel granted. With another than Deadline the thread may be late on a busy node, and
+	// the node may lose VirtualIPs.
 	SchedulingClass SchedulingClass `json:"schedulingClass"`
 	// message explains why it is not Deadline.
 	//
@@ -264,9 +264,9 @@ type BGPStatus struct {
 	// +optional
 	Sessions []SessionStatus `json:"sessions,omitempty"`
 
-	// unserved are the addresses covered by a BGPAdvertisement that serve no traffic, by reason. What no node announces, and what is
-	// announced though no Service has an endpoint, is listed by one node: not where another one announces it. What could not be programmed is
-	// listed by each node that could not.
+	// unserved are the addresses covered by a BGPAdvertisement that serve no traffic, by reason. What no node
+	// announces, and what is announced though no Service has an endpoint, is listed by one node: not where another one
+	// announces it. What could not be programmed is listed by each node that could not.
 	//
 	// +kubebuilder:validation:MaxItems=32
 	// +listType=map
@@ -280,7 +280,7 @@ const MostUnserved = 10
 
 // UnservedStatus are the addresses that serve no traffic for one reason.
 type UnservedStatus struct {
-	// reason in one word.
+	// reason as one identifier.
 	//
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
@@ -309,8 +309,8 @@ type SessionState string
 // SessionEstablished is the state of a session that works.
 const SessionEstablished SessionState = "Established"
 
-// ReasonNotConfigured is the reason of an established session that does not do all that the BGPPeer asks for. Any other reason of an
-// established session keeps the reason of the last failure.
+// ReasonNotConfigured is the reason of an established session that does not do all that the BGPPeer asks for. Any other
+// reason of an established session keeps the reason of the last failure.
 const ReasonNotConfigured = "NotConfigured"
 
 // SessionStatus is a BGP session of a node.
@@ -329,8 +329,8 @@ type SessionStatus struct {
 	//
 	// +optional
 	Since *metav1.Time `json:"since,omitempty"`
-	// reason in one word why it is not established, or was not before. NotConfigured on an established one: it does not do all that the
-	// BGPPeer asks for.
+	// reason as one identifier: why it is not established, or was not before. NotConfigured on an established one: it
+	// does not do all that the BGPPeer asks for.
 	//
 	// +optional
 	Reason string `json:"reason,omitempty"`
@@ -372,7 +372,8 @@ type BFDStatus struct {
 	//
 	// +optional
 	Since *metav1.Time `json:"since,omitempty"`
-	// reason is BFDNotUp where the BGP session has been established for so long that BFD should be up, too: nothing watches the path.
+	// reason is BFDNotUp where the BGP session has been established for so long that BFD should be up, too: nothing
+	// watches the path.
 	//
 	// +optional
 	Reason string `json:"reason,omitempty"`

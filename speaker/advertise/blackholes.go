@@ -31,8 +31,8 @@ func (b *BGP) canRoute(prefix netip.Prefix, why plan.Reason) bool {
 	return true
 }
 
-// PruneBlackholes deletes the blackholes of prefixes that are no longer announced. The first call includes blackholes of
-// an earlier process.
+// PruneBlackholes deletes the blackholes of prefixes that are no longer announced. The first call includes blackholes
+// of an earlier process.
 func (b *BGP) PruneBlackholes() {
 	driver := b.cfg.Blackholes
 	if driver == nil || b.cfg.Daemon != nil && !b.begun || b.blackholesListed && len(b.blackholes) == 0 {

@@ -39,16 +39,16 @@ func (b *BGP) Withdraw(todo *Work) {
 	b.publish(change, todo)
 }
 
-// AnnounceReady announces the routes that the node already forwards before the work is done, so that they do not wait for
-// it.
+// AnnounceReady announces the routes that the node already forwards before the work is done, so that they do not wait
+// for it.
 func (b *BGP) AnnounceReady(todo *Work, ready func(netip.Addr) bool) {
 	if b.begun && len(todo.Peers)+len(todo.Routes) > 0 {
 		b.route(todo, ready)
 	}
 }
 
-// AnnounceAll announces the remaining routes, after the possible work is programmed and failed parts are out of the plan.
-// The first call publishes the full state; until then the routes of an earlier process stay.
+// AnnounceAll announces the remaining routes, after the possible work is programmed and failed parts are out of the
+// plan. The first call publishes the full state; until then the routes of an earlier process stay.
 func (b *BGP) AnnounceAll(todo *Work, observed bool) {
 	if b.begun || b.MayBegin(observed) {
 		b.route(todo, func(netip.Addr) bool { return true })
@@ -137,7 +137,8 @@ func (b *BGP) publish(change plan.BGPChange, todo *Work) {
 	}
 }
 
-// recordRoute logs and counts a published route. An earlier process announced and logged most routes of the first change.
+// recordRoute logs and counts a published route. An earlier process announced and logged most routes of the first
+// change.
 func (b *BGP) recordRoute(prefix netip.Prefix, route plan.Route, why plan.Reason, first bool) {
 	before := b.routes[prefix]
 	if len(route) > 0 {

@@ -49,13 +49,13 @@ func (b *BGP) currentSessions(now time.Time) map[string]plan.Session {
 		out[name] = session
 	}
 	for name, problem := range b.in.Desired.PeerProblems {
-		session, speaks := out[name]
+		session, has := out[name]
 		switch before := b.sessions[name]; {
-		case speaks && session.State != plan.SessionEstablished && session.Reason != "": // the more serious problem
+		case has && session.State != plan.SessionEstablished && session.Reason != "": // the more serious problem
 			continue
-		case !speaks && before.Reason == problem.Reason:
+		case !has && before.Reason == problem.Reason:
 			session = plan.Session{State: plan.SessionIdle, Since: before.Since}
-		case !speaks:
+		case !has:
 			session = plan.Session{State: plan.SessionIdle, Since: now}
 		}
 		session.Reason, session.Message = problem.Reason, problem.Message

@@ -69,7 +69,7 @@ func (c Config) key() Key {
 	return Key{c.Peer.WithZone(""), c.Peer.Zone(), c.Local.WithZone(""), c.MultiHop}
 }
 
-// path is the part of the key by which the remote system distinguishes sessions until it has received a discriminator.
+// path is the part of the key that distinguishes sessions at the remote system until it has received a discriminator.
 func (k Key) path() Key {
 	k.Local = netip.Addr{}
 	return k

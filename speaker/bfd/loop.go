@@ -23,7 +23,7 @@ type loop struct {
 	wake           int
 	next           time.Time // when the core's next tick is due
 	retryAt        time.Time // when sockets are checked again, zero for never
-	synced         uint64    // the core's generation to which the sockets correspond
+	synced         uint64    // the core's generation that the sockets match
 	filtersCurrent bool      // the sockets' filters correspond to the sessions
 	receivers      map[kind]*receiver
 	ports          map[uint32]*port

@@ -148,7 +148,7 @@ func (p *play) wants(s *side, f []string) error {
 		case "local":
 			c.Local = s.addr
 		default:
-			err = fmt.Errorf("no such word: %s", one)
+			err = fmt.Errorf("unknown option: %s", one)
 		}
 		if err != nil {
 			return err
@@ -204,7 +204,7 @@ func (p *play) receives(s *side, f []string) error {
 			in.MultiHop = true
 		case "version", "length", "cut":
 		default:
-			return fmt.Errorf("no such word: %s", one)
+			return fmt.Errorf("unknown option: %s", one)
 		}
 	}
 	in.Data = packet.Append(nil)

@@ -55,7 +55,8 @@ func subtract(have, want ipvs.Table) ipvs.Table {
 	return out
 }
 
-// releaseAdopted compares everything with the plan once that no longer comes from a snapshot. This removes the adopted state.
+// releaseAdopted compares everything with the plan once that no longer comes from a snapshot. This removes the adopted
+// state.
 func (d *DataPlane) releaseAdopted(todo *Work) {
 	if d.adopted == nil || d.in.FromSnapshot {
 		return

@@ -9,8 +9,8 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 )
 
-// cleanMaxPause is the longest pause after a conntrack cleanup. A client retransmits a lost SYN after one second (RFC 6298,
-// section 2.1) and then finds conntrack cleaned.
+// cleanMaxPause is the longest pause after a conntrack cleanup. A client retransmits a lost SYN after one second (RFC
+// 6298, section 2.1) and then finds conntrack cleaned.
 const cleanMaxPause = time.Second
 
 // cleaning is the pending conntrack cleanup. Each cleanup makes the kernel walk its full table, whatever the selection.
@@ -46,10 +46,10 @@ func (t *servers) idle(keys map[ipvs.Key]struct{}) map[ipvs.Key]struct{} {
 	return out
 }
 
-// addMisdirected adds the virtual servers for which conntrack may hold misdirected connections after these changes: a real
-// server was deleted or has weight 0; a UDP virtual server had none that took packets (ipvs.md 4.8, 4.10); the virtual
-// server is new, and another Service may have had its address and port. A client that keeps its source port would stay
-// misdirected forever.
+// addMisdirected adds the virtual servers for which conntrack may hold misdirected connections after these changes: a
+// real server was deleted or has weight 0; a UDP virtual server had none that took packets (ipvs.md 4.8, 4.10); the
+// virtual server is new, and another Service may have had its address and port. A client that keeps its source port
+// would stay misdirected forever.
 //
 // A TCP handshake towards a real server of weight 0 matters only if that server is unreachable: otherwise it answers.
 func addMisdirected(keys map[ipvs.Key]struct{}, done []ipvs.Op, idle map[ipvs.Key]struct{}, unreachable bool) {

@@ -36,6 +36,6 @@ func TestTracked(t *testing.T) {
 	d.known.table.have = nil // a virtual server for in-cluster clients alone counts, too
 	got = d.tracked(map[ipvs.Key]struct{}{web: {}})
 	if want := server(map[byte]uint32{1: 0, 2: 5, 3: 0, 4: 1, 5: 0, 6: 0, 7: 0}); !got.Equal(want) {
-		t.Errorf("inside alone: got %v, want %v", got, want)
+		t.Errorf("cluster-internal alone: got %v, want %v", got, want)
 	}
 }

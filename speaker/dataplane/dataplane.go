@@ -95,8 +95,8 @@ func (d *DataPlane) AddPending(todo *Work, now time.Time) {
 	d.cleaning.take(todo, now)
 }
 
-// UpdateFamilies records whether IPv6 addresses are served, and reports whether that changed: the sysctls of IPv6 are then
-// to be set by Observe.
+// UpdateFamilies records whether IPv6 addresses are served, and reports whether that changed: the sysctls of IPv6 are
+// then to be set by Observe.
 func (d *DataPlane) UpdateFamilies(todo *Work) bool {
 	before, touched := d.ipv6, false
 	for key := range todo.Keys {

@@ -39,8 +39,8 @@ type Counter interface {
 	Count() (int, error)
 }
 
-// ClusterInternal holds the virtual servers for clients on this node (Pods and processes), in place of those of VirtualServers.
-// IronLB owns all of them.
+// ClusterInternal holds the virtual servers for clients on this node (Pods and processes), in place of those of
+// VirtualServers. IronLB owns all of them.
 type ClusterInternal interface {
 	VirtualServers
 	// SetPods sets which sources count as Pods.

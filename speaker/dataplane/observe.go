@@ -27,8 +27,8 @@ type state struct {
 	sysctls SysctlErrors
 }
 
-// Observe lists again what could not be changed, and then the owned state of the node, as far as that is due or thorough
-// is set. If it fails, the node very likely still forwards what it did.
+// Observe lists again what could not be changed, and then the owned state of the node, as far as that is due or
+// thorough is set. If it fails, the node very likely still forwards what it did.
 func (d *DataPlane) Observe(ctx context.Context, todo *Work, thorough bool) error {
 	err := d.relistFailed(todo)
 	if err == nil {
@@ -79,7 +79,7 @@ func (d *DataPlane) observe(ctx context.Context, todo *Work, thorough bool) erro
 }
 
 // observeAddresses lists the node's addresses if that is due, and reports whether they differ from the known ones. A
-// Look triggers the loop when they change.
+// Watch triggers the loop when they change.
 func (d *DataPlane) observeAddresses(st *state, now bool) (differs bool, err error) {
 	if !now && time.Now().Before(st.addresses) {
 		return false, nil
@@ -138,8 +138,8 @@ func (d *DataPlane) observeServers(st *state) (differs bool, err error) {
 	if known && table && d.cfg.Destroyed != nil {
 		d.cfg.Destroyed()
 	}
-	inside, err := st.internal.observe(func(ipvs.Key) bool { return true })
-	return table || inside, err
+	internal, err := st.internal.observe(func(ipvs.Key) bool { return true })
+	return table || internal, err
 }
 
 // setSysctls corrects the sysctls and reports whether the set of affected addresses changed.

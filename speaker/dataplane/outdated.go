@@ -51,8 +51,8 @@ func (d *DataPlane) outdated(elements map[ipvs.Element]struct{}) map[ipvs.Key][]
 	return out
 }
 
-// notReplaceable returns the virtual servers that must not get real servers yet: their outdated elements could not be deleted,
-// now or earlier.
+// notReplaceable returns the virtual servers that must not get real servers yet: their outdated elements could not be
+// deleted, now or earlier.
 func (d *DataPlane) notReplaceable(todo *Work) map[ipvs.Key][]ipvs.Element {
 	failed := d.failed.Elements
 	if d.failed.All {

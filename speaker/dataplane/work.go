@@ -11,7 +11,7 @@ import (
 
 // Work names what to compare with the plan and to change if it differs.
 type Work struct {
-	// All stands for everything that is wanted or was observed.
+	// All means everything desired or observed.
 	All      bool
 	Keys     map[ipvs.Key]struct{}
 	Elements map[ipvs.Element]struct{}

@@ -176,12 +176,12 @@ func TestCommunitiesFollowTheirObjects(t *testing.T) {
 	f := newBGPFeed(t)
 	f.bgpAds.Add(&v1alpha1.BGPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: v1alpha1.BGPAdvertisementSpec{
 		AggregationLength: 24, AggregationLengthV6: 64, LocalPref: ptr.To[int64](4294967295),
-		Communities: []string{"65000:1", "gold", "large:64512:4294967295:0", "quiet"}, Peers: []string{"tor"},
+		Communities: []string{"65000:1", "gold", "large:64512:4294967295:0", "silent"}, Peers: []string{"tor"},
 	}})
 	f.communities.Add(community("a", "gold=65000:2"))
 	f.run(t)
-	f.until(t, "first list", func(v *plan.View) bool { return slices.Equal(v.BGPAdvertisements["web"].Missing, []string{"quiet"}) })
-	f.communities.Add(community("b", "quiet=large:1:2:3", "gold=65000:2"))
+	f.until(t, "first list", func(v *plan.View) bool { return slices.Equal(v.BGPAdvertisements["web"].Missing, []string{"silent"}) })
+	f.communities.Add(community("b", "silent=large:1:2:3", "gold=65000:2"))
 	_, touched := f.until(t, "all there", func(v *plan.View) bool { return v.BGPAdvertisements["web"].Missing == nil })
 	want := plan.BGPAdvertisement{
 		Peers: []string{"tor"}, Length4: 24, Length6: 64,
@@ -198,7 +198,7 @@ func TestCommunitiesFollowTheirObjects(t *testing.T) {
 	if _, touched := f.until(t, "pool", func(v *plan.View) bool { _, is := v.Pools["lan"]; return is }); !touched {
 		t.Error("the labels of a pool touch no BGPAdvertisement")
 	}
-	f.communities.Modify(community("b", "quiet=large:1:2:3", "gold=65000:3"))
+	f.communities.Modify(community("b", "silent=large:1:2:3", "gold=65000:3"))
 	f.until(t, "two values", func(v *plan.View) bool { return slices.Equal(v.BGPAdvertisements["web"].Missing, []string{"gold"}) })
 	f.communities.Delete(community("a"))
 	f.until(t, "one value again", func(v *plan.View) bool { return v.BGPAdvertisements["web"].Missing == nil })
@@ -266,7 +266,7 @@ func TestBFDHops(t *testing.T) {
 func TestBadPasswords(t *testing.T) {
 	for text, message := range map[string]string{
 		"": "has no key password", "with a line feed\n": "line feed", "tab\t": "control character", strings.Repeat("x", 81): "TCP MD5 takes 80",
-		strings.Repeat("x", 80): "", "pass word": "", "passwört": "",
+		strings.Repeat("x", 80): "", "pass phrase": "", "passwört": "",
 	} {
 		if got := badPassword(plan.Secret(text)); (got == "") != (message == "") || !strings.Contains(got, message) {
 			t.Errorf("%q: %q, want %q", text, got, message)
@@ -317,7 +317,7 @@ func TestFirstViewWaitsForBGP(t *testing.T) {
 			defer func() { stop(); <-done }()
 			synctest.Wait()
 			if _, _, ok := s.Observe(); ok {
-				t.Errorf("%s: taken at the first word", tt.what)
+				t.Errorf("%s: accepted with the first list", tt.what)
 			}
 			time.Sleep(time.Minute)
 			if _, _, ok := s.Observe(); ok != tt.settled {
@@ -412,7 +412,7 @@ func TestRefusalMustLast(t *testing.T) {
 			r.record(err)
 		}
 		if got := r.why() != ""; got != tt.counts || (changes > 0) != tt.counts {
-			t.Errorf("%s: counts: %v, told %d times, want %v", tt.what, got, changes, tt.counts)
+			t.Errorf("%s: counts: %v, reported %d times, want %v", tt.what, got, changes, tt.counts)
 		}
 	}
 }

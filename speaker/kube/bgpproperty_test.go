@@ -79,7 +79,7 @@ func TestChangesMakeTheFullView(t *testing.T) {
 		}
 		full.resolve(want, &plan.Touched{BGPPeers: map[string]struct{}{}}, secrets)
 		if !reflect.DeepEqual(view.BGPPeers, want.BGPPeers) || !reflect.DeepEqual(view.BGPAdvertisements, want.BGPAdvertisements) {
-			t.Fatalf("step %d: the View is\n%s\nand of the whole it is\n%s", step, text(view), text(want))
+			t.Fatalf("step %d: the View is\n%s\nand from scratch it is\n%s", step, text(view), text(want))
 		}
 	}
 }

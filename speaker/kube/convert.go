@@ -181,7 +181,7 @@ func poolOf(pool *v1alpha1.IPAddressPool) plan.Pool {
 }
 
 func vipOf(vip *v1alpha1.VirtualIP) plan.VIP {
-	out := plan.VIP{Nodes: vip.Spec.Nodes, Holder: vip.Status.Node, Generation: vip.Generation}
+	out := plan.VIP{Nodes: vip.Spec.Nodes, ReportedOwner: vip.Status.Node, Generation: vip.Generation}
 	if c := meta.FindStatusCondition(vip.Status.Conditions, v1alpha1.ConditionConflict); c != nil {
 		out.Contested = c.Status == metav1.ConditionTrue && c.Reason == string(plan.AnsweredTwice)
 	}

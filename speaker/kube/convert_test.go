@@ -67,8 +67,8 @@ func TestAddresses(t *testing.T) {
 		}
 	}
 	tests := map[string]struct {
-		change        func(*corev1.Service)
-		beside, proxy string // alongside kube-proxy, and as the service proxy
+		change           func(*corev1.Service)
+		alongside, proxy string // alongside kube-proxy, and as the service proxy
 	}{
 		"plain":                    {nil, "lb 203.0.113.4@main, lb 203.0.113.5@other", "cluster 198.51.100.9, lb 203.0.113.4@main, lb 203.0.113.5@other, external 198.51.100.20"},
 		"not of type LoadBalancer": {func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeNodePort }, "", "cluster 198.51.100.9, external 198.51.100.20"},
@@ -114,7 +114,7 @@ func TestAddresses(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			for _, proxy := range []bool{false, true} {
-				want := tt.beside
+				want := tt.alongside
 				if proxy {
 					want = tt.proxy
 				}
@@ -467,10 +467,10 @@ func TestVIP(t *testing.T) {
 		Status: v1alpha1.VirtualIPStatus{Node: "c"},
 	}
 	want := plan.VIP{
-		Addresses: []netip.Addr{netip.MustParseAddr("203.0.113.4"), netip.MustParseAddr("2001:db8::4")},
-		Services:  []pools.ServiceKey{{Namespace: "default", Name: "web"}},
-		Nodes:     []string{"b", "a"},
-		Holder:    "c",
+		Addresses:     []netip.Addr{netip.MustParseAddr("203.0.113.4"), netip.MustParseAddr("2001:db8::4")},
+		Services:      []pools.ServiceKey{{Namespace: "default", Name: "web"}},
+		Nodes:         []string{"b", "a"},
+		ReportedOwner: "c",
 	}
 	if diff := cmp.Diff(want, vipOf(vip), compareAddrs); diff != "" {
 		t.Errorf("VIP (-want +got):\n%s", diff)

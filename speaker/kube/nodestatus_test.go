@@ -137,7 +137,7 @@ func TestNodeStatusAtTheEnd(t *testing.T) {
 				}
 				last.Stopped, last.Updated = nil, w.all[0].Updated
 				if diff := cmp.Diff(w.all[0], last); diff != "" {
-					t.Errorf("it says more than that it has stopped (-before +after):\n%s", diff)
+					t.Errorf("reports more than that it has stopped (-before +after):\n%s", diff)
 				}
 				slow = true
 				if took := run(); took != nodeLast {

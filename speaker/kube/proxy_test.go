@@ -127,7 +127,7 @@ func TestNodeKnowledge(t *testing.T) {
 func TestEvents(t *testing.T) {
 	client := fake.NewClientset()
 	written := make(chan string, 10)
-	note := func(action ktesting.Action) (bool, runtime.Object, error) {
+	record := func(action ktesting.Action) (bool, runtime.Object, error) {
 		if patch, ok := action.(ktesting.PatchAction); ok { // a repetition
 			written <- "again " + string(patch.GetPatch())
 			return true, &corev1.Event{}, nil
@@ -137,7 +137,7 @@ func TestEvents(t *testing.T) {
 		written <- strings.Join([]string{ev.Type, ev.Reason, about.Kind, about.Namespace + "/" + about.Name, string(about.UID), ev.Source.Component, ev.Message}, "|")
 		return true, ev, nil
 	}
-	client.PrependReactor("*", "events", note)
+	client.PrependReactor("*", "events", record)
 	store := cache.NewStore(cache.MetaNamespaceKeyFunc)
 	if err := store.Add(ours(nil)); err != nil {
 		t.Fatal(err)
@@ -197,23 +197,23 @@ func TestEvents(t *testing.T) {
 		t.Fatal(err)
 	}
 	status := plan.Status{Node: "a", Announced: true, Moved: plan.FirstUse, At: time.Unix(1, 0)}
-	tell := func() { e.VIPs(vips, map[string]plan.Status{"203.0.113.4": status}) }
-	tell() // the first use causes no Event
+	report := func() { e.VIPs(vips, map[string]plan.Status{"203.0.113.4": status}) }
+	report() // the first use causes no Event
 	status.Moved, status.From, status.At = plan.OwnerLost, "b", time.Unix(2, 0)
-	tell()
-	tell()
+	report()
+	report()
 	until(5)
 	status.Conflict, status.ConflictReason = "another host answers", plan.AddressConflict
-	tell()
-	tell()
+	report()
+	report()
 	until(6)
 	about := "|Service|default/web|u|ironlb-speaker|"
 	if seen[4] != "Normal|OwnerLost"+about+"node a answers for 203.0.113.4 in place of node b" || seen[5] != "Warning|AddressConflict"+about+status.Conflict {
 		t.Errorf("Events %q", seen[4:])
 	}
 	status.Moved, status.From, status.At = plan.TakenOver, "c", time.Unix(3, 0)
-	tell()
-	tell()
+	report()
+	report()
 	until(7)
 	if want := "Normal|TakenOver" + about + "node a answers for 203.0.113.4 in place of node c"; seen[6] != want {
 		t.Errorf("Event %q, want %q", seen[6], want)

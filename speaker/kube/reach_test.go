@@ -43,10 +43,10 @@ func TestReachEvents(t *testing.T) {
 		members map[string]plan.MemberState
 		want    bool
 	}{
-		"another one is first":           {silent, false},
-		"the first is silent, too":       {with("a", plan.MemberSilent), true},
-		"others receive it":              {with("dead", plan.MemberAlive), true},
-		"nobody else, as with two nodes": {map[string]plan.MemberState{"dead": plan.MemberSilent}, true},
+		"another one is first":        {silent, false},
+		"the first is silent, too":    {with("a", plan.MemberSilent), true},
+		"others receive it":           {with("dead", plan.MemberAlive), true},
+		"no other, as with two nodes": {map[string]plan.MemberState{"dead": plan.MemberSilent}, true},
 	} {
 		recorder := record.NewFakeRecorder(10)
 		e := &Events{node: "b", recorder: recorder, running: true}

@@ -58,7 +58,7 @@ func TestSessionEvents(t *testing.T) {
 	up := func(changes uint64) plan.Session {
 		return plan.Session{State: plan.SessionEstablished, Since: later, Changes: changes}
 	}
-	tell := func(s plan.Session) { e.Sessions(store, map[string]plan.Session{"tor": s}) }
+	report := func(s plan.Session) { e.Sessions(store, map[string]plan.Session{"tor": s}) }
 	expect := func(want ...string) {
 		t.Helper()
 		var got []string
@@ -66,38 +66,38 @@ func TestSessionEvents(t *testing.T) {
 			got = append(got, <-recorder.Events)
 		}
 		if !slices.Equal(got, want) {
-			t.Errorf("said %q, want %q", got, want)
+			t.Errorf("got %q, want %q", got, want)
 		}
 	}
 	refused := plan.Session{State: plan.SessionActive, Reason: plan.Refused, Message: "connection refused"}
 
-	tell(refused)
+	report(refused)
 	expect() // it does not run yet
 	e.start()
 	expect("Warning Refused node a: no session: connection refused")
-	tell(refused)
+	report(refused)
 	refused.State = plan.SessionConnect // it retries
-	tell(refused)
+	report(refused)
 	expect()
-	tell(plan.Session{State: plan.SessionActive, Reason: plan.WrongASN, Message: "it has AS 64999"})
+	report(plan.Session{State: plan.SessionActive, Reason: plan.WrongASN, Message: "it has AS 64999"})
 	expect("Warning WrongASN node a: no session: it has AS 64999")
-	tell(up(1))
-	tell(up(1))
+	report(up(1))
+	report(up(1))
 	expect("Normal SessionUp node a: the session is established")
 	again := up(2)
 	again.Message = "hold timer expired"
-	tell(again)
+	report(again)
 	expect("Normal SessionUp node a: the session is established again, after: hold timer expired")
 	lacks := up(2)
 	lacks.Reason, lacks.Message = plan.NotConfigured, "no IPv6 InternalIP"
-	tell(lacks)
-	tell(lacks)
+	report(lacks)
+	report(lacks)
 	expect("Warning NotConfigured node a: no IPv6 InternalIP")
 	down := plan.Session{State: plan.SessionIdle, Reason: plan.BFDWentDown, Message: "BFD found the path dead", Changes: 2}
-	tell(down)
-	tell(down)
+	report(down)
+	report(down)
 	expect("Warning SessionDown node a: the session ended: BFD found the path dead")
-	tell(refused)
+	report(refused)
 	expect("Warning Refused node a: no session: connection refused")
 	e.Sessions(store, map[string]plan.Session{"gone": refused}) // its BGPPeer does not exist any more
 	expect()
@@ -108,7 +108,7 @@ func TestSessionEvents(t *testing.T) {
 	watched := func(state plan.BFDState, reason plan.Reason, message string) {
 		s := up(3)
 		s.BFD, s.BFDSince, s.BFDReason, s.BFDMessage = state, later, reason, message
-		tell(s)
+		report(s)
 	}
 	watched(plan.BFDDown, "", "no packet")
 	expect("Normal SessionUp node a: the session is established")

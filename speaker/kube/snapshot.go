@@ -47,9 +47,9 @@ type snapshot struct {
 	// over is called when the View is no longer from the snapshot. It must not block.
 	over func()
 
-	// stale is the creation time of the snapshot behind the last plan, nil for none. The other fields are protected by
-	// the Source's lock.
-	stale atomic.Pointer[time.Time]
+	// fromSnapshot is the creation time of the snapshot behind the last plan, nil for none. The other fields are
+	// protected by the Source's lock.
+	fromSnapshot atomic.Pointer[time.Time]
 	// restored is the content by kind, and at its creation time. old is the part that the lists have not replaced yet:
 	// changes of a kind in old are held back.
 	restored, old map[string]map[ref]any
@@ -67,13 +67,13 @@ func (s *Source) snapshotTo(path string, head func() snapshotHead, watches []wat
 	}
 }
 
-// Stale reports whether the last plan is from a snapshot because the API server has not returned every list yet, and
-// when the snapshot was made.
-func (s *Source) Stale() (at time.Time, stale bool) {
+// FromSnapshot reports whether the last plan is from a snapshot because the API server has not returned every list yet,
+// and when the snapshot was made.
+func (s *Source) FromSnapshot() (at time.Time, fromSnapshot bool) {
 	if s.snapshot == nil {
 		return time.Time{}, false
 	}
-	if t := s.snapshot.stale.Load(); t != nil {
+	if t := s.snapshot.fromSnapshot.Load(); t != nil {
 		return *t, true
 	}
 	return time.Time{}, false
@@ -105,13 +105,13 @@ func (s *Source) listed(secrets secretsState) bool {
 // View.
 func (s *Source) take(secrets secretsState) (out map[ref]any, ok bool) {
 	listed := s.listed(secrets)
-	if snap := s.snapshot; snap != nil && !s.view.FromSnapshot && snap.stale.Swap(nil) != nil {
+	if snap := s.snapshot; snap != nil && !s.view.FromSnapshot && snap.fromSnapshot.Swap(nil) != nil {
 		snap.over() // the lists' contents were planned and reported since the last call
 	}
 	if snap := s.snapshot; snap != nil && snap.old == nil && snap.restored != nil {
 		if !listed {
 			snap.old = snap.restored
-			snap.stale.Store(&snap.at)
+			snap.fromSnapshot.Store(&snap.at)
 			s.view.FromSnapshot = true
 			out = map[ref]any{}
 			for _, parts := range snap.old {
@@ -228,7 +228,7 @@ func (s *Source) restore() bool {
 		snap.log.Error("the API server has not given every list yet, and the snapshot of an earlier time cannot be used", "file", snap.path, "error", err)
 		return false
 	}
-	snap.log.Warn("the API server has not given every list yet: the snapshot of an earlier time stands in for it", "file", snap.path,
+	snap.log.Warn("initial lists from the API server not complete, using the on-disk snapshot", "file", snap.path,
 		"at", head.At.UTC().Format(time.RFC3339), "services", len(parts[kindService]), "virtualips", len(parts[kindVIP]))
 	for _, value := range parts[kindBGPPeer] {
 		if value.(peerObject).secret != "" {

@@ -191,7 +191,7 @@ func written(t *testing.T) (path string, was plan.View) {
 const aMoment = 2 * time.Minute
 
 // Without the API server the View equals the snapshot. When all lists have come only the differences are touched.
-func TestSnapshotStandsIn(t *testing.T) {
+func TestSnapshotIsUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path, was := written(t)
 		if info, err := os.Stat(path); err != nil || info.Mode() != 0o600 {
@@ -210,20 +210,20 @@ func TestSnapshotStandsIn(t *testing.T) {
 		time.Sleep(time.Second)
 		v, _ := p.observed(t)
 		if len(v.Links) != 1 || !v.FromSnapshot {
-			t.Errorf("stale %v, links %v", v.FromSnapshot, v.Links)
+			t.Errorf("FromSnapshot %v, links %v", v.FromSnapshot, v.Links)
 		}
 		v.FromSnapshot, v.Links = false, was.Links
 		vip := was.VIPs["203.0.113.4"]
-		if vip.Holder != "a" {
-			t.Errorf("the status names %q", vip.Holder)
+		if vip.ReportedOwner != "a" {
+			t.Errorf("the status names %q", vip.ReportedOwner)
 		}
-		vip.Holder = "" // so that it is probed
+		vip.ReportedOwner = "" // so that it is probed
 		was.VIPs["203.0.113.4"] = vip
 		if !reflect.DeepEqual(v, was) {
 			t.Errorf("from the snapshot\n%+v\nwant\n%+v", v, was)
 		}
-		if _, stale := p.Stale(); !stale || !strings.Contains(p.log.String(), "stands in") {
-			t.Errorf("it does not say so:\n%s", p.log)
+		if _, fromSnapshot := p.FromSnapshot(); !fromSnapshot || !strings.Contains(p.log.String(), "using the on-disk snapshot") {
+			t.Errorf("the log lacks that:\n%s", p.log)
 		}
 
 		f.back(kindService, kindSlice, kindNode, kindVIP, kindAdvertisement)
@@ -237,23 +237,23 @@ func TestSnapshotStandsIn(t *testing.T) {
 		f.back(everyKind...)
 		time.Sleep(aMoment)
 		v, touched = p.observed(t)
-		if v.FromSnapshot || len(v.Nodes) != 2 || len(v.Advertisements) != 0 || len(v.Slices[web]["web-1"].Endpoints) != 1 || v.VIPs["203.0.113.4"].Holder != "a" {
+		if v.FromSnapshot || len(v.Nodes) != 2 || len(v.Advertisements) != 0 || len(v.Slices[web]["web-1"].Endpoints) != 1 || v.VIPs["203.0.113.4"].ReportedOwner != "a" {
 			t.Errorf("every list: %+v", v)
 		}
 		want := plan.Touched{Nodes: set("b"), VIPs: set("203.0.113.4"), Services: set(web), Advertisements: true}
 		if !same(touched, want) {
 			t.Errorf("touched %+v, want %+v", touched, want)
 		}
-		if _, stale := p.Stale(); !stale {
-			t.Error("no longer stale before what the lists brought was planned")
+		if _, fromSnapshot := p.FromSnapshot(); !fromSnapshot {
+			t.Error("no longer from the snapshot before what the lists brought was planned")
 		}
 		over := false
 		p.snapshot.over = func() { over = true }
 		if _, touched := p.observed(t); touched.Any() || !over {
 			t.Errorf("touched again: %+v; over: %v", touched, over)
 		}
-		if _, stale := p.Stale(); stale {
-			t.Error("it is stale yet")
+		if _, fromSnapshot := p.FromSnapshot(); fromSnapshot {
+			t.Error("still from the snapshot")
 		}
 		time.Sleep(2 * snapshotAgain)
 		if now, err := os.ReadFile(path); err != nil || bytes.Equal(file, now) {
@@ -288,7 +288,7 @@ func TestSnapshotOfWhatComesLate(t *testing.T) {
 		f.back(everyKind[:len(everyKind)-1]...)
 		time.Sleep(aMoment)
 		if v, _ := p.observed(t); !v.FromSnapshot {
-			t.Error("no longer stale before the API server has said something of every kind")
+			t.Error("no longer from the snapshot before every initial list is complete")
 		}
 		for _, o := range p.optional {
 			o.refused.record(apierrors.NewNotFound(schema.GroupResource{Resource: kindServiceCIDR}, ""))
@@ -341,16 +341,16 @@ func TestSnapshotIsWrittenSeldom(t *testing.T) {
 		p := f.start(t, path)
 		time.Sleep(time.Minute)
 		var writes []time.Time
-		note := func() {
+		record := func() {
 			if at := p.Snapshot(); len(writes) == 0 || !at.Equal(writes[len(writes)-1]) {
 				writes = append(writes, at)
 			}
 		}
-		note()
+		record()
 		for i := range 300 {
 			f.nodes.Modify(fullNode(fmt.Sprint(i))) // a heartbeat
 			time.Sleep(100 * time.Millisecond)
-			note()
+			record()
 		}
 		if len(writes) != 1 {
 			t.Errorf("written %v without a change", writes)
@@ -358,7 +358,7 @@ func TestSnapshotIsWrittenSeldom(t *testing.T) {
 		for i := range 300 {
 			f.slices.Modify(slice("web-1", fmt.Sprintf("192.0.2.%d", i%200+1)))
 			time.Sleep(100 * time.Millisecond)
-			note()
+			record()
 		}
 		for i := 2; i < len(writes); i++ {
 			if d := writes[i].Sub(writes[i-1]); d < snapshotEvery {
@@ -428,7 +428,7 @@ func TestSnapshotIsRefused(t *testing.T) {
 					t.Error("it is used")
 				}
 				if log := p.log.String(); strings.Count(log, c.want) != 1 || !strings.Contains(log, path) {
-					t.Errorf("the log says\n%swant %s", log, c.want)
+					t.Errorf("got log\n%swant %s", log, c.want)
 				}
 				f.back(everyKind...)
 				time.Sleep(aMoment)
@@ -504,14 +504,14 @@ func TestSnapshotCannotBeWritten(t *testing.T) {
 		p := f.start(t, filepath.Join(dir, "snapshot"))
 		time.Sleep(10 * snapshotAgain)
 		if log := p.log.String(); strings.Count(log, "cannot write the snapshot") != 1 || !p.Snapshot().IsZero() {
-			t.Errorf("the log says\n%s", log)
+			t.Errorf("got log\n%s", log)
 		}
 		if err := os.Remove(dir); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(2 * snapshotAgain)
 		if log := p.log.String(); strings.Count(log, "is written again") != 1 || p.Snapshot().IsZero() {
-			t.Errorf("the log says\n%s", log)
+			t.Errorf("got log\n%s", log)
 		}
 		left, err := os.ReadDir(dir)
 		if err != nil || len(left) != 1 {
@@ -521,19 +521,19 @@ func TestSnapshotCannotBeWritten(t *testing.T) {
 }
 
 // Nothing is written to the API on the basis of a snapshot.
-func TestStaleReporterWritesNothing(t *testing.T) {
-	writes, stale := 0, true
+func TestReporterFromSnapshotWritesNothing(t *testing.T) {
+	writes, fromSnapshot := 0, true
 	store := cache.NewStore(cache.MetaNamespaceKeyFunc)
 	if err := store.Add(virtualIP()); err != nil {
 		t.Fatal(err)
 	}
 	r := newReporter(store, func(context.Context, string, []byte) error { writes++; return nil }, slog.New(slog.DiscardHandler))
-	r.stale = func() bool { return stale }
+	r.fromSnapshot = func() bool { return fromSnapshot }
 	r.Report(map[string]plan.Status{"203.0.113.4": {Reason: plan.NodeNotAlive}})
 	if r.write(t.Context()); writes != 0 {
 		t.Error("written by a snapshot")
 	}
-	stale = false
+	fromSnapshot = false
 	if r.write(t.Context()); writes != 1 {
 		t.Errorf("written %d times", writes)
 	}

@@ -106,7 +106,7 @@ func TestSnapshotOfBGP(t *testing.T) {
 		time.Sleep(aMoment)
 		v, touched := p.observed(t)
 		if v.FromSnapshot || !reflect.DeepEqual(v.BGPPeers, was.BGPPeers) {
-			t.Errorf("stale %v, peers %+v, want %+v", v.FromSnapshot, v.BGPPeers, was.BGPPeers)
+			t.Errorf("FromSnapshot %v, peers %+v, want %+v", v.FromSnapshot, v.BGPPeers, was.BGPPeers)
 		}
 		if !touched.FromSnapshot {
 			t.Error("that the View is no longer from the snapshot is no news")

@@ -1,5 +1,5 @@
 // Package kube is the speaker's access to the Kubernetes API: the cluster state comes in as a plan.View, the status of
-// VirtualIPs goes out.
+// VirtualIPs is sent.
 package kube
 
 import (
@@ -151,7 +151,7 @@ func (s *Source) Run(ctx context.Context) error {
 // Observe implements speaker.Source. It puts only changes into the View.
 func (s *Source) Observe() (*plan.View, plan.Touched, bool) {
 	secrets := s.secrets.state() // before the Secrets themselves, so that none is missing when the state is complete
-	stale := s.view.FromSnapshot
+	fromSnapshot := s.view.FromSnapshot
 	s.mu.Lock()
 	pending, ok := s.take(secrets)
 	s.mu.Unlock()
@@ -167,7 +167,7 @@ func (s *Source) Observe() (*plan.View, plan.Touched, bool) {
 		Checks:       map[plan.Check]struct{}{},
 		Links:        map[string]struct{}{},
 		BGPPeers:     map[string]struct{}{},
-		FromSnapshot: s.view.FromSnapshot != stale,
+		FromSnapshot: s.view.FromSnapshot != fromSnapshot,
 	}
 	for r, value := range pending {
 		if !s.bgp.fold(r, value) {

@@ -189,6 +189,6 @@ func TestHeartbeatsTriggerNothing(t *testing.T) {
 		}
 	}
 	if triggers > 2 { // one may remain from the first list
-		t.Errorf("%d kicks for ten heartbeats and one node", triggers)
+		t.Errorf("%d triggers for ten heartbeats and one node", triggers)
 	}
 }

@@ -43,8 +43,8 @@ type Reporter struct {
 	failing bool
 	// fresh reports whether this process's state may be written: after a stall another node may hold the address.
 	fresh func() bool
-	// stale reports whether the state is from a snapshot: nothing is written then.
-	stale func() bool
+	// fromSnapshot reports whether the state is from a snapshot: nothing is written then.
+	fromSnapshot func() bool
 	// published is called with every report before it is written.
 	published func(map[string]plan.Status)
 
@@ -65,16 +65,16 @@ type sent struct {
 
 func newReporter(store cache.Store, patch func(context.Context, string, []byte) error, log *slog.Logger) *Reporter {
 	return &Reporter{
-		store:     store,
-		patch:     patch,
-		log:       log,
-		limit:     flowcontrol.NewTokenBucketRateLimiter(writesPerSecond, writesBurst),
-		wake:      make(chan struct{}, 1),
-		written:   map[string]sent{},
-		want:      map[string]plan.Status{},
-		fresh:     func() bool { return true },
-		stale:     func() bool { return false },
-		published: func(map[string]plan.Status) {},
+		store:        store,
+		patch:        patch,
+		log:          log,
+		limit:        flowcontrol.NewTokenBucketRateLimiter(writesPerSecond, writesBurst),
+		wake:         make(chan struct{}, 1),
+		written:      map[string]sent{},
+		want:         map[string]plan.Status{},
+		fresh:        func() bool { return true },
+		fromSnapshot: func() bool { return false },
+		published:    func(map[string]plan.Status) {},
 	}
 }
 
@@ -202,7 +202,7 @@ func (r *Reporter) current(name string, status plan.Status) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now, ok := r.want[name]
-	return ok && reflect.DeepEqual(now, status) && r.fresh() && !r.stale()
+	return ok && reflect.DeepEqual(now, status) && r.fresh() && !r.fromSnapshot()
 }
 
 // statusOf returns the expected status of the VirtualIP. Unchanged parts keep their time.

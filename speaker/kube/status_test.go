@@ -154,7 +154,7 @@ func TestStatusIsWrittenOnChangeOnly(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if s.patches.Load() != patches {
-			t.Error("wrote a status that nobody reported")
+			t.Error("wrote a status without a report")
 		}
 	})
 }
@@ -238,15 +238,15 @@ func TestAddressConflict(t *testing.T) {
 }
 
 // A process that stalled writes nothing of its outdated state, although its own timers wake it first.
-func TestNothingIsWrittenThatIsStale(t *testing.T) {
+func TestNothingIsWrittenFromSnapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, r := newServer(t)
-		var stale atomic.Bool
-		r.While(func() bool { return !stale.Load() })
+		var fromSnapshot atomic.Bool
+		r.While(func() bool { return !fromSnapshot.Load() })
 		run(t, r)
 		r.Report(announced("a"))
 		synctest.Wait()
-		stale.Store(true)
+		fromSnapshot.Store(true)
 		vip := s.get().DeepCopy()
 		vip.Status.Node = "b" // took over meanwhile
 		if err := s.store.Update(vip); err != nil {
@@ -258,7 +258,7 @@ func TestNothingIsWrittenThatIsStale(t *testing.T) {
 			t.Errorf("node %q, %d patches", got, s.patches.Load())
 		}
 		r.Report(nil) // the loop now has the newer state
-		stale.Store(false)
+		fromSnapshot.Store(false)
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if got := s.get().Status.Node; got != "b" || s.patches.Load() != 1 {

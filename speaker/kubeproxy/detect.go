@@ -82,7 +82,7 @@ func (d *Detector) Run(ctx context.Context) error {
 			logged = text
 		}
 		if last == nil || !reflect.DeepEqual(*last, facts) {
-			d.cfg.Log.Info("looked for kube-proxy", "running", facts.Running, "mode", facts.Mode, "traces", facts.Traces,
+			d.cfg.Log.Info("kube-proxy detection finished", "running", facts.Running, "mode", facts.Mode, "traces", facts.Traces,
 				"others", facts.Others)
 			last = &facts
 			d.cfg.Changed(facts)

@@ -65,7 +65,7 @@ func TestObserve(t *testing.T) {
 		want   kubeproxy.Facts
 		err    string
 	}{
-		{"told", proxy(t, "ipvs", configz).URL, nil, found, ""},
+		{"configz", proxy(t, "ipvs", configz).URL, nil, found, ""},
 		{"names of the types", proxy(t, "ipvs", strings.NewReplacer("ipvs\":{", "IPVS\":{", "excludeCIDRs", "ExcludeCIDRs", "strictARP", "StrictARP",
 			"nodePortAddresses", "NodePortAddresses").Replace(configz)).URL, nil, found, ""},
 		{"no configuration", proxy(t, "nftables", "").URL, nil, kubeproxy.Facts{Running: true, Mode: kubeproxy.NFTables}, "status 404"},
@@ -74,7 +74,7 @@ func TestObserve(t *testing.T) {
 		{"traces", nowhere, traces(kubeproxy.IPTables, "iptables chain KUBE-SERVICES of ip"),
 			kubeproxy.Facts{Mode: kubeproxy.IPTables, Traces: []string{"iptables chain KUBE-SERVICES of ip"}}, ""},
 		{"nothing", nowhere, traces(kubeproxy.Unknown), kubeproxy.Facts{}, ""},
-		{"no look at the kernel", nowhere, func() ([]string, kubeproxy.Mode, error) { return nil, "", errors.New("no permission") },
+		{"kernel not observable", nowhere, func() ([]string, kubeproxy.Mode, error) { return nil, "", errors.New("no permission") },
 			kubeproxy.Facts{}, "no permission"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -149,7 +149,7 @@ func TestKernelTraces(t *testing.T) {
 		{func() error {
 			attrs := netlink.NewLinkAttrs()
 			attrs.Name = "kube-ipvs0"
-			return netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}) // stands for a dummy, which not every kernel has
+			return netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}) // instead of a dummy, which not every kernel has
 		}, "[interface kube-ipvs0 iptables chain KUBE-SERVICES of ip]", kubeproxy.IPVS},
 	}
 	for i, step := range steps {

@@ -141,7 +141,7 @@ func evaluateOthers(others []Other, s Situation) (problems []Problem) {
 				"serviceProxy works only where its kubeProxyReplacement is false"}
 		case s.ServiceProxy:
 			now = Problem{Reason: OtherAlongsideServiceProxy, Message: fmt.Sprintf("%s runs on this node although serviceProxy is "+
-				"true, so both serve every Service: turn it off, or set serviceProxy: false", other)}
+				"true, so both serve every Service: disable it, or set serviceProxy: false", other)}
 		case s.Proxy && s.IPVS && other == KubeRouter:
 			now = Problem{Reason: OtherDeletes, Message: "kube-router's service proxy deletes the virtual servers of our " +
 				"addresses at each sync: set dataplane: nftables, or give kube-router --excluded-cidrs with the pools, " +

@@ -101,7 +101,7 @@ func TestEvaluate(t *testing.T) {
 			}
 			for _, message := range c.message {
 				if !strings.Contains(text, message) {
-					t.Errorf("%q does not say %q", text, message)
+					t.Errorf("%q does not contain %q", text, message)
 				}
 			}
 			if again := Evaluate(c.f, c.s); fmt.Sprint(again) != fmt.Sprint(Evaluate(c.f, c.s)) {

@@ -35,7 +35,7 @@ func KernelOthers() (found []Other, err error) {
 		case err == nil:
 			found = append(found, o.proxy)
 		case !errors.As(err, &netlink.LinkNotFoundError{}):
-			return nil, fmt.Errorf("look for the interface %s: %w", o.name, err)
+			return nil, fmt.Errorf("find the interface %s: %w", o.name, err)
 		}
 	}
 	return found, nil

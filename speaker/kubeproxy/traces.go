@@ -37,7 +37,7 @@ func KernelTraces() (traces []string, mode Mode, err error) {
 	case err == nil:
 		traces, mode = append(traces, "interface kube-ipvs0"), IPVS
 	case !errors.As(err, &netlink.LinkNotFoundError{}):
-		return nil, Unknown, fmt.Errorf("look for the interface kube-ipvs0: %w", err)
+		return nil, Unknown, fmt.Errorf("find the interface kube-ipvs0: %w", err)
 	}
 	slices.Sort(traces)
 	return traces, mode, nil

@@ -72,7 +72,7 @@ type Announcer struct {
 	system   system
 	stale    atomic.Bool                        // the interfaces must be listed again
 	peers    atomic.Pointer[map[[6]byte]string] // the other speakers
-	lastWake atomic.Int64                       // last Wake for a claim of one of those, in ns of the wall clock
+	lastWake atomic.Int64                       // last Wake for a claim of one of those, in ns of CLOCK_REALTIME
 	macs     atomic.Pointer[map[mac]struct{}]   // of this node
 	wake     chan struct{}                      // of Run
 

@@ -21,7 +21,7 @@ func (m mac) unicast() bool { return m[0]&1 == 0 && m != mac{} }
 
 // message is the content of a frame of either protocol.
 type message struct {
-	// dst is the frame's destination; group is the destination to which requests for its target may be sent, besides
+	// dst is the frame's destination; group is the other permitted destination of requests for its target, besides
 	// the station itself.
 	dst, group mac
 	// from is the hardware address that the sender advertises for itself.

@@ -51,7 +51,7 @@ type entry struct {
 	removedAt  time.Time
 	interfaces []string
 	vip        string
-	// epoch is Again of the announcement.
+	// epoch is Epoch of the announcement.
 	epoch int
 	phase phase
 	// probed are the responders that probe, and whether they have finished.
@@ -103,8 +103,8 @@ func (a *Announcer) update(want map[netip.Addr]plan.Announcement, now time.Time)
 			a.entries[addr] = e
 		}
 		e.interfaces, e.vip, e.removedAt = ann.Interfaces, ann.VIP, time.Time{}
-		if e.epoch != ann.Again {
-			e.epoch = ann.Again
+		if e.epoch != ann.Epoch {
+			e.epoch = ann.Epoch
 			a.reannounce(addr)
 		}
 		switch {

@@ -78,7 +78,7 @@ func match(off uint32, all netip.Prefix, parts []netip.Prefix, snap uint32) []bp
 	return append(prog, body...)
 }
 
-// comparison compares one word of an address under a mask.
+// comparison compares 32 bits of an address under a mask.
 type comparison struct {
 	load, and bpf.Instruction
 	value     uint32

@@ -126,7 +126,7 @@ func TestScheduleReportsTheFirst(t *testing.T) {
 		elapse(time.Hour)
 		slices.Sort(rec.outs)
 		if n := len(rec.outs); n != 100 || rec.outs[0] != 0 || rec.outs[99] != tick {
-			t.Errorf("reported %v for a hundred, half of which wait for a tick", rec.outs)
+			t.Errorf("reported %v for a hundred, want half of them at the next tick", rec.outs)
 		}
 		rec.outs, rec.full = nil, true
 		s.stop(binding{rec, vip})

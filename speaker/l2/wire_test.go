@@ -549,7 +549,7 @@ func TestReannounced(t *testing.T) {
 		s.learns(t, s.vip[0])
 		s.setNeighbour(t, s.vip[0], mac{2, 0, 0, 0, 0, 0x66})
 		again := on(s.on)
-		again.Again = 1
+		again.Epoch = 1
 		s.announce(t, map[netip.Addr]plan.Announcement{s.vip[0]: again, s.vip[1]: on(s.on)})
 		s.wantNeighbour(t, s.vip[0], s.self)
 		eventually(t, "one of the two is announced again", func() bool { return announced() == 3*per })

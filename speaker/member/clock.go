@@ -7,12 +7,12 @@ import (
 )
 
 // When a virtual machine is paused or migrated, or a machine sleeps, its monotonic clock continues where it stopped.
-// None of its own clocks shows the lost time, CLOCK_BOOTTIME and the wall clock included, until they are set. The other
+// None of its own clocks shows the lost time, CLOCK_BOOTTIME and CLOCK_REALTIME included, until they are set. The other
 // nodes' clocks went on. So each heartbeat carries how long its sender's process has run by its own clock, and the
 // receiver compares that with its own run time. Both are read from a clock that is not slewed: see raw.
 
-// clockWindow is the window for the least delay of a node's heartbeats, firstWindow the first such window. Clocks drift
-// by a millisecond or two in that time, and queues do not stay full for so long.
+// clockWindow is the window for the least delay of a node's heartbeats, firstWindow the first such window. Clocks
+// diverge by a millisecond or two in that time, and queues do not stay full for so long.
 const (
 	clockWindow = 5 * time.Second
 	firstWindow = time.Second

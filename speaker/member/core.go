@@ -48,13 +48,13 @@ type Core struct {
 	recent    [3]uint64 // versions of mine at the last heartbeats, newest first
 	leaving   bool
 
-	ifaces  []iface // the first one stands for any path
+	ifaces  []iface // the first one means any path
 	peers   map[string]*peer
 	order   []*peer // by name
 	byID    map[uint64]*peer
 	removed map[uint64]uint64 // incarnations of removed nodes, by id
 
-	repeated uint64 // version up to which a node without reception has repeated its claims
+	repeated uint64 // last version of its claims that a node without reception has repeated
 	silentAt int    // where the list of nodes that are not received continues
 	returned int    // count of nodes received again after a silence
 	// unanswered are away nodes that were given up, for the log.
@@ -73,7 +73,7 @@ type Core struct {
 type Config struct {
 	// Node is this node's name, Cluster keeps clusters on one segment apart.
 	Node, Cluster string
-	// Incarnation is higher with each start of this node's speaker, as the wall clock in nanoseconds is. If the clock
+	// Incarnation is higher with each start of this node's speaker, like CLOCK_REALTIME in nanoseconds. If the clock
 	// went back, the other nodes report that, and a higher one is taken.
 	Incarnation uint64
 	// Keys are one key, or two during a key change; the first one signs.
@@ -181,7 +181,7 @@ func SegmentKeys(name string, subnets []netip.Prefix) []uint64 {
 	return keys
 }
 
-// segmentKey returns a key; 0 stands for any path.
+// segmentKey returns a key; 0 means any path.
 func segmentKey(text string) uint64 { return max(nodeID(text), 1) }
 
 func comparePrefix(a, b netip.Prefix) int {
@@ -272,7 +272,7 @@ func (c *Core) updateJournal() {
 		if c.observer && claim.State != plan.Declined {
 			claim = plan.Claim{}
 		}
-		if claim.State != plan.Leaving {
+		if claim.State != plan.HandingOver {
 			claim.Successor = ""
 		}
 		record(id, claim)

@@ -370,7 +370,7 @@ func TestDetectorPublishes(t *testing.T) {
 	b.Observe()
 	id := plan.IDOf("web")
 	for _, want := range []plan.Claim{
-		{State: plan.Held, Generation: 1}, {State: plan.Leaving, Generation: 2, Rank: 1, Successor: "b"}, {State: plan.Declined, Generation: 3}, {},
+		{State: plan.Held, Generation: 1}, {State: plan.HandingOver, Generation: 2, Rank: 1, Successor: "b"}, {State: plan.Declined, Generation: 3}, {},
 	} {
 		state := plan.LocalState{Claims: map[string]plan.Claim{"mail": {State: plan.Held}}}
 		if want.State != 0 {

@@ -163,7 +163,7 @@ func TestDetectorWedged(t *testing.T) {
 	}
 }
 
-// A stall of the whole process, longer than the wedge limit, does not count as a stalled loop: the reconcile loop could
+// A stall of the process, longer than the wedge limit, does not count as a stalled loop: the reconcile loop could
 // not run either.
 func TestStallIsNotWedged(t *testing.T) {
 	var log bytes.Buffer

@@ -21,7 +21,7 @@ type peer struct {
 	minor               byte          // version of its datagrams
 	dead                time.Duration // its own dead time
 	segments            []segment
-	paths               []path // by interface index; the first stands for any path
+	paths               []path // by interface index; the first means any path
 	first               time.Time
 	from                netip.Addr // source of its last datagram
 	fromIface           int

@@ -157,7 +157,7 @@ func TestAsymmetricLoss(t *testing.T) {
 	w.loss = 0.05
 	w.watch = func(m *machine) {
 		if !m.receives(w.nodes...) {
-			t.Fatalf("after %v %s counts somebody as dead: %+v", w.now.Sub(epoch), m.name, m.members.Peers)
+			t.Fatalf("after %v %s counts a node as dead: %+v", w.now.Sub(epoch), m.name, m.members.Peers)
 		}
 	}
 	w.run(5*time.Minute, nil)
@@ -512,7 +512,7 @@ func TestClaimsConverge(t *testing.T) {
 			t.Errorf("without loss after %v", took)
 		}
 		for i := range 50 {
-			claim := plan.Claim{State: plan.Leaving, Generation: int64(i), Rank: 3, Successor: "node-2"}
+			claim := plan.Claim{State: plan.HandingOver, Generation: int64(i), Rank: 3, Successor: "node-2"}
 			if i%3 == 0 {
 				claim = plan.Claim{State: plan.Declined, Generation: int64(i)}
 			}
@@ -566,7 +566,7 @@ func TestNoFalseAlarm(t *testing.T) {
 			w.settle()
 			w.watch = func(m *machine) {
 				if !m.receives(w.nodes...) {
-					t.Fatalf("%s, node network %v: after %v %s counts somebody as dead", profile.Name, unicast, w.now.Sub(epoch), m.name)
+					t.Fatalf("%s, node network %v: after %v %s counts a node as dead", profile.Name, unicast, w.now.Sub(epoch), m.name)
 				}
 			}
 			w.run(3*time.Minute, nil)
@@ -874,7 +874,7 @@ func TestAwayNeverAnswers(t *testing.T) {
 		t.Fatalf("gone after %v", took)
 	}
 	if b.Counts().Fences == fences {
-		t.Fatal("it did not stand still")
+		t.Fatal("it did not stall")
 	}
 	w.boot(a, 2)
 	w.must("back", 2*time.Second, func() bool { return b.receives(a) })

@@ -314,7 +314,7 @@ func parseEntry(v []byte) (e entry, n int) {
 	}
 	n += size
 	e.claim.Generation, e.claim.Rank = int64(generation), uint16(rank)
-	if e.claim.State != plan.Leaving {
+	if e.claim.State != plan.HandingOver {
 		return e, n
 	}
 	if len(v) <= n || int(v[n]) > maxName || len(v) < n+1+int(v[n]) {
@@ -333,7 +333,7 @@ func appendEntry(b []byte, e entry) []byte {
 	}
 	b = binary.AppendUvarint(b, uint64(e.claim.Generation))
 	b = binary.AppendUvarint(b, uint64(e.claim.Rank))
-	if e.claim.State == plan.Leaving {
+	if e.claim.State == plan.HandingOver {
 		b = append(b, byte(len(e.claim.Successor)))
 		b = append(b, e.claim.Successor...)
 	}

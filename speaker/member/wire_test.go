@@ -39,7 +39,7 @@ func samples() (bodies [][]byte) {
 	claims := number(3, 9)
 	for _, e := range []entry{
 		{id: 1, claim: plan.Claim{State: plan.Held, Generation: 1 << 40, Rank: 65535}}, {id: 2},
-		{id: 3, claim: plan.Claim{State: plan.Leaving, Generation: 5, Successor: "node-2"}}, {id: 4, claim: plan.Claim{State: plan.Declined}},
+		{id: 3, claim: plan.Claim{State: plan.HandingOver, Generation: 5, Successor: "node-2"}}, {id: 4, claim: plan.Claim{State: plan.Declined}},
 	} {
 		claims = appendEntry(claims, e)
 	}
@@ -103,7 +103,7 @@ func TestDatagramsFit(t *testing.T) {
 		c.ifaces[c.iface(fmt.Sprint("eth", i))].link = true
 	}
 	for i := range 100 {
-		c.mine.set(plan.VIPID(i), plan.Claim{State: plan.Leaving, Generation: 1<<63 - 1, Rank: 1<<16 - 1, Successor: strings.Repeat("s", maxName)})
+		c.mine.set(plan.VIPID(i), plan.Claim{State: plan.HandingOver, Generation: 1<<63 - 1, Rank: 1<<16 - 1, Successor: strings.Repeat("s", maxName)})
 	}
 	silent := 0
 	for _, s := range c.Tick(time.Now(), time.Hour) {
@@ -174,7 +174,7 @@ func TestEntriesKeep(t *testing.T) {
 		if e.claim.State != 0 {
 			e.claim.Generation, e.claim.Rank = random.Int64()>>random.IntN(63), uint16(random.Uint32())
 		}
-		if e.claim.State == plan.Leaving {
+		if e.claim.State == plan.HandingOver {
 			e.claim.Successor = string(bytes.Repeat([]byte("n"), random.IntN(maxName+1)))
 		}
 		b := appendEntry(nil, e)

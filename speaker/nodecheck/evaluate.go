@@ -71,7 +71,8 @@ func Evaluate(f Facts, detect plan.DetectLocal) []plan.NodeCondition {
 }
 
 // networkPolicy: packets that IPVS sends to a Pod of this node leave by the hook OUTPUT, where Calico applies no policy
-// to packets for Pods; its exception for kube-proxy's ipvs mode omits addresses that are local routes (docs/reference/network-plugins.md).
+// to packets for Pods; its exception for kube-proxy's ipvs mode omits addresses that are local routes
+// (docs/reference/network-plugins.md).
 func (f Facts) networkPolicy() plan.NodeCondition {
 	if f.IPVS && f.CalicoPolices {
 		return plan.NodeCondition{Type: NetworkPolicy, Reason: CalicoIgnoresIPVS, Message: "NetworkPolicies of Calico " +

@@ -101,7 +101,7 @@ func TestEvaluate(t *testing.T) {
 		}
 		for _, message := range c.message {
 			if !strings.Contains(text, message) {
-				t.Errorf("%s: %q does not say %q", c.name, text, message)
+				t.Errorf("%s: %q does not contain %q", c.name, text, message)
 			}
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/ironlb/ironlb/pools"
 )
 
-// admission decides which addresses of Services may become local or be announced on this node.
+// admission determines which addresses of Services may become local or be announced on this node.
 type admission struct {
 	guard *pools.Guard
 	pools pools.Index
@@ -34,7 +34,7 @@ func newAdmission(o Options) admission {
 
 // accept returns the accepted addresses of a Service, and why the others are refused. An external or foreign address of
 // another node is served by that node and not recorded as refused.
-func (p *Planner) accept(v *View, svc Service) (admitted []Address, refused map[netip.Addr]pools.Refusal) {
+func (p *Planner) accept(v *View, svc Service) (accepted []Address, refused map[netip.Addr]pools.Refusal) {
 	node := v.Nodes[p.options.Node]
 	for _, a := range svc.Addresses {
 		var why pools.Refusal
@@ -59,7 +59,7 @@ func (p *Planner) accept(v *View, svc Service) (admitted []Address, refused map[
 		}
 		switch {
 		case !bad:
-			admitted = append(admitted, a)
+			accepted = append(accepted, a)
 		case why.Rule != pools.RuleNode || !a.Kind.bearsEndpoints():
 			if refused == nil {
 				refused = map[netip.Addr]pools.Refusal{}
@@ -67,7 +67,7 @@ func (p *Planner) accept(v *View, svc Service) (admitted []Address, refused map[
 			refused[a.IP] = why
 		}
 	}
-	return admitted, refused
+	return accepted, refused
 }
 
 // bearsEndpoints reports whether an address of the kind is refused if it is an endpoint. Addresses of pools and
@@ -106,8 +106,8 @@ func hasEndpoint(all map[string]Slice, addr netip.Addr) bool {
 	return false
 }
 
-// note records the present addresses of a Service, none for a deleted one.
-func (m *admission) note(key pools.ServiceKey, addresses []Address) {
+// record records the present addresses of a Service, none for a deleted one.
+func (m *admission) record(key pools.ServiceKey, addresses []Address) {
 	for _, addr := range m.externalOf[key] {
 		m.external.remove(addr, key)
 	}
@@ -153,20 +153,20 @@ func (m *admission) touchedEndpoints(v *View, t Touched, services map[pools.Serv
 	if len(m.endpoints) == 0 {
 		return
 	}
-	forget := func(addr netip.Addr) {
+	drop := func(addr netip.Addr) {
 		delete(m.endpoints, addr)
 		maps.Copy(services, m.external[addr])
 	}
 	for key := range t.Slices {
 		for addr, of := range m.endpoints {
 			if of == key && !hasEndpoint(v.Slices[key], addr) {
-				forget(addr)
+				drop(addr)
 			}
 		}
 		for _, slice := range v.Slices[key] {
 			for _, e := range slice.Endpoints {
-				if of, looked := m.endpoints[e.Addr]; looked && (of == pools.ServiceKey{} || key.Compare(of) < 0) {
-					forget(e.Addr)
+				if of, cached := m.endpoints[e.Addr]; cached && (of == pools.ServiceKey{} || key.Compare(of) < 0) {
+					drop(e.Addr)
 				}
 			}
 		}

@@ -7,7 +7,7 @@ import "slices"
 // yieldsTo reports whether this node finally yields to another owner that does not receive it, and so will not yield
 // itself. That owner must be eligible, and its Node Ready. If that owner has no newer list and other members receive
 // this node, the fault is on the other side: the status informs that owner through the API server (rule 7).
-func (d *deciding) yieldsTo(h holder) bool {
+func (d *election) yieldsTo(h otherOwner) bool {
 	if d.able(h.node, true) != Owner || !d.view.Nodes[h.node].Ready {
 		return false
 	}
@@ -20,27 +20,27 @@ func (d *deciding) yieldsTo(h holder) bool {
 
 // informed reports whether this node, which receives no other member, reads in the status that another node owns the
 // VirtualIP and reports an asymmetric link (rule 7).
-func (d *deciding) informed() bool {
-	return d.vip.Contested && d.alone && d.ownsUnreachable(d.vip.Holder)
+func (d *election) informed() bool {
+	return d.vip.Contested && d.alone && d.ownsUnreachable(d.vip.ReportedOwner)
 }
 
 // receivesOthers reports whether this node has received other members for long enough to receive all that are present.
-func (d *deciding) receivesOthers() bool {
+func (d *election) receivesOthers() bool {
 	return !d.alone && d.view.Members.informed() && d.waits(d.informedAt.Add(contest*d.interval), Owner) != ""
 }
 
 // ownsUnreachable reports whether the owner named in the status may still be alive although it is unreachable.
-func (d *deciding) ownsUnreachable(node string) bool {
-	return node != "" && node == d.vip.Holder && node != d.self && !d.reachable(node) && d.view.Nodes[node].Ready
+func (d *election) ownsUnreachable(node string) bool {
+	return node != "" && node == d.vip.ReportedOwner && node != d.self && !d.reachable(node) && d.view.Nodes[node].Ready
 }
 
 // recordRivals counts how often other owners appeared and stopped. An owner that asked this node to take over does not
 // count: this node has announced itself since.
-func (d *deciding) recordRivals() {
+func (d *election) recordRivals() {
 	t := &d.ownership
-	rivals := t.held && t.successor == "" && slices.ContainsFunc(d.holders, func(h holder) bool { return h.claim.State == Held })
+	rivals := t.held && t.successor == "" && slices.ContainsFunc(d.otherOwners, func(h otherOwner) bool { return h.claim.State == Held })
 	if t.held && t.rivals && !rivals {
-		t.again++
+		t.epoch++
 	}
 	t.rivals = rivals
 }

@@ -14,7 +14,8 @@ import (
 type BGP struct {
 	// RouterID of this node, an IPv4 address, for peers that request no other.
 	RouterID netip.Addr
-	// NodeDecommissioning is set while the node is being decommissioned: a BGP daemon that ends then is not expected to return.
+	// NodeDecommissioning is set while the node is being decommissioned: a BGP daemon that ends then is not expected to
+	// return.
 	NodeDecommissioning bool
 	// Peers by the name of their BGPPeer.
 	Peers map[string]Peer

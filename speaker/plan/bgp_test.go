@@ -58,7 +58,7 @@ func parsePeer(address string, words []string) BGPPeer {
 		case "created":
 			p.Created = int64(atoi(value))
 		case "wrong":
-			p.Wrong, p.Message = Reason(value), "as the View says"
+			p.Wrong, p.Message = Reason(value), "as the View reports"
 		case "password":
 			p.Password = Secret(value)
 		case "gr":
@@ -151,7 +151,7 @@ func bgpText(d *Desired) string {
 	if len(d.BGP.Peers) > 0 {
 		fmt.Fprintf(&b, "router id %v\n", d.BGP.RouterID)
 		if d.BGP.NodeDecommissioning {
-			b.WriteString("node goes\n")
+			b.WriteString("node decommissioning\n")
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(d.BGP.Peers)) {
@@ -313,7 +313,7 @@ func TestRoutesAreSound(t *testing.T) {
 			}
 			for prefix, route := range d.BGP.Routes {
 				for peer := range route {
-					if _, speaks := d.BGP.Peers[peer]; !speaks || !leads[prefix] {
+					if _, has := d.BGP.Peers[peer]; !has || !leads[prefix] {
 						t.Fatalf("seed %d, step %d: route %v to %s in\n%s", seed, i, prefix, peer, text(d))
 					}
 				}
@@ -322,14 +322,14 @@ func TestRoutesAreSound(t *testing.T) {
 		}
 	}
 	if announced < 1000 || conflicts < 100 || drained < 100 {
-		t.Errorf("only %d announced, %d conflicts, %d on the way out were seen: the test says little", announced, conflicts, drained)
+		t.Errorf("only %d announced, %d conflicts, %d draining were seen: the test proves little", announced, conflicts, drained)
 	}
 }
 
 // In a cluster with full connectivity, exactly one node reports an address that no node announces or that is announced
 // without endpoints. No node reports an address that another node announces.
 func TestOneNodeReports(t *testing.T) {
-	reported, quiet := map[Reason]int{}, 0
+	reported, expected := map[Reason]int{}, 0
 	for seed := range uint64(80) {
 		r := rand.New(rand.NewPCG(seed, 8))
 		v, o := NewView(), randomOptions(r, "n1")
@@ -356,27 +356,27 @@ func TestOneNodeReports(t *testing.T) {
 			}
 			for addr, of := range all {
 				has := map[Reason]int{}
-				tellers := 0
+				reporters := 0
 				for _, is := range of {
 					has[is.Reason]++
 					if is.Report {
-						tellers++
+						reporters++
 						reported[is.Reason]++
 					}
 				}
 				want := 1
 				if has[Announced] > 0 {
 					want = 0
-					quiet += has[NoLocalEndpoint] + has[NoPeer]
+					expected += has[NoLocalEndpoint] + has[NoPeer]
 				}
-				if tellers != want {
-					t.Fatalf("seed %d, step %d: %d nodes tell of %v, want %d: %+v\n%+v", seed, i, tellers, addr, want, routed, v.Nodes)
+				if reporters != want {
+					t.Fatalf("seed %d, step %d: %d nodes report %v, want %d: %+v\n%+v", seed, i, reporters, addr, want, routed, v.Nodes)
 				}
 			}
 		}
 	}
-	if reported[NoLocalEndpoint] < 20 || reported[NoPeer] < 20 || reported[NoEndpoint] < 20 || quiet < 20 {
-		t.Errorf("only %v and %d without need were seen: the test says little", reported, quiet)
+	if reported[NoLocalEndpoint] < 20 || reported[NoPeer] < 20 || reported[NoEndpoint] < 20 || expected < 20 {
+		t.Errorf("only %v and %d without need were seen: the test proves little", reported, expected)
 	}
 }
 
@@ -407,25 +407,25 @@ func TestSnapshotReportsNothing(t *testing.T) {
 		return out
 	}
 	if got := reported(Touched{All: true}); len(got) > 0 {
-		t.Errorf("of a View that is stale %v are told", got)
+		t.Errorf("View from a snapshot: reported %v, want none", got)
 	}
 	v.FromSnapshot = false
 	if got := reported(Touched{FromSnapshot: true}); got[NoLocalEndpoint] != 1 || len(got) != 1 { // NoPeer has precedence over NoEndpoint
-		t.Errorf("of one that is not stale any more %v are told, want what has no endpoint here, once, and no NoPeer", got)
+		t.Errorf("View from the API server: reported %v, want NoLocalEndpoint once", got)
 	}
 	for name, peer := range v.BGPPeers {
 		peer.Wrong = ""
 		v.BGPPeers[name] = peer
 	}
 	if got := reported(Touched{BGPPeers: map[string]struct{}{"r1": {}, "r2": {}}}); got[NoLocalEndpoint] != 1 || got[NoEndpoint] != 1 || len(got) != 2 {
-		t.Errorf("with the passwords %v are told", got)
+		t.Errorf("with the passwords: reported %v, want NoLocalEndpoint and NoEndpoint once each", got)
 	}
 	for name, peer := range v.BGPPeers {
 		peer.Wrong = PasswordMissing
 		v.BGPPeers[name] = peer
 	}
 	if got := reported(Touched{BGPPeers: map[string]struct{}{"r1": {}, "r2": {}}}); got[NoPeer] != 3 {
-		t.Errorf("without passwords that there should be %v are told", got)
+		t.Errorf("without the required passwords: reported %v, want 3 NoPeer", got)
 	}
 }
 
@@ -447,19 +447,19 @@ func TestNodeWithoutObjectAnnounces(t *testing.T) {
 		return n
 	}
 	if n := reported(Touched{All: true}); n != 0 {
-		t.Errorf("%d addresses are told of that a announces", n)
+		t.Errorf("%d addresses that a announces are reported, want none", n)
 	}
 	delete(v.Nodes, "a")
 	if n := reported(Touched{Nodes: map[string]struct{}{"a": {}}}); n != 0 {
-		t.Errorf("without its Node %d are told", n)
+		t.Errorf("without its Node: %d reported, want 0", n)
 	}
 	v.Members.Peers = map[string]Member{"a": {}}
 	if n := reported(Touched{Members: map[string]struct{}{"a": {}}}); n != 3 {
-		t.Errorf("when it is not heard either %d are told, want 3", n)
+		t.Errorf("when it is unreachable, too: %d reported, want 3", n)
 	}
 	v.Members.Peers = map[string]Member{"a": {Alive: true}}
 	if n := reported(Touched{Members: map[string]struct{}{"a": {}}}); n != 0 {
-		t.Errorf("when it is heard again %d are told", n)
+		t.Errorf("when it is reachable again: %d reported, want 0", n)
 	}
 }
 

@@ -142,7 +142,7 @@ func (p *Planner) touchedAddresses(v *View, touched Touched) map[netip.Addr]stru
 	return out
 }
 
-// decideAddress decides in which prefixes an address is announced, and adds changed prefixes to why.
+// decideAddress selects the prefixes that announce an address, and adds changed prefixes to why.
 func (p *Planner) decideAddress(v *View, addr netip.Addr, why map[netip.Prefix]Reason) {
 	b, d := &p.bgp, p.desired
 	before := b.addrs[addr]
@@ -353,8 +353,8 @@ const drainTime = 5 * time.Second
 // update updates the state and reports whether it changed.
 func (g *decommission) update(n Node, now time.Time) bool {
 	before := g.state
-	switch goes := n.Excluded || n.BeingDeleted; {
-	case !goes:
+	switch decommissioning := n.Excluded || n.BeingDeleted; {
+	case !decommissioning:
 		*g = decommission{}
 	case g.state == staying:
 		*g = decommission{state: draining, until: now.Add(drainTime)}

@@ -23,10 +23,10 @@ func (s CommunitySet) MarshalText() ([]byte, error) {
 // UnmarshalText parses the output of MarshalText, in any order.
 func (s *CommunitySet) UnmarshalText(text []byte) error {
 	var all []uint32
-	for word := range strings.FieldsSeq(string(text)) {
-		n, err := numbers(word, 2, 16)
+	for field := range strings.FieldsSeq(string(text)) {
+		n, err := numbers(field, 2, 16)
 		if err != nil {
-			return fmt.Errorf("community %q: %w", word, err)
+			return fmt.Errorf("community %q: %w", field, err)
 		}
 		all = append(all, n[0]<<16|n[1])
 	}
@@ -49,10 +49,10 @@ func (s LargeCommunitySet) MarshalText() ([]byte, error) {
 // UnmarshalText parses the output of MarshalText, in any order.
 func (s *LargeCommunitySet) UnmarshalText(text []byte) error {
 	var all []LargeCommunity
-	for word := range strings.FieldsSeq(string(text)) {
-		n, err := numbers(word, 3, 32)
+	for field := range strings.FieldsSeq(string(text)) {
+		n, err := numbers(field, 3, 32)
 		if err != nil {
-			return fmt.Errorf("large community %q: %w", word, err)
+			return fmt.Errorf("large community %q: %w", field, err)
 		}
 		all = append(all, LargeCommunity{n[0], n[1], n[2]})
 	}

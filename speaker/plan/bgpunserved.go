@@ -22,7 +22,7 @@ func newHeld() held {
 	return held{standings: map[string]standing{}, reach: map[adFamily]adReach{}, doubtful: map[netip.Addr]doubt{}}
 }
 
-// doubt is an address that this node does not serve as expected. The state of other nodes decides whether to report it.
+// doubt is an address that this node does not serve as expected. Whether to report it depends on the other nodes.
 type doubt struct {
 	reason Reason
 	ads    []string // for the address, on any node
@@ -44,29 +44,29 @@ func (s standing) equal(t standing) bool { return s.object == t.object && maps.E
 type rank uint8
 
 const (
-	rankOut    rank = iota // it is decommissioning
-	rankStays              // it has no peer
-	rankSpeaks             // it has a peer
+	rankOut       rank = iota // it is decommissioning
+	rankNoPeer                // it has no peer
+	rankAnnounces             // it has a peer
 )
 
 // adReach is the reach of an advertisement in a family, according to the objects and the other members.
 type adReach struct {
-	// spoken is set if a covered node has a peer that receives it.
-	spoken bool
+	// received is set if a covered node has a peer that receives it.
+	received bool
 	// first is the covered node with a reachable speaker that has the highest rank, then the first by name.
 	first string
 	rank  rank
 }
 
 func (r *adReach) add(q adReach) {
-	r.spoken = r.spoken || q.spoken
+	r.received = r.received || q.received
 	if q.first != "" && (r.first == "" || q.rank > r.rank || q.rank == r.rank && q.first < r.first) {
 		r.first, r.rank = q.first, q.rank
 	}
 }
 
-// mustReport reports whether this node must report an address. Each node reports what it could not program. One node, the
-// first covered one, reports an address that no node announces, or that is announced without endpoints. It is as
+// mustReport reports whether this node must report an address. Each node reports what it could not program. One node,
+// the first covered one, reports an address that no node announces, or that is announced without endpoints. It is as
 // expected that a node without an endpoint announces nothing for policy Local while another node can, and that only
 // another node has a peer.
 func (p *Planner) mustReport(v *View, addr netip.Addr, s sharers, reason Reason) bool {
@@ -84,7 +84,8 @@ func (p *Planner) mustReport(v *View, addr netip.Addr, s sharers, reason Reason)
 	return d.report
 }
 
-// evaluated evaluates a doubt again. others is set if the standing of a node that could take the address may have changed.
+// evaluated evaluates a doubt again. others is set if the standing of a node that could take the address may have
+// changed.
 func (p *Planner) evaluated(v *View, addr netip.Addr, d doubt, others bool) doubt {
 	var all adReach
 	for _, name := range d.ads {
@@ -94,7 +95,7 @@ func (p *Planner) evaluated(v *View, addr netip.Addr, d doubt, others bool) doub
 	case d.reason == NoEndpoint:
 		d.noNode = true
 	case d.reason != NoLocalEndpoint:
-		d.noNode = !all.spoken
+		d.noNode = !all.received
 	case others:
 		d.noNode = true
 		for node := range d.could {
@@ -170,8 +171,8 @@ func (p *Planner) otherStandings(v *View, touched Touched) map[string]struct{} {
 	return out
 }
 
-// lacksClusterState reports whether this node lacks the information to report for the cluster: the other members are not known
-// yet, or the cluster state comes from a snapshot.
+// lacksClusterState reports whether this node lacks the information to report for the cluster: the other members are
+// not known yet, or the cluster state comes from a snapshot.
 func lacksClusterState(v *View) bool { return v.Members.Observer || v.FromSnapshot }
 
 // coveredBy returns the advertisements for the Services and pools of an address, on any node.
@@ -188,7 +189,7 @@ func (p *Planner) coveredBy(v *View, s sharers) (ads []string) {
 // announces reports whether a node can announce by one of the advertisements.
 func (p *Planner) announces(v *View, ads []string, node string, v4 bool) bool {
 	is := p.standing(v, node)
-	return slices.ContainsFunc(ads, func(ad string) bool { return is.ranks[adFamily{ad, v4}] == rankSpeaks })
+	return slices.ContainsFunc(ads, func(ad string) bool { return is.ranks[adFamily{ad, v4}] == rankAnnounces })
 }
 
 // standing returns the standing of a node, computed once for all addresses. A reachable node whose Node object is
@@ -210,12 +211,12 @@ func (p *Planner) standing(v *View, name string) standing {
 			continue
 		}
 		for _, v4 := range []bool{true, false} {
-			is := rankStays
+			is := rankNoPeer
 			switch {
 			case node.isOut():
 				is = rankOut
-			case ad.speaks(v.BGPPeers, peers, !known || node.has(v4), v4):
-				is = rankSpeaks
+			case ad.reaches(v.BGPPeers, peers, !known || node.has(v4), v4):
+				is = rankAnnounces
 			}
 			out.ranks[adFamily{of, v4}] = is
 		}
@@ -224,9 +225,9 @@ func (p *Planner) standing(v *View, name string) standing {
 	return out
 }
 
-// speaks reports whether one of the node's peers receives addresses of the family. has is set if the node has an
+// reaches reports whether one of the node's peers receives addresses of the family. has is set if the node has an
 // address of it.
-func (a BGPAdvertisement) speaks(peers map[string]BGPPeer, sessions []string, has, v4 bool) bool {
+func (a BGPAdvertisement) reaches(peers map[string]BGPPeer, sessions []string, has, v4 bool) bool {
 	return slices.ContainsFunc(sessions, func(name string) bool {
 		peer := peers[name]
 		return (len(a.Peers) == 0 || slices.Contains(a.Peers, name)) && (peer.Address.Is4() == v4 || peer.DualStack && has)
@@ -275,7 +276,7 @@ func (p *Planner) reachOf(v *View, of adFamily) adReach {
 		if !covered {
 			continue
 		}
-		r := adReach{rank: is, spoken: is == rankSpeaks}
+		r := adReach{rank: is, received: is == rankAnnounces}
 		if member := v.Members.Peers[name]; name == p.options.Node || member.Alive && !member.Leaving {
 			r.first = name
 		}
@@ -283,7 +284,7 @@ func (p *Planner) reachOf(v *View, of adFamily) adReach {
 	}
 	for name, member := range v.Members.Peers {
 		if _, known := v.Nodes[name]; !known && member.Alive { // it reports nothing on behalf of others
-			out.spoken = out.spoken || p.standing(v, name).ranks[of] == rankSpeaks
+			out.received = out.received || p.standing(v, name).ranks[of] == rankAnnounces
 		}
 	}
 	h.reach[of] = out

@@ -114,7 +114,7 @@ func TestDeathDecidesWhatWasHeld(t *testing.T) {
 		v.Members.Peers["node-7"] = m
 		_, c := p.Plan(v, Touched{Members: map[string]struct{}{"node-7": {}}}, now)
 		if len(c.VIPs) != held["node-7"] {
-			t.Errorf("node-7 heard: %v; %d VirtualIPs were decided, want the %d that it held", alive, len(c.VIPs), held["node-7"])
+			t.Errorf("node-7 reachable: %v: %d VirtualIPs evaluated, want its %d", alive, len(c.VIPs), held["node-7"])
 		}
 	}
 }

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// deciding collects the inputs of the decision about one VirtualIP.
-func (p *Planner) deciding(v *View, name string, vip VIP, now time.Time) *deciding {
-	d := &deciding{
+// election collects the inputs of the election of one VirtualIP.
+func (p *Planner) election(v *View, name string, vip VIP, now time.Time) *election {
+	d := &election{
 		unit: p.unit(v, vip), vip: vip, self: p.options.Node, now: now, interval: cmp.Or(p.options.Interval, defaultInterval),
 		observers: map[string]bool{}, declined: map[string]bool{}, ownership: p.vips[name].ownership, informedAt: p.informedAt,
 	}
@@ -17,7 +17,7 @@ func (p *Planner) deciding(v *View, name string, vip VIP, now time.Time) *decidi
 	d.blocker = d.whyNot()
 	since(&d.ownership.parted, d.isolatedInPart(), now)
 	d.partial = !d.ownership.parted.IsZero() && d.waits(d.ownership.parted.Add(partWait*d.interval), PartlyIsolated) != ""
-	if leaving := d.choose(false); leaving {
+	if terminating := d.choose(false); terminating {
 		d.choose(true)
 	}
 	if d.blocker == Owner && d.releaseReason == NoLocalEndpoint && !d.hasEndpoints(d.self, true) {
@@ -27,7 +27,7 @@ func (p *Planner) deciding(v *View, name string, vip VIP, now time.Time) *decidi
 }
 
 // whyNot returns the blocker of this node, independent of the other nodes.
-func (d *deciding) whyNot() Reason {
+func (d *election) whyNot() Reason {
 	switch {
 	case len(d.addrs) == 0:
 		return NoService
@@ -55,7 +55,7 @@ func (d *deciding) whyNot() Reason {
 }
 
 // recordMembers records the claims of other nodes, as far as these are reachable where it counts.
-func (d *deciding) recordMembers(id VIPID) {
+func (d *election) recordMembers(id VIPID) {
 	for name, m := range d.view.Members.Peers {
 		c, claimed := m.Claims[id]
 		if claimed {
@@ -70,23 +70,23 @@ func (d *deciding) recordMembers(id VIPID) {
 		case claimed && (c.State == Declined || asymmetric && !d.view.Nodes[name].Ready): // unreachable for Kubernetes, too
 			d.declined[name] = true
 		case claimed:
-			d.holders = append(d.holders, holder{node: name, claim: c, asymmetric: asymmetric, returned: m.Returned})
+			d.otherOwners = append(d.otherOwners, otherOwner{node: name, claim: c, asymmetric: asymmetric, returned: m.Returned})
 		}
 		if m.Observer {
 			d.observers[name] = true
-		} else if !m.Synced && (slices.Contains(d.vip.Nodes, name) || name == d.vip.Holder) {
+		} else if !m.Synced && (slices.Contains(d.vip.Nodes, name) || name == d.vip.ReportedOwner) {
 			d.unsure = true
 		}
 	}
-	slices.SortFunc(d.holders, holder.compare)
+	slices.SortFunc(d.otherOwners, otherOwner.compare)
 }
 
 // reachable reports whether another node is reachable.
-func (d *deciding) reachable(node string) bool { return d.receives(d.view.Members.Peers[node]) }
+func (d *election) reachable(node string) bool { return d.receives(d.view.Members.Peers[node]) }
 
-// receives reports whether a member counts as alive: on one of this node's interfaces for the VirtualIP, or on any path if
-// it has none of them to receive on.
-func (d *deciding) receives(m Member) bool {
+// receives reports whether a member counts as alive: on one of this node's interfaces for the VirtualIP, or on any path
+// if it has none of them to receive on.
+func (d *election) receives(m Member) bool {
 	if !m.Alive {
 		return false
 	}
@@ -98,8 +98,9 @@ func (d *deciding) receives(m Member) bool {
 	return len(d.segments) == 0
 }
 
-// asymmetricTo reports whether an alive member does not receive this node on any interface that counts: an asymmetric link.
-func (d *deciding) asymmetricTo(m Member) bool {
+// asymmetricTo reports whether an alive member does not receive this node on any interface that counts: an asymmetric
+// link.
+func (d *election) asymmetricTo(m Member) bool {
 	for name := range d.segments {
 		_, on := m.On[name]
 		if _, asymmetric := m.Asymmetric[name]; on && !asymmetric {
@@ -109,15 +110,15 @@ func (d *deciding) asymmetricTo(m Member) bool {
 	return len(m.Asymmetric) > 0
 }
 
-// choose lists the candidates. With leaving they include nodes whose endpoints are terminating, and this node if it
+// choose lists the candidates. With terminating set they include nodes whose endpoints terminate, and this node if it
 // does not reach every network. It reports whether these are needed.
-func (d *deciding) choose(leaving bool) bool {
+func (d *election) choose(terminating bool) bool {
 	d.candidates, d.releaseReason = nil, Owner
 	lacking := false
 	for _, n := range d.vip.Nodes {
-		why := d.against(n, leaving)
+		why := d.against(n, terminating)
 		if n == d.self {
-			if why == Owner && d.partial && !leaving {
+			if why == Owner && d.partial && !terminating {
 				why = PartlyIsolated
 			}
 			d.releaseReason = why
@@ -137,7 +138,7 @@ func (d *deciding) choose(leaving bool) bool {
 }
 
 // against returns why a listed node is no candidate, Owner if it is one.
-func (d *deciding) against(node string, leaving bool) Reason {
+func (d *election) against(node string, terminating bool) Reason {
 	if node != d.self {
 		m := d.view.Members.Peers[node]
 		switch {
@@ -149,7 +150,7 @@ func (d *deciding) against(node string, leaving bool) Reason {
 	} else if d.view.Leaving {
 		return Stopping
 	}
-	if why := d.able(node, leaving); why != Owner || node == d.self {
+	if why := d.able(node, terminating); why != Owner || node == d.self {
 		return why
 	}
 	if d.declined[node] {
@@ -160,7 +161,7 @@ func (d *deciding) against(node string, leaving bool) Reason {
 
 // dependsOn returns the nodes whose liveness and API state affect the decision. They are few while the VirtualIP has an
 // owner. So a membership change costs in proportion to what the node owned, not to the lists that contain it.
-func (d *deciding) dependsOn() map[string]struct{} {
+func (d *election) dependsOn() map[string]struct{} {
 	out := map[string]struct{}{d.self: {}}
 	for _, n := range d.claimants {
 		out[n] = struct{}{}
@@ -170,16 +171,16 @@ func (d *deciding) dependsOn() map[string]struct{} {
 	case d.blocker == Observer: // no decision yet
 		return out
 	case len(d.local) > 0: // a node with a terminating endpoint counts if no node has another one
-	case !d.ownership.held && len(d.holders) > 0 && len(d.addrs) > 0:
+	case !d.ownership.held && len(d.otherOwners) > 0 && len(d.addrs) > 0:
 		return out
-	case d.ownership.held && d.releaseReason == Owner && !d.partial && (d.vip.Holder == "" || d.vip.Holder == d.self):
+	case d.ownership.held && d.releaseReason == Owner && !d.partial && (d.vip.ReportedOwner == "" || d.vip.ReportedOwner == d.self):
 		others = before(d.vip.Nodes, d.self) // nodes that may be asked to take over
 	}
 	for _, n := range others {
 		out[n] = struct{}{}
 	}
-	if d.vip.Holder != "" {
-		out[d.vip.Holder] = struct{}{}
+	if d.vip.ReportedOwner != "" {
+		out[d.vip.ReportedOwner] = struct{}{}
 	}
 	return out
 }
@@ -192,7 +193,7 @@ var nearness = map[Reason]int{
 }
 
 // decision returns the observed outcome once the ownership is decided.
-func (d *deciding) decision() Decision {
+func (d *election) decision() Decision {
 	t := &d.ownership
 	dec := Decision{Reason: d.blocker, Moved: t.moved, At: t.at, From: t.from, Vacant: t.vacant, Asymmetric: d.asymmetric}
 	for _, a := range d.addrs {
@@ -202,8 +203,8 @@ func (d *deciding) decision() Decision {
 	case t.held:
 		dec.Owner, dec.Reason = d.self, Owner
 	case len(d.addrs) == 0:
-	case len(d.holders) > 0:
-		dec.Owner, dec.Reason = d.holders[0].node, NotOwner
+	case len(d.otherOwners) > 0:
+		dec.Owner, dec.Reason = d.otherOwners[0].node, NotOwner
 	case d.blocker == Observer:
 	case t.barred != "":
 		dec.Owner, dec.Reason = t.barred, NotOwner
@@ -221,7 +222,7 @@ func (d *deciding) decision() Decision {
 }
 
 // nearest returns the reason of the node that came closest to ownership.
-func (d *deciding) nearest() Reason {
+func (d *election) nearest() Reason {
 	why := NoEligibleNode
 	for _, n := range d.vip.Nodes {
 		reason := d.against(n, true)
@@ -239,7 +240,7 @@ func (d *deciding) nearest() Reason {
 }
 
 // reports reports whether this node writes the status.
-func (d *deciding) reports(owner string) bool {
+func (d *election) reports(owner string) bool {
 	if owner == d.self && (d.cutOff() || d.early() || d.elsewhere()) {
 		return false
 	}
@@ -253,16 +254,16 @@ func (d *deciding) reports(owner string) bool {
 	if i := slices.IndexFunc(d.vip.Nodes, alive); i >= 0 {
 		return d.vip.Nodes[i] == d.self
 	}
-	return d.vip.Holder == d.self
+	return d.vip.ReportedOwner == d.self
 }
 
 // early reports whether it is too early to determine which node is cut off: this one, or the Ready node that the status
 // names. If this node has just taken over and is itself cut off, the others become unreachable one by one. Until the
 // last one is, this node seems to be in the remaining group. If it has just received others again, the named node may
 // follow.
-func (d *deciding) early() bool {
-	holder := d.vip.Holder
-	if !d.ownership.held || holder == "" || holder == d.self || !d.view.Nodes[holder].Ready {
+func (d *election) early() bool {
+	named := d.vip.ReportedOwner
+	if !d.ownership.held || named == "" || named == d.self || !d.view.Nodes[named].Ready {
 		return false
 	}
 	since := d.informedAt
@@ -274,25 +275,25 @@ func (d *deciding) early() bool {
 
 // elsewhere reports whether an owner on the other side of a split network writes the status, because the list ranks it
 // first. Both sides reach the API server and would otherwise overwrite each other until the split is resolved.
-func (d *deciding) elsewhere() bool {
-	holder := d.vip.Holder
-	if !d.ownership.reported || holder == d.self || !d.ownsUnreachable(holder) {
+func (d *election) elsewhere() bool {
+	named := d.vip.ReportedOwner
+	if !d.ownership.reported || named == d.self || !d.ownsUnreachable(named) {
 		return false
 	}
-	d.rival = holder
-	return rankOf(d.vip.Nodes, holder) < rankOf(d.vip.Nodes, d.self)
+	d.rival = named
+	return rankOf(d.vip.Nodes, named) < rankOf(d.vip.Nodes, d.self)
 }
 
 // cutOff reports whether this node reaches the API server but not the node that seems to be the owner: that node
 // overwrote this node's status, or its Node is Ready. That node then writes the status; otherwise the list would follow
 // this one.
-func (d *deciding) cutOff() bool {
-	holder := d.vip.Holder
-	if holder == "" || holder == d.self || d.view.Members.informed() {
+func (d *election) cutOff() bool {
+	named := d.vip.ReportedOwner
+	if named == "" || named == d.self || d.view.Members.informed() {
 		return false
 	}
-	if d.ownership.reported && !d.reachable(holder) {
-		d.rival = holder
+	if d.ownership.reported && !d.reachable(named) {
+		d.rival = named
 	}
-	return d.ownership.reported || d.view.Nodes[holder].Ready
+	return d.ownership.reported || d.view.Nodes[named].Ready
 }

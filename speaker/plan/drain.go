@@ -52,7 +52,7 @@ func (w *planning) list(port Port, v4, local bool) list {
 }
 
 // drain keeps listed TCP endpoints that are not chosen, with weight 0: terminating ones, so that a new process finds
-// them, too; formerly chosen ones that are not ready any more, that the hints assign elsewhere, or whose node is
+// them, too; previously chosen ones that are not ready any more, that the hints assign elsewhere, or whose node is
 // unreachable; and in the first plan of a Service those that an earlier process may have left out. Their connections
 // continue for at most Options.DrainLimit, and at most Options.ResetAfter after their node became unreachable. An
 // endpoint that leaves its slice is removed at once (ipvs.md 4.5). UDP and SCTP do not drain (4.1).

@@ -52,8 +52,8 @@ type Member struct {
 	Alive bool
 	// Away is set while its speaker is being replaced: it answers for its claims and cannot take over.
 	Away bool
-	// On are the interfaces of this node on which it counts as alive. Asymmetric are those of them with an asymmetric link:
-	// it reports that it does not receive this node there.
+	// On are the interfaces of this node on which it counts as alive. Asymmetric are those of them with an asymmetric
+	// link: it reports that it does not receive this node there.
 	On, Asymmetric map[string]struct{}
 	// Observer and Leaving are its reported state: it must claim nothing yet; its process is about to end.
 	Observer, Leaving bool
@@ -78,15 +78,15 @@ func IDOf(vip string) VIPID {
 // Claim is the published state of one VirtualIP on one node.
 type Claim struct {
 	State ClaimState
-	// Generation is that of the node list in use, Place the node's rank in that list.
+	// Generation is that of the node list in use, Rank the node's rank in that list.
 	Generation int64
 	Rank       uint16
-	// Successor, with Leaving, is the node that is asked to take over.
+	// Successor, with HandingOver, is the node that is asked to take over.
 	Successor string
 }
 
 // Announces reports whether the node announces the VirtualIP.
-func (c Claim) Announces() bool { return c.State == Held || c.State == Leaving }
+func (c Claim) Announces() bool { return c.State == Held || c.State == HandingOver }
 
 // ClaimState is the state of a VirtualIP on a node of its list.
 type ClaimState uint8
@@ -94,14 +94,14 @@ type ClaimState uint8
 const (
 	// Held: the node answers.
 	Held ClaimState = iota + 1
-	// Leaving: the node answers until its successor does.
-	Leaving
+	// HandingOver: the node answers until its successor does.
+	HandingOver
 	// Declined: the node does not answer and will not.
 	Declined
 )
 
-// LocalState is the state that this node publishes to the other members. It is complete each time; a claim that it lacks is
-// withdrawn.
+// LocalState is the state that this node publishes to the other members. It is complete each time; a claim that it
+// lacks is withdrawn.
 type LocalState struct {
 	Claims map[string]Claim // by the name of the VirtualIP
 	// Leaving is set when the process is about to end.

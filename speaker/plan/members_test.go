@@ -10,7 +10,7 @@ import (
 
 // station is the speaker of one node in a scenario.
 type station struct {
-	dead, observer, leaving, unsynced bool
+	dead, observer, stopping, unsynced bool
 	// paused is set while it has just become reachable again.
 	paused   bool
 	isolated map[string]struct{}
@@ -44,14 +44,14 @@ func (w *world) viewOf(node string) *View {
 	if s.links != nil {
 		v.Links = s.links
 	}
-	v.Unable, v.Leaving = s.unable, s.leaving
+	v.Unable, v.Leaving = s.unable, s.stopping
 	v.Members = Members{Observer: s.observer, Isolated: s.isolated, Returned: s.returned, Peers: map[string]Member{}}
 	for name := range w.view.Nodes {
 		if name == node {
 			continue
 		}
 		o := w.station(name)
-		m := Member{Alive: !o.dead && !s.asymmetric[name], Observer: o.observer, Leaving: o.leaving, Synced: !o.unsynced,
+		m := Member{Alive: !o.dead && !s.asymmetric[name], Observer: o.observer, Leaving: o.stopping, Synced: !o.unsynced,
 			Returned: o.paused, On: map[string]struct{}{}, Claims: map[VIPID]Claim{}}
 		for l := range v.Links {
 			if _, cut := s.isolated[l]; !cut && m.Alive {
@@ -73,14 +73,14 @@ func (w *world) viewOf(node string) *View {
 //
 //	dead|alive|observer|joined|stopping|unsynced|synced NODE
 //	paused|trusted NODE    the others receive it again, after it had counted as dead
-//	deaf|hears NODE OTHER
+//	asymmetric|receives NODE OTHER
 //	returned NODE          an unreachable node became reachable again for it
 //	isolated|rejoined NODE INTERFACE
 //	unable NODE IP REASON
 //	able NODE IP
-//	unlinked|linked NODE   its interfaces
-//	cut|mended NODE        its connection to the API server
-//	reborn NODE            its speaker restarts
+//	linkdown|linked NODE   its interfaces
+//	cut|linkup NODE        its connection to the API server
+//	recreated NODE         its speaker restarts
 //	link NAME [SUBNET...]  on every node
 func (w *world) stationCommand(words []string) bool {
 	if words[0] == "link" {
@@ -105,7 +105,7 @@ func (w *world) stationCommand(words []string) bool {
 	case "joined":
 		s.observer = false
 	case "stopping":
-		s.leaving = true
+		s.stopping = true
 	case "unsynced":
 		s.unsynced = true
 	case "synced":
@@ -160,8 +160,8 @@ func frozen(v *View) *View {
 	return &c
 }
 
-// owners returns the decision of each node about every VirtualIP, one per line. A node receives the claims of those before
-// it.
+// owners returns the decision of each node about every VirtualIP, one per line. A node receives the claims of those
+// before it.
 func (w *world) owners(nodes []string) []string {
 	var out []string
 	for _, node := range nodes {
@@ -181,7 +181,7 @@ func (w *world) owners(nodes []string) []string {
 			if dec.Rival != "" {
 				line += " rival=" + dec.Rival
 			}
-			if c, says := d.Claims[name]; says {
+			if c, claims := d.Claims[name]; claims {
 				line += fmt.Sprintf(" claim=%s,%d,%d", states[c.State], c.Generation, c.Rank)
 				if c.Successor != "" {
 					line += "," + c.Successor
@@ -193,8 +193,8 @@ func (w *world) owners(nodes []string) []string {
 					if ann.Probe {
 						line += ",probe"
 					}
-					if ann.Again > 0 {
-						line += fmt.Sprintf(",reannounce%d", ann.Again)
+					if ann.Epoch > 0 {
+						line += fmt.Sprintf(",reannounce%d", ann.Epoch)
 					}
 				}
 			}
@@ -213,7 +213,7 @@ func (w *world) owners(nodes []string) []string {
 	return out
 }
 
-var states = map[ClaimState]string{Held: "held", Leaving: "leaving", Declined: "declined"}
+var states = map[ClaimState]string{Held: "held", HandingOver: "handover", Declined: "declined"}
 
 // observe records the published claims of a node.
 func (w *world) observe(node string, d *Desired) {

@@ -23,8 +23,8 @@ const (
 	unlisted = 1<<16 - 1
 )
 
-// holder is another owner, by its own claim.
-type holder struct {
+// otherOwner is another owner, by its own claim.
+type otherOwner struct {
 	node       string
 	claim      Claim
 	asymmetric bool // it does not receive this node
@@ -32,22 +32,22 @@ type holder struct {
 	returned bool
 }
 
-func (h holder) compare(i holder) int {
+func (h otherOwner) compare(i otherOwner) int {
 	return cmp.Or(cmp.Compare(h.claim.State, i.claim.State), cmp.Compare(h.claim.Rank, i.claim.Rank), cmp.Compare(h.node, i.node))
 }
 
-// deciding is the decision about one VirtualIP.
-type deciding struct {
+// election is the decision about the owner of one VirtualIP.
+type election struct {
 	unit
 	vip  VIP
 	self string
 	now  time.Time
 	// interval is the heartbeat interval.
 	interval time.Duration
-	// blocker is the blocker of this node, soft its release reason while another node can take over; Owner for none.
+	// blocker is the blocker of this node, releaseReason why it releases while another node can take over; Owner for none.
 	blocker, releaseReason Reason
-	// holders are the other reachable owners; the one that will remain comes first.
-	holders []holder
+	// otherOwners are the other reachable owners; the one that will remain comes first.
+	otherOwners []otherOwner
 	// candidates are the nodes that may own the VirtualIP, in list order. An observer among them can only be waited
 	// for.
 	candidates []string
@@ -96,15 +96,15 @@ type ownership struct {
 	tried     []string
 	// contested is since when an owner with a newer list is observed.
 	contested time.Time
-	// unheard is since when an owner is observed that does not receive this node. barred is an unreachable node that
-	// turned out to answer.
-	unheard time.Time
-	barred  string
+	// asymmetricSince is since when an owner is observed that does not receive this node. barred is an unreachable node
+	// that proved to answer.
+	asymmetricSince time.Time
+	barred          string
 	// parted is since when this node is isolated on one of several interfaces.
 	parted time.Time
-	// rivals is set while another node claims ownership, too; again counts how often that ended.
+	// rivals is set while another node claims ownership, too; epoch counts how often that ended.
 	rivals bool
-	again  int
+	epoch  int
 	// reported is set once the status names this node.
 	reported bool
 	// last is the other node last observed as the owner; empty is since when there is no owner.
@@ -113,10 +113,10 @@ type ownership struct {
 }
 
 // run updates the ownership: it first releases what this node cannot or must not own, then acquires what has no owner.
-func (d *deciding) run() {
+func (d *election) run() {
 	t := &d.ownership
-	if len(d.holders) > 0 {
-		t.last = d.holders[0].node
+	if len(d.otherOwners) > 0 {
+		t.last = d.otherOwners[0].node
 	}
 	if t.barred != "" && (!d.ownsUnreachable(t.barred) || d.receivesOthers()) {
 		t.barred = ""
@@ -132,21 +132,21 @@ func (d *deciding) run() {
 	d.recordVacancy()
 	if !t.held && d.may() && t.barred == "" {
 		if d.informed() { // it would be released again
-			t.barred = d.vip.Holder
+			t.barred = d.vip.ReportedOwner
 		} else {
 			d.tryAcquire()
 		}
 	}
-	t.reported = t.held && (t.reported || d.vip.Holder == d.self)
+	t.reported = t.held && (t.reported || d.vip.ReportedOwner == d.self)
 }
 
 // may reports whether this node is a candidate.
-func (d *deciding) may() bool { return slices.Contains(d.candidates, d.self) }
+func (d *election) may() bool { return slices.Contains(d.candidates, d.self) }
 
 // recordVacancy records since when there is no owner. An observer records nothing.
-func (d *deciding) recordVacancy() {
+func (d *election) recordVacancy() {
 	switch t := &d.ownership; {
-	case t.held || len(d.holders) > 0 || d.view.Members.Observer:
+	case t.held || len(d.otherOwners) > 0 || d.view.Members.Observer:
 		t.empty = time.Time{}
 	case t.empty.IsZero():
 		t.empty = d.now
@@ -154,16 +154,16 @@ func (d *deciding) recordVacancy() {
 }
 
 // shouldRelease returns why this node releases the VirtualIP at once, empty if it keeps it (rules 4 to 7).
-func (d *deciding) shouldRelease() Reason {
+func (d *election) shouldRelease() Reason {
 	if d.blocker != Owner {
 		return d.blocker
 	}
 	if d.informed() {
-		d.ownership.barred = d.vip.Holder
+		d.ownership.barred = d.vip.ReportedOwner
 		return Yielded
 	}
 	newer, asymmetric, yields := false, false, false
-	for _, h := range d.holders {
+	for _, h := range d.otherOwners {
 		switch {
 		case h.returned: // it may have been paused, and then releases everything
 		case d.ownership.successor != "" && h.claim.State == Held:
@@ -175,7 +175,7 @@ func (d *deciding) shouldRelease() Reason {
 			if h.claim.Successor != d.self && d.comesFirst(h) { // both hand over
 				return HandedOver
 			}
-		case h.claim.State == Leaving: // it releases once it receives this node's claim
+		case h.claim.State == HandingOver: // it releases once it receives this node's claim
 		case h.asymmetric && !d.comesFirst(h):
 			asymmetric, yields = true, d.yieldsTo(h) || yields
 		case h.claim.Generation > d.vip.Generation:
@@ -184,12 +184,12 @@ func (d *deciding) shouldRelease() Reason {
 			return Yielded
 		}
 	}
-	since(&d.ownership.unheard, asymmetric, d.now)
+	since(&d.ownership.asymmetricSince, asymmetric, d.now)
 	since(&d.ownership.contested, newer, d.now)
-	if d.asymmetric != "" && d.waits(d.ownership.unheard.Add(contest*d.interval), Owner) == "" {
+	if d.asymmetric != "" && d.waits(d.ownership.asymmetricSince.Add(contest*d.interval), Owner) == "" {
 		d.asymmetric = "" // it may just have started to receive this node
 	}
-	if yields && d.waits(d.ownership.unheard.Add(asymmetricWait), Yielded) != "" {
+	if yields && d.waits(d.ownership.asymmetricSince.Add(asymmetricWait), Yielded) != "" {
 		return Yielded
 	}
 	if newer {
@@ -208,16 +208,16 @@ func since(at *time.Time, is bool, now time.Time) {
 }
 
 // comesFirst reports whether another owner ranks before this node: in their common list, or in this node's newer one.
-func (d *deciding) comesFirst(h holder) bool {
-	place := h.claim.Rank
+func (d *election) comesFirst(h otherOwner) bool {
+	rank := h.claim.Rank
 	if h.claim.Generation != d.vip.Generation {
-		place = rankOf(d.vip.Nodes, h.node)
+		rank = rankOf(d.vip.Nodes, h.node)
 	}
-	return cmp.Or(cmp.Compare(place, rankOf(d.vip.Nodes, d.self)), cmp.Compare(h.node, d.self)) < 0
+	return cmp.Or(cmp.Compare(rank, rankOf(d.vip.Nodes, d.self)), cmp.Compare(h.node, d.self)) < 0
 }
 
 // waits returns the reason once the time has passed.
-func (d *deciding) waits(until time.Time, then Reason) Reason {
+func (d *election) waits(until time.Time, then Reason) Reason {
 	if !d.now.Before(until) {
 		return then
 	}
@@ -227,7 +227,7 @@ func (d *deciding) waits(until time.Time, then Reason) Reason {
 
 // handOver asks another node to take over if this one should not be the owner. This node continues to answer until the
 // successor does (rule 5).
-func (d *deciding) handOver() {
+func (d *election) handOver() {
 	t := &d.ownership
 	d.readRequest()
 	targets := d.targets()
@@ -260,10 +260,10 @@ func (d *deciding) handOver() {
 // requested reports whether the status names this node. A list written after that takes the owner into account, so its
 // leading nodes are asked to take over, now or as soon as they are available. Any other list may be older than the
 // ownership.
-func (d *deciding) requested() bool { return d.vip.Holder == d.self }
+func (d *election) requested() bool { return d.vip.ReportedOwner == d.self }
 
 // readRequest opens a request: a list newer than the one in force when the status came to name this node.
-func (d *deciding) readRequest() {
+func (d *election) readRequest() {
 	switch t := &d.ownership; {
 	case !d.requested():
 	case t.named == 0:
@@ -274,7 +274,7 @@ func (d *deciding) readRequest() {
 }
 
 // settled returns the nodes that rank before this one and are not to be asked to take over. An open request stays open.
-func (d *deciding) settled() []string {
+func (d *election) settled() []string {
 	nodes := before(d.vip.Nodes, d.self)
 	if !d.requested() {
 		return nodes
@@ -285,7 +285,7 @@ func (d *deciding) settled() []string {
 // targets returns the nodes that may be asked to take over: all candidates if this node should release the VirtualIP.
 // Otherwise it returns the candidates before this node, if the list has one there that was not at the time of
 // acquisition.
-func (d *deciding) targets() []string {
+func (d *election) targets() []string {
 	var out []string
 	newly := false
 	for _, n := range d.candidates {
@@ -303,20 +303,21 @@ func (d *deciding) targets() []string {
 	return out
 }
 
-// tryAcquire acquires a VirtualIP without an owner if this node's rank permits it (rule 3), or one offered to it (rule 5).
-func (d *deciding) tryAcquire() {
-	for _, h := range d.holders {
+// tryAcquire acquires a VirtualIP without an owner if this node's rank permits it (rule 3), or one offered to it (rule
+// 5).
+func (d *election) tryAcquire() {
+	for _, h := range d.otherOwners {
 		if h.claim.State == Held {
 			return
 		}
 	}
-	for _, h := range d.holders {
+	for _, h := range d.otherOwners {
 		if h.claim.Successor == d.self {
 			d.acquire(TakenOver)
 			return
 		}
 	}
-	if len(d.holders) > 0 {
+	if len(d.otherOwners) > 0 {
 		return
 	}
 	wait := time.Duration(d.waitingRank()) * claimWait
@@ -329,56 +330,56 @@ func (d *deciding) tryAcquire() {
 	switch {
 	case d.ownership.last != "":
 		d.acquire(OwnerLost)
-	case d.vip.Holder == d.self:
+	case d.vip.ReportedOwner == d.self:
 		d.acquire(Restarted)
-	case d.vip.Holder != "":
+	case d.vip.ReportedOwner != "":
 		d.acquire(OwnerLost)
 	default:
 		d.acquire(FirstUse)
 	}
 }
 
-// waitingRank returns the number of candidates before this node if there is no owner: those before it in the list, but first
-// of all the node that the status names, whose speaker may have been restarted.
-func (d *deciding) waitingRank() int {
-	turn := slices.Index(d.candidates, d.self)
+// waitingRank returns the number of candidates before this node if there is no owner: those before it in the list, but
+// first of all the node that the status names, whose speaker may have been restarted.
+func (d *election) waitingRank() int {
+	rank := slices.Index(d.candidates, d.self)
 	if d.partial { // no node reaches all networks, and each publishes Declined
 		for _, n := range before(d.vip.Nodes, d.self) {
 			if d.reachable(n) && !slices.Contains(d.candidates, n) {
-				turn++
+				rank++
 			}
 		}
 	}
-	switch held := slices.Index(d.candidates, d.vip.Holder); {
-	case held == turn:
+	switch held := slices.Index(d.candidates, d.vip.ReportedOwner); {
+	case held == rank:
 		return 0
-	case held > turn:
-		return turn + 1
+	case held > rank:
+		return rank + 1
 	}
-	return turn
+	return rank
 }
 
-func (d *deciding) acquire(why Reason) {
+func (d *election) acquire(why Reason) {
 	t := d.ownership
 	d.ownership = ownership{
 		held: true, moved: why, at: d.now, vacant: t.empty,
-		probe: d.vip.Holder == "" && why != TakenOver, before: before(d.vip.Nodes, d.self), last: t.last,
+		probe: d.vip.ReportedOwner == "" && why != TakenOver, before: before(d.vip.Nodes, d.self), last: t.last,
 		parted: t.parted,
 	}
 	if why == OwnerLost || why == TakenOver {
-		d.ownership.from = cmp.Or(t.last, d.vip.Holder)
+		d.ownership.from = cmp.Or(t.last, d.vip.ReportedOwner)
 	}
 }
 
 // claim returns this node's claim of the VirtualIP, and whether it has one.
-func (d *deciding) claim() (Claim, bool) {
-	place := rankOf(d.vip.Nodes, d.self)
-	c := Claim{State: Held, Generation: d.vip.Generation, Rank: place}
+func (d *election) claim() (Claim, bool) {
+	rank := rankOf(d.vip.Nodes, d.self)
+	c := Claim{State: Held, Generation: d.vip.Generation, Rank: rank}
 	switch {
 	case d.ownership.held && d.ownership.successor != "":
-		c.State, c.Successor = Leaving, d.ownership.successor
+		c.State, c.Successor = HandingOver, d.ownership.successor
 	case d.ownership.held:
-	case place == unlisted || d.may() && !d.partial && d.ownership.barred == "" || d.passing():
+	case rank == unlisted || d.may() && !d.partial && d.ownership.barred == "" || d.passing():
 		return Claim{}, false
 	default:
 		c.State = Declined
@@ -388,7 +389,7 @@ func (d *deciding) claim() (Claim, bool) {
 
 // passing reports whether the blocker of this node may be temporary: it has not received the others yet, or its
 // Services are late. The others then wait for it.
-func (d *deciding) passing() bool {
+func (d *election) passing() bool {
 	return d.blocker == Observer || d.blocker == NoService || d.blocker == Isolated && d.ownership.moved != Isolated
 }
 

@@ -12,7 +12,7 @@ import (
 // Desired is the full desired state of a node: what it does not contain must not exist.
 type Desired struct {
 	Table ipvs.Table
-	// ClusterInternal are virtual servers for clients on this node, Pods and processes, in place of the entry of Table.
+	// ClusterInternal are virtual servers for clients on this node, Pods and processes, instead of the entry of Table.
 	ClusterInternal ipvs.Table
 	// Keys are the keys of Table by address.
 	Keys   map[netip.Addr]map[ipvs.Key]struct{}
@@ -75,7 +75,7 @@ func newDesired() *Desired {
 
 // Changed names the parts of Desired that may differ from the last call of Plan; everything else is unchanged.
 type Changed struct {
-	// Keys of Table and Inside.
+	// Keys of Table and ClusterInternal.
 	Keys     map[ipvs.Key]struct{}
 	Elements map[ipvs.Element]struct{}
 	// Addrs of Local, Announce and Routed.
@@ -89,8 +89,8 @@ type Changed struct {
 	Unreachable map[string]struct{}
 	// Segments is set if they differ.
 	Segments bool
-	// Peers of BGP.Peers and PeerProblems; Routes of BGP.Routes, with the reason. RouterID, NodeDecommissioning and LocalPrefs are
-	// set if they differ.
+	// Peers of BGP.Peers and PeerProblems; Routes of BGP.Routes, with the reason. RouterID, NodeDecommissioning and
+	// LocalPrefs are set if they differ.
 	Peers                                     map[string]struct{}
 	Routes                                    map[netip.Prefix]Reason
 	RouterID, NodeDecommissioning, LocalPrefs bool
@@ -119,14 +119,14 @@ type Announcement struct {
 	Interfaces []string
 	// Probe requests a probe before the first answer: no earlier owner of the address is known.
 	Probe bool
-	// Again changes each time the address must be re-announced: another owner has stopped answering, and a neighbour
+	// Epoch changes each time the address must be re-announced: another owner has stopped answering, and a neighbour
 	// may have learned that one (wire.md 1.3, ownership rule 4).
-	Again int
+	Epoch int
 }
 
 // Equal reports whether two announcements are the same.
 func (a Announcement) Equal(b Announcement) bool {
-	return a.VIP == b.VIP && a.Probe == b.Probe && a.Again == b.Again && slices.Equal(a.Interfaces, b.Interfaces)
+	return a.VIP == b.VIP && a.Probe == b.Probe && a.Epoch == b.Epoch && slices.Equal(a.Interfaces, b.Interfaces)
 }
 
 // Decision is the decision about a VirtualIP from one node's point of view.

@@ -172,7 +172,7 @@ func (p *Planner) replan(v *View, key pools.ServiceKey, now time.Time) {
 		p.claim(k, claim{service: key, created: svc.Created, virtual: virtual})
 	}
 	set(p.desired.Refused, key, after.refused, len(after.refused) > 0)
-	p.admission.note(key, svc.Addresses)
+	p.admission.record(key, svc.Addresses)
 	set(p.wakes, key, after.wake, !after.wake.IsZero())
 	set(p.watchers, key, struct{}{}, after.nodes)
 	p.count(after.elements, before.elements)

@@ -83,10 +83,10 @@ func (s step) apply(v *View) Touched {
 		nodes := []string{"n0", "n1", "n2"}
 		first := r.IntN(3)
 		v.VIPs[addr.String()] = VIP{
-			Addresses: []netip.Addr{addr},
-			Services:  []pools.ServiceKey{key, {Namespace: "default", Name: fmt.Sprint("s", r.IntN(5))}},
-			Nodes:     append(nodes[first:], nodes[:first]...)[:r.IntN(4)],
-			Holder:    one(r, "", "n0", "n1"), Generation: int64(r.IntN(3)), Contested: r.IntN(2) == 0,
+			Addresses:     []netip.Addr{addr},
+			Services:      []pools.ServiceKey{key, {Namespace: "default", Name: fmt.Sprint("s", r.IntN(5))}},
+			Nodes:         append(nodes[first:], nodes[:first]...)[:r.IntN(4)],
+			ReportedOwner: one(r, "", "n0", "n1"), Generation: int64(r.IntN(3)), Contested: r.IntN(2) == 0,
 		}
 		return Touched{VIPs: map[string]struct{}{addr.String(): {}}}
 	case 9:

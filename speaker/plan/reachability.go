@@ -10,8 +10,8 @@ import (
 type Reachability struct {
 	// Unreachable nodes by name: their endpoints take no new connections.
 	Unreachable map[string]UnreachableNode
-	// Unwitnessed are the nodes whose speaker is, or was, received and whose kernel answers no probe: Kubernetes alone
-	// decides about their endpoints.
+	// Unwitnessed are the nodes whose speaker is, or was, received and whose kernel answers no probe: only
+	// Kubernetes excludes their endpoints.
 	Unwitnessed map[string]struct{}
 	// CutOff reports that this node may be cut off itself, so that nothing changes.
 	CutOff bool

@@ -42,7 +42,7 @@ var update = flag.Bool("update", false, "rewrite the expected plans in testdata"
 //
 //	unreachable|reachable NODE...   for every node that plans
 //
-//	node NAME [nonetwork] [ready] [leaving] [stopping] [addr=IP,...] [reached=IP,...] [pods=CIDR,...] [in=ZONE]
+//	node NAME [nonetwork] [ready] [deleted] [stopping] [addr=IP,...] [reached=IP,...] [pods=CIDR,...] [in=ZONE]
 //	  [excluded] [LABEL=VALUE...]
 //	host IP...
 //	gateways IP...|-
@@ -55,7 +55,7 @@ var update = flag.Bool("update", false, "rewrite the expected plans in testdata"
 //	check endpoint ADDR:PORT
 //	network NAME CIDR,...
 //	other NS/NAME
-//	vip NAME IP,... NS/NAME,... [NODE...] [holder=NODE] [contested] [generation=N]
+//	vip NAME IP,... NS/NAME,... [NODE...] [owner=NODE] [contested] [generation=N]
 //	advertise NAME [pools=A,B] [poolsel=LABEL=VALUE]... [services=LABEL=VALUE]... [interfaces=A,B]
 //	  [nodes=LABEL=VALUE]...
 //	pool NAME [range=FIRST[-LAST]]... [created=N] [LABEL=VALUE]...
@@ -162,7 +162,7 @@ func (w *world) plan(node string) *Desired {
 
 func (w *world) trace(words []string) string {
 	d := w.plan(words[0])
-	n := ipvstest.Node{Local: d.Local, Filter: d.Filter, Table: d.Table, Inside: d.ClusterInternal, Own: map[netip.Addr]struct{}{}}
+	n := ipvstest.Node{Local: d.Local, Filter: d.Filter, Table: d.Table, ClusterInternal: d.ClusterInternal, Own: map[netip.Addr]struct{}{}}
 	for _, a := range w.view.Nodes[words[0]].Addresses {
 		n.Own[a] = struct{}{}
 	}
@@ -183,8 +183,8 @@ func (w *world) settings(words []string) bool {
 		return true
 	case "options":
 		w.options = defaultOptions()
-		for _, word := range words[1:] {
-			switch key, value, _ := strings.Cut(word, "="); key {
+		for _, option := range words[1:] {
+			switch key, value, _ := strings.Cut(option, "="); key {
 			case "serviceproxy":
 				w.options.ServiceProxy = true
 			case "scheduler":
@@ -280,8 +280,8 @@ func (w *world) command(words []string) (err error) {
 	case "vip":
 		vip := VIP{}
 		for _, w := range rest[2:] {
-			if holder, ok := strings.CutPrefix(w, "holder="); ok {
-				vip.Holder = holder
+			if owner, ok := strings.CutPrefix(w, "owner="); ok {
+				vip.ReportedOwner = owner
 			} else if w == "contested" {
 				vip.Contested = true
 			} else if generation, ok := strings.CutPrefix(w, "generation="); ok {
@@ -355,7 +355,7 @@ func parseNode(words []string) Node {
 		switch key, value, _ := strings.Cut(w, "="); key {
 		case "nonetwork":
 			n.NetworkUnavailable = true
-		case "leaving":
+		case "deleted":
 			n.BeingDeleted = true
 		case "ready":
 			n.Ready = true

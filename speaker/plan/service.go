@@ -151,8 +151,8 @@ func (w *planning) external(key ipvs.Key, port Port, own bool) {
 	here := w.list(port, key.Addr.Is4(), true)
 	v.Server = w.virtualServer(here)
 	if !maps.Equal(here.servers, all.servers) {
-		inside := w.virtualServer(all)
-		v.ClusterInternal = &inside
+		internal := w.virtualServer(all)
+		v.ClusterInternal = &internal
 	}
 	if here.chosen == 0 && all.chosen > 0 {
 		v.Elements = append(v.Elements, ipvs.Element{Set: ipvs.Dropped, Key: key})
@@ -176,8 +176,8 @@ func (w *planning) loadBalancer(key ipvs.Key, port Port, own bool) {
 			v.Server.Scheduler = weightedRoundRobin // the weights of the nodes differ
 		}
 		if all := w.list(port, key.Addr.Is4(), false); w.svc.Local && !maps.Equal(via.servers, all.servers) {
-			inside := w.virtualServer(all)
-			v.ClusterInternal = &inside
+			internal := w.virtualServer(all)
+			v.ClusterInternal = &internal
 		}
 		w.add(key, v)
 	}
@@ -198,7 +198,7 @@ func (w *planning) add(key ipvs.Key, v virtual) {
 // may connect to themselves (2.2.2).
 func (w *planning) acceptEndpoints() {
 	used := map[netip.Addr]bool{}
-	note := func(vs *ipvs.VirtualServer) {
+	use := func(vs *ipvs.VirtualServer) {
 		if vs == nil {
 			return
 		}
@@ -209,8 +209,8 @@ func (w *planning) acceptEndpoints() {
 		}
 	}
 	for _, v := range w.out.virtuals {
-		note(&v.Server)
-		note(v.ClusterInternal)
+		use(&v.Server)
+		use(v.ClusterInternal)
 	}
 	for addr, local := range used {
 		key := ipvs.Key{Addr: addr}

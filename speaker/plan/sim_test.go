@@ -39,7 +39,7 @@ type simNode struct {
 	up, api bool
 	// joins is when it ceases to be an observer.
 	joins time.Time
-	// asymmetric are the nodes that it does not receive; heard is when it last received each node.
+	// asymmetric are the nodes that it does not receive; received is when it last received each node.
 	asymmetric map[string]bool
 	received   map[string]time.Time
 	peer       map[string]Member
@@ -92,8 +92,8 @@ func (n *simNode) start() {
 	n.peer, n.received, n.touched = map[string]Member{}, map[string]time.Time{}, Touched{All: true}
 }
 
-// leave makes the node hand over what it owns.
-func (n *simNode) leave() { n.view.Leaving, n.touched.All = true, true }
+// stop makes the node hand over what it owns.
+func (n *simNode) stop() { n.view.Leaving, n.touched.All = true, true }
 
 // receives reports whether a node receives another one now.
 func (n *simNode) receives(m *simNode) bool {
@@ -143,7 +143,7 @@ func (n *simNode) tick() {
 	n.desired, _ = n.planner.Plan(v, n.touched, s.now)
 	n.touched = Touched{}
 	if !maps.Equal(before, n.desired.Claims) {
-		s.log = append(s.log, fmt.Sprintf("%v %s says %v", s.now.Sub(time.Unix(1000, 0)), n.name, n.desired.Claims))
+		s.log = append(s.log, fmt.Sprintf("%v %s claims %v", s.now.Sub(time.Unix(1000, 0)), n.name, n.desired.Claims))
 	}
 }
 
@@ -185,8 +185,8 @@ func (n *simNode) listen(m *simNode, nodes map[string]struct{}, claims map[VIPID
 	case before.Alive && s.now.Sub(n.received[m.name]) > simDead:
 		now.Alive, now.On, now.Asymmetric = false, nil, nil
 	}
-	said := before.Observer != now.Observer || before.Leaving != now.Leaving || before.Synced != now.Synced
-	if before.Alive != now.Alive || said || len(before.Asymmetric) != len(now.Asymmetric) || len(before.On) != len(now.On) {
+	reported := before.Observer != now.Observer || before.Leaving != now.Leaving || before.Synced != now.Synced
+	if before.Alive != now.Alive || reported || len(before.Asymmetric) != len(now.Asymmetric) || len(before.On) != len(now.On) {
 		nodes[m.name] = struct{}{}
 	}
 	for _, set := range []map[VIPID]Claim{before.Claims, now.Claims} {
@@ -252,16 +252,16 @@ func (s *simulation) fault() string {
 	case 2:
 		if n != other {
 			n.asymmetric[other.name] = true
-			return n.name + " does not hear " + other.name
+			return n.name + " does not receive " + other.name
 		}
 	case 3:
 		if n != other {
 			n.asymmetric[other.name], other.asymmetric[n.name] = true, true
-			return n.name + " and " + other.name + " do not hear one another"
+			return n.name + " and " + other.name + " do not receive each other"
 		}
 	case 4:
 		clear(n.asymmetric)
-		return n.name + " hears all"
+		return n.name + " receives all"
 	case 5:
 		n.api = false
 		return n.name + " loses the API server"
@@ -275,7 +275,7 @@ func (s *simulation) fault() string {
 		return fmt.Sprintf("%s lists %v", name, nodes)
 	case 8:
 		if n.up {
-			n.leave()
+			n.stop()
 			return n.name + " is stopped"
 		}
 	}
@@ -357,7 +357,7 @@ func TestClusterLosesOne(t *testing.T) {
 					t.Fatalf("seed %d: %v answer for %s", seed, nodes, name)
 				}
 				if late := s.now.Sub(died); len(nodes) == 0 && late > simDead+400*time.Millisecond {
-					t.Fatalf("seed %d: nobody answers for %s after %v", seed, name, late)
+					t.Fatalf("seed %d: no node answers for %s after %v", seed, name, late)
 				}
 			}
 		}
@@ -406,7 +406,7 @@ func TestClusterHandsOver(t *testing.T) {
 		s.wantOne("at the start")
 		gone := one(s.r, s.nodes...)
 		if seed%2 == 0 {
-			gone.leave()
+			gone.stop()
 		} else {
 			for name := range s.api.VIPs {
 				s.relist(name, s.order(slices.Sorted(maps.Keys(s.api.Nodes))))

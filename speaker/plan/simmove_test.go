@@ -12,7 +12,7 @@ import (
 func (s *simulation) report() {
 	for name, nodes := range s.owners() {
 		if vip := s.api.VIPs[name]; len(nodes) == 1 {
-			vip.Holder = nodes[0]
+			vip.ReportedOwner = nodes[0]
 			s.api.VIPs[name] = vip
 		}
 	}
@@ -59,7 +59,7 @@ func TestClusterMovesWhenTheNodeReturns(t *testing.T) {
 		s.wantOne(fmt.Sprintf("seed %d, after the return", seed))
 		for name, nodes := range s.owners() {
 			was := held[name][0]
-			switch asks := s.api.VIPs[name].Holder == was; {
+			switch asks := s.api.VIPs[name].ReportedOwner == was; {
 			case asks && nodes[0] != back.name:
 				t.Errorf("seed %d: %s is on %v, and the list asks for %s", seed, name, nodes, back.name)
 			case !asks && nodes[0] != was:

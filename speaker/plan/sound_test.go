@@ -44,7 +44,7 @@ func sound(d *Desired) error {
 	}
 	for key := range d.ClusterInternal {
 		if _, ok := d.Table[key]; !ok {
-			return fmt.Errorf("%v only inside", key)
+			return fmt.Errorf("%v only cluster-internal", key)
 		}
 	}
 	for _, h := range d.HealthPorts {
@@ -121,9 +121,9 @@ func TestChoiceByTheBook(t *testing.T) {
 		d := Make(v, Options{Node: "n1"}, time.Time{})
 		at := func(a netip.Addr) ipvs.Key { return ipvs.Key{Addr: a, Protocol: ipvs.TCP, Port: 80} }
 		all, here := byTheBook(v.Slices[key]["s"], v.Nodes["n1"].Zone(), v.Unreachable)
-		inside := d.Table[at(addr)]
+		internal := d.Table[at(addr)]
 		if vs, ok := d.ClusterInternal[at(addr)]; ok {
-			inside = vs
+			internal = vs
 		}
 		pick := func(local bool) []string {
 			if local {
@@ -133,7 +133,7 @@ func TestChoiceByTheBook(t *testing.T) {
 		}
 		for what, pair := range map[string][2][]string{
 			"outside":   {takers(d.Table[at(addr)]), pick(svc.Local)},
-			"inside":    {takers(inside), all},
+			"internal":  {takers(internal), all},
 			"ClusterIP": {takers(d.Table[at(cluster)]), pick(svc.InternalLocal)},
 		} {
 			if !slices.Equal(pair[0], pair[1]) {
@@ -216,8 +216,8 @@ func chosenByTheBook(best map[netip.Addr]Endpoint, zone string) (all, here []str
 
 // With any Services, an address that becomes local or is announced is none that the cluster itself needs. It is a
 // ClusterIP, an address of a pool, an external IP that the operator allows, or one of another controller.
-func TestOnlyAdmittedIsLocal(t *testing.T) {
-	admitted, refused := 0, 0
+func TestOnlyAcceptedIsLocal(t *testing.T) {
+	accepted, refused := 0, 0
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 8))
 		o := randomOptions(r, "n1")
@@ -233,21 +233,21 @@ func TestOnlyAdmittedIsLocal(t *testing.T) {
 				set(used, addr, struct{}{}, len(routed.Prefixes) > 0)
 			}
 			for addr := range used {
-				if why := notAdmitted(v, o, addr); why != "" {
+				if why := notAccepted(v, o, addr); why != "" {
 					t.Fatalf("seed %d, step %d: %v is used: %s", seed, i, addr, why)
 				}
-				admitted++
+				accepted++
 			}
 			refused += len(d.Refused)
 		}
 	}
-	if admitted < 1000 || refused < 1000 {
-		t.Errorf("only %d addresses were used and Services refused one %d times: the test says little", admitted, refused)
+	if accepted < 1000 || refused < 1000 {
+		t.Errorf("only %d addresses were used and Services refused one %d times: the test proves little", accepted, refused)
 	}
 }
 
-// notAdmitted returns why an address must not be used. It is independent of pools.Guard.
-func notAdmitted(v *View, o Options, addr netip.Addr) string {
+// notAccepted returns why an address must not be used. It is independent of pools.Guard.
+func notAccepted(v *View, o Options, addr netip.Addr) string {
 	cluster, given, allowed, foreign := false, false, false, false
 	for _, svc := range v.Services {
 		for _, a := range svc.Addresses {
@@ -270,7 +270,7 @@ func notAdmitted(v *View, o Options, addr netip.Addr) string {
 		}
 	}
 	if !cluster && !given && !allowed && !foreign {
-		return "nobody gave or allowed it"
+		return "neither allocated nor allowed"
 	}
 	for _, all := range v.ServiceNetworks {
 		if cluster && slices.ContainsFunc(all, func(p netip.Prefix) bool { return p.Contains(addr) }) {

@@ -21,7 +21,7 @@ func text(d *Desired) string {
 	}
 	for _, key := range d.ClusterInternal.Keys() {
 		if _, ok := d.Table[key]; !ok {
-			fmt.Fprintf(&b, "INSIDE ONLY %v\n", key)
+			fmt.Fprintf(&b, "CLUSTER-INTERNAL ONLY %v\n", key)
 		}
 	}
 	fmt.Fprintf(&b, "local%s\n", words(d.Local))
@@ -110,9 +110,9 @@ func virtualText(b *strings.Builder, d *Desired, key ipvs.Key) {
 		}
 	}
 	serverText(b, vs)
-	if inside, ok := d.ClusterInternal[key]; ok {
-		fmt.Fprintf(b, "  inside %v\n", inside.Settings)
-		serverText(b, inside)
+	if internal, ok := d.ClusterInternal[key]; ok {
+		fmt.Fprintf(b, "  cluster-internal %v\n", internal.Settings)
+		serverText(b, internal)
 	}
 }
 
@@ -130,11 +130,11 @@ func filterText(b *strings.Builder, d *Desired) {
 		_, local := d.Local[e.Key.Addr]
 		switch e.Set {
 		case ipvs.Endpoints:
-			word := e.Key.Addr.String()
+			element := e.Key.Addr.String()
 			if _, ok := d.Filter[ipvs.Element{Set: ipvs.Hairpin, Key: e.Key}]; ok {
-				word += "*"
+				element += "*"
 			}
-			lines[e.Set] = append(lines[e.Set], word)
+			lines[e.Set] = append(lines[e.Set], element)
 			continue
 		case ipvs.Pods, ipvs.ServiceNetworks, ipvs.PodInterfaces:
 			lines[e.Set] = append(lines[e.Set], strings.TrimSpace(e.Prefix.String()+" "+e.Interface))

@@ -67,8 +67,8 @@ func (p *Planner) unit(v *View, vip VIP) unit {
 
 // able returns Owner if the API objects permit a node to answer, else the reason. The node must not be excluded, every
 // address must be advertised there, and it needs an endpoint of every Service with policy Local that has any. With
-// leaving, a terminating endpoint counts, too.
-func (u unit) able(node string, leaving bool) Reason {
+// terminating set, terminating endpoints count, too.
+func (u unit) able(node string, terminating bool) Reason {
 	n := u.view.Nodes[node]
 	if n.Excluded || n.BeingDeleted || n.NetworkUnavailable {
 		return Excluded
@@ -76,7 +76,7 @@ func (u unit) able(node string, leaving bool) Reason {
 	if !u.advertisedAt(n.Labels) {
 		return NoAdvertisement
 	}
-	if !u.hasEndpoints(node, leaving) {
+	if !u.hasEndpoints(node, terminating) {
 		return NoLocalEndpoint
 	}
 	return Owner
@@ -94,14 +94,14 @@ func (u unit) whereLocal() []LocalService {
 	return out
 }
 
-func (u unit) hasEndpoints(node string, leaving bool) bool {
+func (u unit) hasEndpoints(node string, terminating bool) bool {
 	if !u.open && len(u.local) == 0 {
 		return false
 	}
 	for _, part := range u.local {
 		_, ready := part.ready[node]
 		_, usable := part.usable[node]
-		if !ready && !(leaving && usable) {
+		if !ready && !(terminating && usable) {
 			return false
 		}
 	}

@@ -33,7 +33,7 @@ func TestUnreachableMovesConnectionsAlone(t *testing.T) {
 				t.Fatalf("seed %d, step %d: with unreachable nodes\n%s\nwithout\n%s", seed, i, text(d), text(other))
 			}
 			for c := range other.Checks {
-				if _, goesOn := d.Checks[c]; c.Path != "" && !goesOn {
+				if _, continues := d.Checks[c]; c.Path != "" && !continues {
 					t.Fatalf("seed %d, step %d: %+v has ended", seed, i, c)
 				}
 			}
@@ -191,7 +191,7 @@ func (c comparison) compare(l, other list) (reset int, err error) {
 	}
 	switch {
 	case open && ready:
-		return 0, fmt.Errorf("unreachable endpoints beside ready ones: %v", l.servers)
+		return 0, fmt.Errorf("unreachable endpoints listed with ready ones: %v", l.servers)
 	case open && !maps.Equal(l.servers, other.servers):
 		return 0, fmt.Errorf("fails open and is %v, not %v", l.servers, other.servers)
 	case open:

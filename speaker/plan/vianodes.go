@@ -40,7 +40,7 @@ func (w *planning) viaNodes(port Port, v4 bool) list {
 // viaNodesOf is viaNodes without unreachable nodes, or with failOpen as if all were reachable.
 func (w *planning) viaNodesOf(port Port, v4, failOpen bool) list {
 	own, all := w.list(port, v4, true), w.list(port, v4, false)
-	counts, leaving := w.nodeCounts(port, v4, failOpen)
+	counts, terminating := w.nodeCounts(port, v4, failOpen)
 	listed, _ := w.nodeCounts(port, v4, true) // probes of unreachable nodes continue
 	here := counts[w.options.Node] > 0        // otherwise local endpoints only finish their connections: other nodes can take new ones
 	share := uint32(1)
@@ -51,8 +51,8 @@ func (w *planning) viaNodesOf(port Port, v4, failOpen bool) list {
 		if !w.svc.Local {
 			return share, true
 		}
-		_, goes := leaving[name]
-		return counts[name], counts[name]+listed[name] > 0 || goes && port.Protocol == ipvs.TCP
+		_, drains := terminating[name]
+		return counts[name], counts[name]+listed[name] > 0 || drains && port.Protocol == ipvs.TCP
 	})
 	switch {
 	case all.chosen == 0:
@@ -124,9 +124,9 @@ func countTakers(servers map[netip.AddrPort]ipvs.RealServer) (n int) {
 
 // nodeCounts returns the number of endpoints that policy Local would use on each node, and the nodes with terminating
 // endpoints. Those on unreachable nodes count only with failOpen.
-func (w *planning) nodeCounts(port Port, v4, failOpen bool) (counts map[string]uint32, leaving map[string]struct{}) {
+func (w *planning) nodeCounts(port Port, v4, failOpen bool) (counts map[string]uint32, terminating map[string]struct{}) {
 	ready, usable := map[string]uint32{}, map[string]uint32{}
-	leaving = map[string]struct{}{}
+	terminating = map[string]struct{}{}
 	for _, e := range w.candidates(port, v4) {
 		_, unreachable := w.unreachable(e)
 		switch {
@@ -139,13 +139,13 @@ func (w *planning) nodeCounts(port Port, v4, failOpen bool) (counts map[string]u
 			usable[e.Node]++
 		}
 		if e.Terminating {
-			leaving[e.Node] = struct{}{}
+			terminating[e.Node] = struct{}{}
 		}
 	}
 	if len(ready) == 0 {
-		return usable, leaving
+		return usable, terminating
 	}
-	return ready, leaving
+	return ready, terminating
 }
 
 // probed requests the probe of a node and returns its weight according to the result.

@@ -211,7 +211,8 @@ type Node struct {
 // Zone returns the zone of the node, empty for none.
 func (n Node) Zone() string { return n.Labels[labelZone] }
 
-// Decommissioning reports whether the node is being decommissioned, so that an ending process is not expected back soon.
+// Decommissioning reports whether the node is being decommissioned, so that an ending process is not expected back
+// soon.
 func (n Node) Decommissioning() bool { return n.Stopping || n.BeingDeleted || n.Excluded }
 
 // labelZone is a label of Nodes (k8s.io/api/core/v1).
@@ -224,10 +225,10 @@ type VIP struct {
 	// Nodes that may answer, in order of preference, as of Generation.
 	Nodes      []string
 	Generation int64
-	// Holder is the node that the status names. Contested is set while the status reports another owner that does not
-	// receive Holder.
-	Holder    string
-	Contested bool
+	// ReportedOwner is the node that the status names. Contested is set while the status reports another owner that
+	// does not receive ReportedOwner.
+	ReportedOwner string
+	Contested     bool
 }
 
 // Advertisement selects the addresses to announce by ARP and NDP, and where.

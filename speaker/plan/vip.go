@@ -21,7 +21,7 @@ type decided struct {
 
 // ownState is the state of this node that affects every VirtualIP.
 type ownState struct {
-	observer, leaving  bool
+	observer, stopping bool
 	returned           int
 	informed, listened bool
 	isolated, segments map[string]struct{}
@@ -55,10 +55,10 @@ func (p *Planner) touchedVIPs(v *View, touched Touched, now time.Time) map[strin
 	for id := range touched.Claims {
 		maps.Copy(out, p.byID[id])
 	}
-	// Both change when datagrams are lost, and affect few VirtualIPs: see reports, and Announcement.Again.
+	// Both change when datagrams are lost, and affect few VirtualIPs: see reports, and Announcement.Epoch.
 	if again := p.state.returned != returned; again || p.state.informed != informed {
 		for name, d := range p.vips {
-			if d.ownership.barred != "" || d.ownership.held && (again || d.vip.Holder != p.options.Node) {
+			if d.ownership.barred != "" || d.ownership.held && (again || d.vip.ReportedOwner != p.options.Node) {
 				out[name] = struct{}{}
 			}
 		}
@@ -88,10 +88,10 @@ func (p *Planner) touchedVIPs(v *View, touched Touched, now time.Time) map[strin
 
 // touchesOwn reports whether state of this node changed that affects every VirtualIP.
 func (p *Planner) touchesOwn(v *View) bool {
-	s := ownState{returned: v.Members.Returned, observer: v.Members.Observer, leaving: v.Leaving, informed: v.Members.informed(), listened: v.Members.received(), isolated: v.Members.Isolated, segments: v.Members.Segments}
+	s := ownState{returned: v.Members.Returned, observer: v.Members.Observer, stopping: v.Leaving, informed: v.Members.informed(), listened: v.Members.received(), isolated: v.Members.Isolated, segments: v.Members.Segments}
 	before := p.state
 	p.state = s
-	return s.observer != before.observer || s.leaving != before.leaving || !maps.Equal(s.isolated, before.isolated) ||
+	return s.observer != before.observer || s.stopping != before.stopping || !maps.Equal(s.isolated, before.isolated) ||
 		!maps.Equal(s.segments, before.segments) || (s.segments == nil) != (before.segments == nil)
 }
 
@@ -116,14 +116,14 @@ func (p *Planner) touchesLinks(v *View, touched Touched) bool {
 	return bears
 }
 
-// decide decides the owner of a VirtualIP and, if that is this node, announces it.
+// decide elects the owner of a VirtualIP and, if that is this node, announces it.
 func (p *Planner) decide(v *View, name string, now time.Time) {
 	before := p.vips[name]
 	vip, exists := v.VIPs[name]
 	p.changed.VIPs[name] = struct{}{}
 	var after decided
 	if exists {
-		d := p.deciding(v, name, vip, now)
+		d := p.election(v, name, vip, now)
 		d.run()
 		after = p.outcome(d, name)
 		p.vips[name], p.desired.VIPs[name] = after, d.decision()
@@ -146,15 +146,15 @@ func (p *Planner) decide(v *View, name string, now time.Time) {
 }
 
 // outcome returns the consequences of a decision for this node.
-func (p *Planner) outcome(d *deciding, name string) decided {
-	out := decided{vip: d.vip, id: IDOf(name), ownership: d.ownership, asymmetric: slices.ContainsFunc(d.holders, func(h holder) bool { return h.asymmetric }), announce: map[netip.Addr]Announcement{},
+func (p *Planner) outcome(d *election, name string) decided {
+	out := decided{vip: d.vip, id: IDOf(name), ownership: d.ownership, asymmetric: slices.ContainsFunc(d.otherOwners, func(h otherOwner) bool { return h.asymmetric }), announce: map[netip.Addr]Announcement{},
 		nodes: d.dependsOn(), interfaces: map[string]struct{}{}}
 	for _, a := range d.addrs {
 		for _, on := range d.on[a.IP] {
 			out.interfaces[on] = struct{}{}
 		}
 		if d.ownership.held {
-			out.announce[a.IP] = Announcement{VIP: name, Interfaces: d.usable(a.IP), Probe: d.ownership.probe, Again: d.ownership.again + d.view.Members.Returned}
+			out.announce[a.IP] = Announcement{VIP: name, Interfaces: d.usable(a.IP), Probe: d.ownership.probe, Epoch: d.ownership.epoch + d.view.Members.Returned}
 		}
 	}
 	return out

@@ -14,7 +14,7 @@ func (s *Status) reportRoutes(addrs map[netip.Addr]struct{}) {
 	s.recordUnserved(addrs)
 	for prefs := range s.in.Desired.LocalPrefs {
 		if !has(s.prefs, prefs) {
-			s.cfg.Log.Warn("two BGPAdvertisements announce a prefix to an internal peer with different localPref, of which the lower one counts: make them equal",
+			s.cfg.Log.Warn("two BGPAdvertisements announce a prefix to an internal peer with different localPref: the lower one is used, make them equal",
 				"lower", prefs.Lower, "higher", prefs.Higher, "prefixes", s.in.Desired.LocalPrefs[prefs])
 		}
 	}

@@ -1,5 +1,5 @@
-// Package status reports the outcome of each reconcile: the status of VirtualIPs that this node reports, the status of the
-// node, Services and addresses by reason, and what the log and the metrics contain about them.
+// Package status reports the outcome of each reconcile: the status of VirtualIPs that this node reports, the status of
+// the node, Services and addresses by reason, and what the log and the metrics contain about them.
 //
 // A Status keeps what was published, so that only differences are published and logged. For each reconcile it is given
 // the plan and what the other parts observed (Inputs).

@@ -89,7 +89,7 @@ var unservedMessages = map[plan.Reason]string{
 		"has an endpoint of the Service (of each Service, if several share the address); start a Pod there, or use Cluster",
 	plan.NoEndpoint: "it is announced, and connections are refused: the Service has no endpoint that is ready",
 	plan.NoPeer: "no node announces it: no node that the BGPAdvertisement covers has a BGPPeer that it names and that takes addresses of the family; " +
-		"look at the condition Ready of both, and at their nodeSelectors",
-	plan.Excluded:          "no node announces it: every node that the BGPAdvertisement covers is labelled to be left out, about to go or has no network",
+		"check the condition Ready of both, and their nodeSelectors",
+	plan.Excluded:          "no node announces it: every node that the BGPAdvertisement covers is excluded by label, being deleted or has no network",
 	plan.DataPlaneNotReady: "this node does not announce it: it could not be programmed; see /readyz of the speaker",
 }

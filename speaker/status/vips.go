@@ -160,7 +160,7 @@ var messages = map[plan.Reason]string{
 	plan.Waiting:           "the preferred node has not claimed it yet",
 	plan.Observer:          "its speaker has just started or resumed after a stall, and observes the others first",
 	plan.Isolated:          "no other speaker is reachable on its network, while others reach one another there",
-	plan.Excluded:          "its nodes are labelled to be left out, are about to go or have no network",
+	plan.Excluded:          "its nodes are excluded by label, are being deleted or have no network",
 	plan.NotListed:         "the node is not listed any more",
 	plan.Stopping:          "the speaker of its only node is being stopped",
 	plan.NodeDeclined:      "its nodes declined it; see the logs of their speakers",

@@ -147,7 +147,7 @@ func TestBGP(t *testing.T) {
 	peer := func(want string) {
 		t.Helper()
 		got := ""
-		within(ctx, t, time.Minute, func() string { return fmt.Sprintf("BGPPeer tor says %q, want %q", got, want) }, func() bool {
+		within(ctx, t, time.Minute, func() string { return fmt.Sprintf("BGPPeer tor : got %q, want %q", got, want) }, func() bool {
 			var obj v1alpha1.BGPPeer
 			get("bgppeers/tor", &obj)
 			if c := meta.FindStatusCondition(obj.Status.Conditions, v1alpha1.ConditionEstablished); c != nil {
@@ -160,8 +160,8 @@ func TestBGP(t *testing.T) {
 		s.Node.ReportNode(plan.NodeStatus{Healthy: true, Sessions: map[string]plan.Session{"tor": session}})
 	}
 	peer("0/0 False NoNode: No node with a speaker matches spec.nodeSelectors: widen them, or label a node")
-	report(plan.Session{State: plan.SessionActive, Since: time.Now(), Reason: plan.WrongASN, Message: "the router has AS 65001, the BGPPeer says 65002"})
-	peer("0/1 False WrongASN: 0 of 1 nodes: node1: WrongASN: the router has AS 65001, the BGPPeer says 65002")
+	report(plan.Session{State: plan.SessionActive, Since: time.Now(), Reason: plan.WrongASN, Message: "the router has AS 65001, the BGPPeer has 65002"})
+	peer("0/1 False WrongASN: 0 of 1 nodes: node1: WrongASN: the router has AS 65001, the BGPPeer has 65002")
 	report(plan.Session{State: plan.SessionEstablished, Since: time.Now(), Prefixes: 7, PeerASN: 65002, BFD: plan.BFDUp, BFDSince: time.Now(), Changes: 1})
 	peer("1/1 True Established: 1 of 1 nodes")
 	status, err := r.Plugin(ctx, "status")
@@ -181,7 +181,7 @@ func TestBGP(t *testing.T) {
 		return slices.Equal(reported, []string{
 			"Normal BFDUp node node1: BFD is up",
 			"Normal SessionUp node node1: the session is established",
-			"Warning WrongASN node node1: no session: the router has AS 65001, the BGPPeer says 65002",
+			"Warning WrongASN node node1: no session: the router has AS 65001, the BGPPeer has 65002",
 		})
 	})
 
@@ -201,7 +201,7 @@ func TestBGP(t *testing.T) {
 	ad := func(want string) {
 		t.Helper()
 		got := ""
-		until(ctx, t, func() string { return fmt.Sprintf("BGPAdvertisement web says %q, want %q", got, want) }, func() bool {
+		until(ctx, t, func() string { return fmt.Sprintf("BGPAdvertisement web : got %q, want %q", got, want) }, func() bool {
 			var obj v1alpha1.BGPAdvertisement
 			get("bgpadvertisements/web", &obj)
 			if c := meta.FindStatusCondition(obj.Status.Conditions, "Ready"); c != nil {
@@ -266,9 +266,9 @@ func TestBGPRefused(t *testing.T) {
 	must(err)
 	must(r.Apply(ctx, torPeer))
 	roles := r.Kube.RbacV1().ClusterRoles()
-	whole, err := roles.Get(ctx, "ironlb-speaker", metav1.GetOptions{})
+	full, err := roles.Get(ctx, "ironlb-speaker", metav1.GetOptions{})
 	must(err)
-	earlier := whole.DeepCopy()
+	earlier := full.DeepCopy()
 	for i := range earlier.Rules {
 		earlier.Rules[i].Resources = slices.DeleteFunc(earlier.Rules[i].Resources, func(name string) bool { return strings.HasPrefix(name, "b") || name == "communities" })
 	}
@@ -285,7 +285,7 @@ func TestBGPRefused(t *testing.T) {
 	s.sees(t, "a View without BGP", func(v *plan.View) bool { return len(v.Nodes) == 1 && len(v.BGPPeers) == 0 })
 	now, err := roles.Get(ctx, "ironlb-speaker", metav1.GetOptions{})
 	must(err)
-	now.Rules = whole.Rules
+	now.Rules = full.Rules
 	_, err = roles.Update(ctx, now, metav1.UpdateOptions{})
 	must(err)
 	s.sees(t, "the peer", func(v *plan.View) bool { return v.BGPPeers["tor"].Wrong == plan.NotConfigured })

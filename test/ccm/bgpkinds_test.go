@@ -15,9 +15,9 @@ import (
 	"github.com/ironlb/ironlb/test/ccm/rig"
 )
 
-// bgpCases are specs of the kinds of BGP. The refusal must contain field and says; without a field the spec is
+// bgpCases are specs of the kinds of BGP. The refusal must contain field and message; without a field the spec is
 // accepted.
-var bgpCases = []struct{ plural, spec, field, says string }{
+var bgpCases = []struct{ plural, spec, field, message string }{
 	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.1}`, "", ""},
 	{"bgppeers", `{myASN: 64512, peerASN: 64512, peerAddress: "2001:db8::1"}`, "", ""},
 	{"bgppeers", `{myASN: 4294967295, peerASN: 4200000000, peerAddress: 192.0.2.1}`, "", ""},
@@ -198,8 +198,8 @@ func TestBGPKinds(t *testing.T) {
 			checkDefaults(t, tt.spec, into)
 		case err == nil:
 			t.Errorf("%s %s is accepted; want an error with %s", kind, tt.spec, tt.field)
-		case !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), tt.field+": ") || !strings.Contains(err.Error(), tt.says):
-			t.Errorf("%s %s: the refusal does not name %s and say %q: %v", kind, tt.spec, tt.field, tt.says, err)
+		case !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), tt.field+": ") || !strings.Contains(err.Error(), tt.message):
+			t.Errorf("%s %s: the refusal does not name %s with %q: %v", kind, tt.spec, tt.field, tt.message, err)
 		}
 	}
 }

@@ -108,7 +108,7 @@ func crash(t *testing.T, kill func(*cluster)) {
 	}
 	t.Logf("%d changes of addresses seen", changes)
 	if changes < *kills {
-		t.Errorf("only %d changes of addresses in %d kills: too few to tell anything", changes, *kills)
+		t.Errorf("only %d changes of addresses in %d kills: too few to prove anything", changes, *kills)
 	}
 }
 

@@ -28,7 +28,7 @@ func testTheirs(t *testing.T, flag string) {
 	const namespace = "theirs"
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	f := formerCCM{T: t, Rig: rig.Start(t, rig.Config{}), ctx: ctx, namespace: namespace}
+	f := unmanagedCCM{T: t, Rig: rig.Start(t, rig.Config{}), ctx: ctx, namespace: namespace}
 	f.must(f.AddNodes(ctx, 2))
 	f.must(f.Apply(ctx, `
 apiVersion: ironlb.io/v1alpha1

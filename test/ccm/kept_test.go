@@ -27,7 +27,7 @@ func TestKept(t *testing.T) {
 	const namespace = "kept"
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	f := formerCCM{T: t, Rig: rig.Start(t, rig.Config{}), ctx: ctx, namespace: namespace}
+	f := unmanagedCCM{T: t, Rig: rig.Start(t, rig.Config{}), ctx: ctx, namespace: namespace}
 	pool := func(name string, addresses ...string) {
 		t.Helper()
 		f.must(f.Apply(ctx, fmt.Sprintf("{apiVersion: ironlb.io/v1alpha1, kind: IPAddressPool, metadata: {name: %s}, "+
@@ -45,7 +45,7 @@ func TestKept(t *testing.T) {
 	}
 	message := func(name, kind, text string) {
 		t.Helper()
-		f.until(fmt.Sprintf("a %s Event about %s says %q", kind, name, text), func() bool {
+		f.until(fmt.Sprintf("a %s Event about %s with %q", kind, name, text), func() bool {
 			events, err := f.Kube.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{})
 			f.must(err)
 			return slices.ContainsFunc(events.Items, func(e v1.Event) bool {
@@ -54,7 +54,7 @@ func TestKept(t *testing.T) {
 		})
 		c := meta.FindStatusCondition(f.get(name).Status.Conditions, v1alpha1.ConditionAllocated)
 		if !strings.Contains(c.Message, text) {
-			t.Errorf("the condition of %s says %q", name, c.Message)
+			t.Errorf("condition of %s: got %q", name, c.Message)
 		}
 	}
 	create := func(name string, port int32, key string, change func(*v1.Service)) {

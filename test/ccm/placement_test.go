@@ -138,9 +138,9 @@ func (s *speakers) rest(ctx context.Context, t *testing.T) (vips map[string]*v1a
 		for name, v := range vips {
 			now[name] = v.Generation
 		}
-		heard := false
-		s.locked(func() { heard = maps.Equal(s.by, now) })
-		if !heard || !maps.Equal(generations, now) {
+		received := false
+		s.locked(func() { received = maps.Equal(s.by, now) })
+		if !received || !maps.Equal(generations, now) {
 			generations, since = now, time.Now()
 		}
 		return time.Since(since) > 6*time.Second
@@ -274,7 +274,7 @@ spec: {ipAddressPoolSelectors: [{matchLabels: {tier: gold}}]}
 	out, err := r.Plugin(ctx, "rebalance", "web", "--wait", "90s")
 	must(err)
 	if out != "ippool/web: rebalance requested\nippool/web: done\n" {
-		t.Errorf("kubectl ironlb rebalance says:\n%s", out)
+		t.Errorf("kubectl ironlb rebalance: got\n%s", out)
 	}
 	if got := led(vips()); len(got) != 5 || slices.Max(slices.Collect(maps.Values(got))) != 2 {
 		t.Errorf("after rebalancing led: %v, want one or two on each of five nodes", got)

@@ -128,7 +128,7 @@ func TestPools(t *testing.T) {
 		t.Error("the next leader wrote to Services of a pool that cannot be read")
 	}
 	apply("2001:db8:1::4/126", "2001:db8:1::18-2001:db8:1::28")
-	pool("mended", func(obj *v1alpha1.IPAddressPool) bool {
+	pool("corrected", func(obj *v1alpha1.IPAddressPool) bool {
 		return message("Ready", "True")(obj) && obj.Status.LastGood == ""
 	})
 	must(second.Stop(10 * time.Second))

@@ -24,7 +24,7 @@ kind: IPAddressPool
 metadata: {name: restart}
 spec: {addresses: ["2001:db8:1::/112"]}
 ---
-# Else each Service is told that nobody announces its address.
+# Otherwise each Service gets an Event that no node announces its address.
 apiVersion: ironlb.io/v1alpha1
 kind: BGPAdvertisement
 metadata: {name: restart}
@@ -60,7 +60,7 @@ spec: {}
 	after, _, err := r.Settled(ctx)
 	must(err)
 	if more := after.Since(before).Of(); len(more) > 0 {
-		t.Errorf("a restart beside %d assigned Services wrote: %v", services, more)
+		t.Errorf("a restart with %d assigned Services wrote: %v", services, more)
 	}
 	changed := 0
 	for name, v := range versionsOf(ctx, t, r) {

@@ -17,7 +17,7 @@ func TestWritesPerService(t *testing.T) {
 	const namespace = "writes"
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	f := formerCCM{T: t, Rig: rig.Start(t, rig.Config{Audit: true}), ctx: ctx, namespace: namespace}
+	f := unmanagedCCM{T: t, Rig: rig.Start(t, rig.Config{Audit: true}), ctx: ctx, namespace: namespace}
 	f.must(f.Apply(ctx, `
 apiVersion: ironlb.io/v1alpha1
 kind: IPAddressPool

@@ -146,7 +146,7 @@ func TestProductIsRuled(t *testing.T) {
 			continue
 		}
 		if !slices.ContainsFunc(rules, func(r rule) bool { return r.of == from }) {
-			t.Errorf("%s has no rule in test/deps: say what it may import", from)
+			t.Errorf("%s has no rule in test/deps: add its permitted imports", from)
 		}
 	}
 }

@@ -261,7 +261,7 @@ func TestNoIPVS(t *testing.T) {
 		t.Skip("this machine's kernel has IPVS, so there is no kernel without")
 	}
 	kubeconfig, config, keys := cluster.Kubeconfig(), filepath.Join(t.TempDir(), "speaker.yaml"), filepath.Join(t.TempDir(), "keys")
-	if err := os.WriteFile(keys, []byte("a key that nobody shares\n"), 0o600); err != nil {
+	if err := os.WriteFile(keys, []byte("a key without peers\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(config, []byte("dataplane: ipvs\n"), 0o644); err != nil {
@@ -279,7 +279,7 @@ func TestNoIPVS(t *testing.T) {
 			return err
 		}
 		if !contains(out, "ip_vs") || !strings.HasSuffix(out, "503") {
-			return fmt.Errorf("it says %q", out)
+			return fmt.Errorf("got %q", out)
 		}
 		return nil
 	})

@@ -16,13 +16,13 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// addressCases are lists of spec.addresses. The refusal must contain field and says; without a field the list is
+// addressCases are lists of spec.addresses. The refusal must contain field and message; without a field the list is
 // accepted.
 var addressCases = []struct {
 	name      string
 	addresses []string
 	field     string
-	says      string
+	message   string
 }{
 	{"no list", nil, "spec.addresses", ""},
 	{"empty list", []string{}, "spec.addresses", "at least 1 items"},
@@ -86,8 +86,8 @@ var addressCases = []struct {
 	{name: "IPv6 range with other texts", addresses: []string{"2001:db8::0:1-2001:db8::2", "2001:db8:1:0:0::5-2001:db8:1::6", "2001:db8:2::1:2-2001:DB8:2:0::1:0:0"}},
 	{name: "bare addresses", addresses: []string{"192.0.2.1", "2001:db8::1"}},
 	{name: "neighbours", addresses: []string{"192.0.2.0/28", "192.0.2.16-192.0.2.31", "192.0.2.32", "2001:db8::/64", "2001:db8:0:1::/64"}},
-	{name: "beside loopback", addresses: []string{"126.255.255.255", "128.0.0.0"}},
-	{name: "beside link-local", addresses: []string{"169.253.255.255", "169.255.0.0/24"}},
+	{name: "next to loopback", addresses: []string{"126.255.255.255", "128.0.0.0"}},
+	{name: "next to link-local", addresses: []string{"169.253.255.255", "169.255.0.0/24"}},
 	{name: "below multicast", addresses: []string{"223.255.255.0/24"}},
 	{name: "as many IPv4 ranges as may be", addresses: many("203.0.113.%d - 203.0.113.%d")},
 	{name: "as many IPv6 CIDRs as may be", addresses: many("2001:db8:aaaa:bbbb:cccc:dddd:%d:0/112")},
@@ -107,10 +107,10 @@ func many(format string) []string {
 
 // fieldCases are other fields.
 var fieldCases = []struct {
-	name   string
-	object client.Object
-	field  string
-	says   string
+	name    string
+	object  client.Object
+	field   string
+	message string
 }{
 	{"negative priority", poolWith(func(s *v1alpha1.IPAddressPoolSpec) { s.ServiceAllocation = &v1alpha1.ServiceAllocation{Priority: -1} }),
 		"spec.serviceAllocation.priority", "greater than or equal to 0"},
@@ -182,16 +182,16 @@ func testPoolValidation(t *testing.T, c client.Client) {
 	for _, tc := range addressCases {
 		t.Run(tc.name, func(t *testing.T) {
 			obj := &v1alpha1.IPAddressPool{Spec: v1alpha1.IPAddressPoolSpec{Addresses: tc.addresses}}
-			checkCreate(t, c, obj, tc.field, tc.says)
+			checkCreate(t, c, obj, tc.field, tc.message)
 			// The controller parses the entries with this function; it must be neither more lenient nor stricter than
 			// the CRD.
 			if _, err := pools.ParseRanges(tc.addresses); (err != nil) != (tc.field != "") && len(tc.addresses) <= 128 {
-				t.Errorf("ParseRanges says %v", err)
+				t.Errorf("ParseRanges: got %v", err)
 			}
 		})
 	}
 	for _, tc := range fieldCases {
-		t.Run(tc.name, func(t *testing.T) { checkCreate(t, c, tc.object, tc.field, tc.says) })
+		t.Run(tc.name, func(t *testing.T) { checkCreate(t, c, tc.object, tc.field, tc.message) })
 	}
 }
 
@@ -211,6 +211,6 @@ func checkCreate(t *testing.T, c client.Client, tmpl client.Object, field, messa
 	case !apierrors.IsInvalid(err):
 		t.Errorf("not refused as invalid: %v", err)
 	case !strings.Contains(err.Error(), field+":") || !strings.Contains(err.Error(), message):
-		t.Errorf("the refusal does not name %s and say %q: %v", field, message, err)
+		t.Errorf("the refusal does not name %s with %q: %v", field, message, err)
 	}
 }

@@ -69,7 +69,7 @@ func deleteService(t testing.TB, name string) {
 	})
 }
 
-// pods creates n Pods with the label app=name, distributed over the nodes in turn, and removes them at the end.
+// pods creates n Pods with the label app=name, distributed evenly over the nodes, and removes them at the end.
 func pods(t testing.TB, name string, n int) {
 	t.Helper()
 	for i := range n {
@@ -405,7 +405,7 @@ func oneWarning(t *testing.T, name string) string {
 		}
 		message = events.Items[0].Message
 		if len(events.Items) != 1 || events.Items[0].Count > 1 {
-			t.Errorf("want one Warning, told once; have %d, the first told %d times: %q", len(events.Items), events.Items[0].Count, message)
+			t.Errorf("want one Warning, once; got %d, the first %d times: %q", len(events.Items), events.Items[0].Count, message)
 		}
 		return nil
 	})

@@ -241,7 +241,7 @@ func TestKubeletStop(t *testing.T) {
 }
 
 // A node without power is unreachable for clients and the API server, and so are its Pods. After power-on, nothing of
-// its former kernel state is left.
+// its previous kernel state is left.
 func TestPower(t *testing.T) {
 	cluster.Need(t)
 	pods := web(t)

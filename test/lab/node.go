@@ -278,7 +278,7 @@ func (n *Node) PowerOn(ctx context.Context) error {
 	n.mu.Lock()
 	var s script
 	s.batch(n.c.ns("net"), "link del "+n.port(lanBridge), "link del "+n.port(apiBridge))
-	n.c.pods.forget(n, &s)
+	n.c.pods.reset(n, &s)
 	s.line("ip netns del %s", n.Namespace)
 	n.make(&s)
 	err := s.run(ctx, n.host)

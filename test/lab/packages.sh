@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the Debian packages of packages.txt that are missing, and has apt know the package of the guest's kernel, which is
-# downloaded but not installed. Says nothing when nothing is to be done.
+# downloaded but not installed. Prints nothing when nothing is to be done.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 

@@ -33,13 +33,13 @@ type pods struct {
 // runPods starts the loop; it ends with the lab.
 func (c *Cluster) runPods() {
 	p := &pods{c: c, trigger: make(chan struct{}, 1), sandboxes: map[types.UID]*sandbox{}}
-	kick := func(any) { p.Trigger() }
+	trigger := func(any) { p.Trigger() }
 	store, informer := cache.NewInformerWithOptions(cache.InformerOptions{
 		ListerWatcher: cache.NewListWatchFromClient(c.Kube.CoreV1().RESTClient(), "pods", metav1.NamespaceAll, fields.Everything()),
 		ObjectType:    &corev1.Pod{},
 		Handler: cache.ResourceEventHandlerFuncs{
-			AddFunc: kick, DeleteFunc: kick,
-			UpdateFunc: func(_, now any) { kick(now) },
+			AddFunc: trigger, DeleteFunc: trigger,
+			UpdateFunc: func(_, now any) { trigger(now) },
 		},
 	})
 	p.store, c.pods = store, p

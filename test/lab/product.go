@@ -214,7 +214,7 @@ func (n *Node) ReplaceSpeaker() error {
 	err := n.c.Eventually(context.Background(), 10*time.Second, "the speaker to take SIGUSR1 in", func(context.Context) error {
 		log, err := os.ReadFile(p.Log)
 		if err == nil && !bytes.Contains(log, []byte("about to be restarted")) {
-			err = errors.New("its log does not say that it is about to be restarted")
+			err = errors.New("its log does not report that it is about to be restarted")
 		}
 		return err
 	})

@@ -141,8 +141,8 @@ func (p *pods) killOn(n *Node) error {
 	return errors.Join(errs...)
 }
 
-// forget removes the sandboxes of a node that is rebuilt.
-func (p *pods) forget(n *Node, s *script) {
+// reset removes the sandboxes of a node that is rebuilt.
+func (p *pods) reset(n *Node, s *script) {
 	for uid, b := range p.sandboxes {
 		if b.node == n {
 			b.unmake(s)

@@ -47,9 +47,9 @@ type api struct {
 
 // write is a planned write of a list.
 type write struct {
-	vip    string
-	nodes  []string
-	holder string // the holder at the decision
+	vip   string
+	nodes []string
+	owner string // the owner at the decision
 }
 
 func newAPI(c *Cluster) *api {
@@ -92,7 +92,7 @@ func (a *api) view() *plan.View {
 func (a *api) place(exact bool) []placement.List {
 	var units []placement.Unit
 	for name, vip := range a.vips {
-		units = append(units, placement.Unit{Name: name, Eligible: a.names, Previous: vip.Nodes, Holder: vip.Holder})
+		units = append(units, placement.Unit{Name: name, Eligible: a.names, Previous: vip.Nodes, Owner: vip.ReportedOwner})
 	}
 	var nodes []placement.Node
 	for _, name := range a.names {
@@ -110,7 +110,7 @@ func (a *api) report(s *Speaker, vip int) {
 			return
 		}
 		v := a.vips[name]
-		v.Holder, v.Contested = s.Name, s.desired.VIPs[name].Asymmetric != ""
+		v.ReportedOwner, v.Contested = s.Name, s.desired.VIPs[name].Asymmetric != ""
 		a.vips[name] = v
 		a.Reports++
 		a.publish(name)
@@ -121,7 +121,7 @@ func (a *api) report(s *Speaker, vip int) {
 // differs reports whether an owner's status differs from the written one.
 func (a *api) differs(s *Speaker, name string) bool {
 	v := a.vips[name]
-	return v.Holder != s.Name || v.Contested != (s.desired.VIPs[name].Asymmetric != "")
+	return v.ReportedOwner != s.Name || v.Contested != (s.desired.VIPs[name].Asymmetric != "")
 }
 
 func (a *api) some(spread time.Duration) time.Duration {
@@ -203,7 +203,7 @@ func (a *api) pass() {
 	a.lists = a.lists[:0]
 	for _, l := range a.place(exact) {
 		if l.Reason != placement.Unchanged {
-			a.lists = append(a.lists, write{l.Unit, l.Nodes, a.vips[l.Unit].Holder})
+			a.lists = append(a.lists, write{l.Unit, l.Nodes, a.vips[l.Unit].ReportedOwner})
 			a.changed = now
 		}
 	}
@@ -223,7 +223,7 @@ func (a *api) write() {
 	for ; len(names) < batch && len(a.lists) > 0; a.lists = a.lists[1:] {
 		w := a.lists[0]
 		vip := a.vips[w.vip]
-		if vip.Holder != w.holder {
+		if vip.ReportedOwner != w.owner {
 			a.later(passEvery)
 			continue
 		}

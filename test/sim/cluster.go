@@ -144,13 +144,13 @@ func (c *Cluster) Until(most time.Duration, done func() bool) (took time.Duratio
 	runtime.LockOSThread() // for clock
 	defer runtime.UnlockOSThread()
 	start, end := c.now, c.now+int64(most)
-	look := c.now
+	next := c.now
 	for {
-		if done != nil && c.now >= look {
+		if done != nil && c.now >= next {
 			if done() {
 				return time.Duration(c.now - start), true
 			}
-			look = c.now + int64(time.Millisecond)
+			next = c.now + int64(time.Millisecond)
 		}
 		if len(c.queue.events) == 0 || c.queue.events[0].at > end {
 			c.now = end

@@ -84,7 +84,7 @@ func (s *Speaker) leaveOut(before, now plan.Reachability) {
 	}
 }
 
-// takers returns the nodes to which a node sends new connections of a ClusterIP.
+// takers returns the nodes that get new connections of a ClusterIP from a node.
 func (s *Speaker) takers(svc *clusterIP) (nodes []string) {
 	servers := s.desired.Table[svc.at()].RealServers
 	for _, e := range svc.slice.Endpoints {

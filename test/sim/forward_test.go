@@ -87,7 +87,7 @@ func TestNeverEmpty(t *testing.T) {
 			off = append(off, s)
 			c.Run(4 * time.Second)
 			if took := c.decided(0, s); i < 4 && len(took) == 0 {
-				t.Errorf("seed %d: nobody has found %s unreachable", seed, s.Name)
+				t.Errorf("seed %d: no node has found %s unreachable", seed, s.Name)
 			}
 		}
 		c.Run(20 * time.Second)

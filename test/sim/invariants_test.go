@@ -16,31 +16,31 @@ func small(t *testing.T, config Config) *Cluster {
 	c := New(config)
 	if _, ok := c.Until(3*time.Second, c.Owners.One); !ok {
 		none, several := c.Owners.Each()
-		t.Fatalf("seed %d: 3 s after the start nobody answers for %d addresses, several nodes for %d", config.Seed, none, several)
+		t.Fatalf("seed %d: 3 s after the start no node answers for %d addresses, several nodes for %d", config.Seed, none, several)
 	}
 	c.Run(3 * time.Second)
 	if least, most := c.Owners.Balance(); least != 10 || most != 10 || len(c.Owners.Moves) != config.VIPs || len(c.Owners.Doubled) > 0 {
 		t.Fatalf("seed %d: at the start %d to %d addresses per node, %d claims, %d by two at once", config.Seed, least, most, len(c.Owners.Moves), len(c.Owners.Doubled))
 	}
-	c.forget()
+	c.reset()
 	return c
 }
 
-func (c *Cluster) forget() { c.Owners.Mark(); c.Deaths = nil }
+func (c *Cluster) reset() { c.Owners.Mark(); c.Deaths = nil }
 
 // wantOne checks that each VirtualIP has one owner within a time.
 func (c *Cluster) wantOne(t *testing.T, when string, within time.Duration) {
 	t.Helper()
 	if _, ok := c.Until(within, c.Owners.One); !ok {
-		nobody, several := c.Owners.Each()
-		t.Fatalf("seed %d, %s, after %v: nobody answers for %d addresses, several nodes for %d", c.config.Seed, when, within, nobody, several)
+		vacant, several := c.Owners.Each()
+		t.Fatalf("seed %d, %s, after %v: no node answers for %d addresses, several nodes for %d", c.config.Seed, when, within, vacant, several)
 	}
 }
 
 // wantStill advances the time. No VirtualIP may move, and no node may be wrongly considered dead.
 func (c *Cluster) wantStill(t *testing.T, when string, d time.Duration) {
 	t.Helper()
-	c.forget()
+	c.reset()
 	c.Run(d)
 	if n := Wrong(c.Deaths); n > 0 || len(c.Owners.Moves)+len(c.Owners.Vacant)+len(c.Owners.Doubled) > 0 {
 		t.Fatalf("seed %d, %s: %d nodes wrongly taken for dead, moved: %v, unanswered: %v, by two: %v",
@@ -69,20 +69,20 @@ func TestPowerOff(t *testing.T) {
 	}
 }
 
-// A leaving node hands over all its VirtualIPs without an interruption. Nothing moves to a joining node.
+// A stopping speaker hands over all its VirtualIPs without an interruption. Nothing moves to a joining node.
 func TestLeaveAndJoin(t *testing.T) {
 	for _, seed := range seeds {
 		c := small(t, Config{Seed: seed, Loss: 0.01})
-		leaving := c.Speakers[int(seed)*5]
-		held := c.Owners.Of(leaving)
-		leaving.Leave()
-		took, ok := c.Until(3*time.Second, func() bool { return leaving.core == nil })
+		stopping := c.Speakers[int(seed)*5]
+		held := c.Owners.Of(stopping)
+		stopping.Leave()
+		took, ok := c.Until(3*time.Second, func() bool { return stopping.core == nil })
 		if most := Long(c.Owners.Doubled).Most(); !ok || len(c.Owners.Vacant) > 0 || len(c.Owners.Moves) != len(held) || most > 300*time.Millisecond {
-			t.Fatalf("seed %d: leaving took %v (ended: %v), %d of %d moved, unanswered: %v, by two for up to %v",
+			t.Fatalf("seed %d: stopping took %v (ended: %v), %d of %d moved, unanswered: %v, by two for up to %v",
 				seed, took, ok, len(c.Owners.Moves), len(held), c.Owners.Vacant, most)
 		}
 		c.Run(3 * time.Second)
-		c.forget()
+		c.reset()
 		c.Join()
 		c.wantStill(t, "a node joins", 8*time.Second)
 	}
@@ -97,7 +97,7 @@ func TestPartition(t *testing.T) {
 		}
 		c.Run(3 * time.Second)
 		if none, several := c.Owners.Each(); none > 0 || several != len(c.vips) {
-			t.Fatalf("seed %d: in a partition nobody answers for %d addresses, both sides for %d of %d", seed, none, several, len(c.vips))
+			t.Fatalf("seed %d: in a partition no node answers for %d addresses, both sides for %d of %d", seed, none, several, len(c.vips))
 		}
 		for _, s := range c.Speakers {
 			s.Group(0, LAN, NodeNetwork)
@@ -117,7 +117,7 @@ func TestSplitWithAPI(t *testing.T) {
 		}
 		c.Run(10 * time.Second)
 		if none, several := c.Owners.Each(); none > 0 || several != len(c.vips) {
-			t.Fatalf("seed %d: nobody answers for %d addresses, both sides for %d of %d", seed, none, several, len(c.vips))
+			t.Fatalf("seed %d: no node answers for %d addresses, both sides for %d of %d", seed, none, several, len(c.vips))
 		}
 		reports, writes := c.api.Reports, c.api.Writes
 		c.Run(20 * time.Second)
@@ -142,10 +142,10 @@ func TestCutAndPaused(t *testing.T) {
 		c.wantOne(t, "the LAN is cut", 600*time.Millisecond)
 		c.Run(time.Second)
 		cut.Group(0, LAN)
-		c.wantOne(t, "the LAN is whole", time.Second)
+		c.wantOne(t, "the LAN is connected", time.Second)
 		c.wantStill(t, "later", 3*time.Second)
 		paused.Pause(3 * time.Second)
-		c.wantOne(t, "a process stands still", 600*time.Millisecond)
+		c.wantOne(t, "a process stalls", 600*time.Millisecond)
 		c.Run(5 * time.Second)
 		if len(c.Owners.Doubled) > 0 {
 			t.Fatalf("seed %d: two nodes answered after a pause: %v", seed, c.Owners.Doubled)
@@ -182,7 +182,7 @@ func TestSuspended(t *testing.T) {
 				c.Run(length - 600*time.Millisecond)
 				before := c.held()
 				before[suspended] = nil
-				c.forget()
+				c.reset()
 				c.Run(2 * time.Second)
 				if most := Long(c.Owners.Doubled).Most(); most > 110*time.Millisecond || len(c.Owners.Vacant) > 0 {
 					t.Fatalf("seed %d, %d nodes, suspended for %v: two answered for %v after it, unanswered: %v",
@@ -204,15 +204,15 @@ func TestAsymmetric(t *testing.T) {
 	for _, seed := range []uint64{0, 1, 2, 3} { // in half of them the node network is the first to be received again
 		c := small(t, Config{Seed: seed})
 		asymmetric := c.Speakers[int(seed)*5]
-		asymmetric.Deafen(true)
+		asymmetric.SetAsymmetric(true)
 		c.Run(600 * time.Millisecond) // it considers the others dead
-		c.wantOne(t, "a node is deaf", 1500*time.Millisecond)
-		c.wantStill(t, "it stays deaf", 10*time.Second)
+		c.wantOne(t, "a node does not receive", 1500*time.Millisecond)
+		c.wantStill(t, "it still does not receive", 10*time.Second)
 		if n := len(c.Owners.Of(asymmetric)); n != 10 {
-			t.Errorf("seed %d: the deaf node holds %d addresses, 10 before", seed, n)
+			t.Errorf("seed %d: the node that does not receive owns %d addresses, 10 before", seed, n)
 		}
-		asymmetric.Deafen(false)
-		c.wantStill(t, "it hears again", 3*time.Second)
+		asymmetric.SetAsymmetric(false)
+		c.wantStill(t, "it receives again", 3*time.Second)
 	}
 }
 
@@ -223,12 +223,12 @@ func TestOneWayOfTwo(t *testing.T) {
 		c.wantOne(t, "the start", 3*time.Second)
 		c.Run(3 * time.Second)
 		c.api.down = true
-		c.Speakers[1].Deafen(true)
+		c.Speakers[1].SetAsymmetric(true)
 		c.Run(time.Second)
-		c.wantOne(t, "one is deaf", 4*time.Second)
-		c.wantStill(t, "it stays deaf", 5*time.Second)
-		c.Speakers[1].Deafen(false)
-		c.wantStill(t, "it hears again", 3*time.Second)
+		c.wantOne(t, "one does not receive", 4*time.Second)
+		c.wantStill(t, "it still does not receive", 5*time.Second)
+		c.Speakers[1].SetAsymmetric(false)
+		c.wantStill(t, "it receives again", 3*time.Second)
 	}
 }
 

@@ -103,22 +103,22 @@ func (o *Owners) Mark() {
 }
 
 // Each returns the number of VirtualIPs without an owner, and with several.
-func (o *Owners) Each() (nobody, several int) {
+func (o *Owners) Each() (vacant, several int) {
 	for _, by := range o.by {
 		switch {
 		case len(by) == 0:
-			nobody++
+			vacant++
 		case len(by) > 1:
 			several++
 		}
 	}
-	return nobody, several
+	return vacant, several
 }
 
 // One reports whether each VirtualIP has exactly one owner.
 func (o *Owners) One() bool {
-	nobody, several := o.Each()
-	return nobody+several == 0
+	vacant, several := o.Each()
+	return vacant+several == 0
 }
 
 // Balance returns the smallest and the largest number of VirtualIPs of a running node.

@@ -138,7 +138,7 @@ func (s *Speaker) probe() {
 	for _, q := range questions {
 		s.ask(q)
 	}
-	s.decides()
+	s.finds()
 	s.wakeProber(int64(p.core.Next().Sub(beginning) + s.behind))
 }
 
@@ -190,8 +190,8 @@ func (c *Cluster) packet(from, to *host, iface uint8, arrives func()) {
 	c.After(late, arrives)
 }
 
-// decides records the verdicts of its Core.
-func (s *Speaker) decides() {
+// finds records the verdicts of its Core.
+func (s *Speaker) finds() {
 	c, p := s.cluster, &s.prober
 	state := p.core.State()
 	for _, name := range slices.Sorted(maps.Keys(state.Unreachable)) {

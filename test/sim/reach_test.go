@@ -115,7 +115,7 @@ func TestSilentSpeakers(t *testing.T) {
 			s.Start()
 			c.Run(200 * time.Millisecond)
 		}
-		c.wantNoOwner(t, "all were replaced in turn")
+		c.wantNoOwner(t, "all were replaced one by one")
 		for _, s := range c.Speakers[1:] {
 			s.Crash()
 		}
@@ -130,9 +130,9 @@ func TestSilentSpeakers(t *testing.T) {
 		}
 		c.Run(6 * time.Second)
 		c.wantNoOwner(t, "all were stopped at once")
-		c.Speakers[3].Deafen(true) // a filter that drops the speakers' port
+		c.Speakers[3].SetAsymmetric(true) // a filter that drops the speakers' port
 		c.Run(5 * time.Second)
-		c.Speakers[3].Deafen(false)
+		c.Speakers[3].SetAsymmetric(false)
 		c.Run(2 * time.Second)
 		c.wantNoOwner(t, "one receives no speaker")
 	}
@@ -214,7 +214,7 @@ func TestTwoNodes(t *testing.T) {
 			c.Gateway.Power(false)
 			b.PowerOff()
 			c.Run(time.Minute)
-			wantOnly(t, "nobody answers", a, true)
+			wantOnly(t, "no node answers", a, true)
 			c.Gateway.Power(true)
 			c.Run(2 * time.Second)
 			wantOnly(t, "the gateway answers", a, false, b)
@@ -250,7 +250,7 @@ func TestCutOff(t *testing.T) {
 		cut.Group(0, LAN, NodeNetwork)
 		c.Run(2 * time.Second)
 		for _, s := range c.Speakers {
-			wantOnly(t, "whole", s, false)
+			wantOnly(t, "connected", s, false)
 		}
 		for _, v := range c.Verdicts {
 			if v.Of != cut.Name {
@@ -281,7 +281,7 @@ func TestOneNetworkCut(t *testing.T) {
 		cut.Group(0, NodeNetwork)
 		c.Run(2 * time.Second)
 		for _, s := range c.Speakers {
-			wantOnly(t, "whole", s, false)
+			wantOnly(t, "connected", s, false)
 		}
 	}
 }

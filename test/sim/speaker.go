@@ -36,7 +36,7 @@ type Speaker struct {
 	view    *plan.View
 	desired *plan.Desired
 	touched plan.Touched
-	// acting is set from a plan until it is applied; kicked requests another plan. fences are those at the plan.
+	// acting is set from a plan until it is applied; triggered requests another plan. fences are those at the plan.
 	acting, triggered bool
 	fences            uint64
 	planned           *plan.Changed
@@ -207,10 +207,10 @@ func (s *Speaker) Group(group int, networks ...int) {
 	s.cluster.Owners.refresh(s)
 }
 
-// Deafen makes the links of all the node's ports asymmetric (receiving nothing), or restores them.
-func (s *Speaker) Deafen(deaf bool) {
+// SetAsymmetric makes the links of all the node's ports asymmetric (receiving nothing), or restores them.
+func (s *Speaker) SetAsymmetric(on bool) {
 	for i := range s.ports {
-		s.ports[i].asymmetric = deaf
+		s.ports[i].asymmetric = on
 	}
 }
 
@@ -407,13 +407,13 @@ func (s *Speaker) rest(until time.Time) {
 func (s *Speaker) publish() {
 	news := s.mustPublish
 	for vip := range s.planned.VIPs {
-		claim, says := s.desired.Claims[vip]
-		before, said := s.published.Claims[vip]
-		if says == said && claim == before {
+		claim, claims := s.desired.Claims[vip]
+		before, had := s.published.Claims[vip]
+		if claims == had && claim == before {
 			continue
 		}
 		news = true
-		if says {
+		if claims {
 			s.published.Claims[vip] = claim
 		} else {
 			delete(s.published.Claims, vip)
@@ -438,7 +438,7 @@ func (s *Speaker) left() bool {
 		return false
 	}
 	for _, claim := range s.published.Claims {
-		if claim.State == plan.Leaving && s.cluster.now < s.leaveBy {
+		if claim.State == plan.HandingOver && s.cluster.now < s.leaveBy {
 			return false
 		}
 	}

@@ -46,9 +46,9 @@ func TestLevels(t *testing.T) {
 			if strings.HasPrefix(line, "{") != strings.Contains(args, "json") {
 				t.Errorf("%s: wrong format: %s", args, line)
 			}
-			for _, word := range []string{"DEBUG", "INFO", "WARN", "ERROR"} {
-				if strings.Contains(line, "msg="+word) || strings.Contains(line, `"msg":"`+word) {
-					got = append(got, word)
+			for _, level := range []string{"DEBUG", "INFO", "WARN", "ERROR"} {
+				if strings.Contains(line, "msg="+level) || strings.Contains(line, `"msg":"`+level) {
+					got = append(got, level)
 				}
 			}
 		}

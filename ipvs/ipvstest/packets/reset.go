@@ -238,7 +238,7 @@ func goneClusterInternal(t *testing.T, l *lab) {
 	l.answers(t, l.node, "", at(l.vip, 80), "pod1", l.nodes()...)
 }
 
-// A datagram of a client that keeps its port goes to another real server when its own is deleted.
+// A datagram of a client that keeps its port reaches another real server when its own is deleted.
 func goneUDP(t *testing.T, l *lab) {
 	s := l.hairpins(l.service(l.vip, l.family.pods[0], ipvs.Masqueraded))
 	l.become(t, s)

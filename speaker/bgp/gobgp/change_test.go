@@ -147,7 +147,7 @@ func TestRouterEndsSession(t *testing.T) {
 		f.neighbors(t)
 		s := d.fails(t, "r", plan.Rejected)
 		if !strings.Contains(s.Message, "cease") {
-			t.Errorf("not the router's word: %s", s.Message)
+			t.Errorf("not the router's message: %s", s.Message)
 		}
 		d.session(t, "r", "rejected", func(s plan.Session) bool {
 			return s.Reason == plan.Refused || s.Reason == plan.Rejected && s.Changes == 1

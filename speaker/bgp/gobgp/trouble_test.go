@@ -30,7 +30,7 @@ func TestPassword(t *testing.T) {
 		f.kernel(t, 6, map[netip.Prefix][]netip.Addr{vip6: {f.node6}})
 		s := d.fails(t, "r4", plan.NoAnswer)
 		if !strings.Contains(s.Message, "password") {
-			t.Errorf("no word of the password: %s", s.Message)
+			t.Errorf("the password is not mentioned: %s", s.Message)
 		}
 		six := f.since(t, "node6")
 		wrong.Password = "correct-horse"
@@ -169,7 +169,7 @@ func TestMisconfigured(t *testing.T) {
 		f.conf.Neighbors[0].ASN = 65099
 		f.neighbors(t, f.conf.Neighbors...)
 		d.apply(t, plan.BGPChange{RouterID: nodeID, Peers: map[string]*plan.Peer{"asn": with(func(p *plan.Peer) {})}})
-		d.session(t, "asn", "the router's word", func(s plan.Session) bool {
+		d.session(t, "asn", "the router's message", func(s plan.Session) bool {
 			return s.Reason == plan.WrongASN && strings.Contains(s.Message, "NOTIFICATION")
 		})
 		d.apply(t, plan.BGPChange{RouterID: nodeID, Peers: map[string]*plan.Peer{"asn": with(func(p *plan.Peer) { p.LocalASN = 65099 })},

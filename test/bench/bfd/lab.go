@@ -193,7 +193,7 @@ func (l *lab) start(o options, configs map[string]bfd.Config, nice bool) error {
 		defer close(n.done)
 		err := n.read(json.NewDecoder(stdout))
 		if err != io.EOF {
-			l.failed <- fmt.Errorf("read what a node says: %w", err)
+			l.failed <- fmt.Errorf("read the output of a node: %w", err)
 		}
 	}()
 	return json.NewEncoder(stdin).Encode(configs)

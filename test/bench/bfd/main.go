@@ -5,7 +5,7 @@
 // once. The hogs are computing processes of normal priority, two for each core. Both processes share the cores with
 // them, so an alarm may be either's fault; a node runs only one of the two.
 //
-// Lateness is measured on the wire: the time by which the gap between two periodic packets of one sender exceeds the
+// Lateness is measured on the wire: the time that the gap between two periodic packets of one sender exceeds the
 // interval. With the jitter of RFC 5880, 6.8.7, it must never exceed it. The times are the kernel's time stamps, so the
 // capture's own delay does not count. silence-max-ms is the longest time between any two packets; the session goes down
 // at 3 intervals.
@@ -50,7 +50,7 @@ func main() {
 	intervals := flag.String("intervals", "100ms,50ms", "intervals of the sessions, in both directions")
 	flag.UintVar(&o.multiplier, "multiplier", 3, "of all sessions")
 	flag.IntVar(&o.hogs, "hogs", 2*runtime.NumCPU(), "processes that compute")
-	flag.IntVar(&o.inside, "inside", 0, "goroutines in each of the two processes that allocate 2 MB each 100 ms, beside BFD")
+	flag.IntVar(&o.inside, "inside", 0, "goroutines in each of the two processes that allocate 2 MB each 100 ms, alongside BFD")
 	flag.StringVar(&o.collect, "collect", "rarely", "garbage: rarely, as ironlb-bgpd should, or often, as Go does by itself")
 	nice := flag.String("nice", "true", "with the right to go before others (CAP_SYS_NICE): true, false, or both (\"true,false\")")
 	flag.Parse()

@@ -36,7 +36,7 @@ type seen struct {
 }
 
 // sender holds the times of the last packet and of the last periodic packet of one side of a session.
-type sender struct{ heard, periodic time.Time }
+type sender struct{ received, periodic time.Time }
 
 // watch starts the capture in the thread's namespace.
 func watch(intervals []time.Duration, sources map[netip.Addr]int) (*wire, error) {
@@ -80,14 +80,14 @@ func (w *wire) packet(at time.Time, source netip.Addr, p bfd.Packet) {
 		s = &sender{}
 		w.senders[source] = s
 	}
-	if w.begun && !s.heard.IsZero() {
-		w.seen[i].silence = max(w.seen[i].silence, at.Sub(s.heard))
+	if w.begun && !s.received.IsZero() {
+		w.seen[i].silence = max(w.seen[i].silence, at.Sub(s.received))
 	}
 	if p.State != bfd.Up || !w.begun { // an interval that ends here counts only as silence
 		*s = sender{}
 		return
 	}
-	s.heard = at
+	s.received = at
 	if p.Final {
 		return
 	}

@@ -33,12 +33,12 @@ func (b *bench) tables(ctx context.Context) error {
 		}
 		peers[r.name] = &plan.Peer{Address: r.machine.Addr6, Port: 179, MyASN: nodeASN, PeerASN: routerASN, ConnectTime: time.Second, IPv6: true}
 	}
-	whole := plan.BGPChange{Full: true, RouterID: n.Addr, Peers: peers, Routes: b.prefixes()}
+	full := plan.BGPChange{Full: true, RouterID: n.Addr, Peers: peers, Routes: b.prefixes()}
 	var applied []time.Duration
 	tables, gone := map[*tor][]time.Duration{}, map[*tor][]time.Duration{}
 	used := map[string]float64{}
 	for i := range b.o.tables {
-		u, err := b.table(ctx, n, whole, tables, gone)
+		u, err := b.table(ctx, n, full, tables, gone)
 		if err != nil {
 			return fmt.Errorf("round %d: %w", i+1, err)
 		}
@@ -79,7 +79,7 @@ type usage struct {
 	parent, children float64       // maximum memory, in MB; that of the children together
 }
 
-func (b *bench) table(ctx context.Context, n *lab.Node, whole plan.BGPChange, tables, gone map[*tor][]time.Duration) (u usage, err error) {
+func (b *bench) table(ctx context.Context, n *lab.Node, full plan.BGPChange, tables, gone map[*tor][]time.Duration) (u usage, err error) {
 	if err := n.StartBGP(ctx); err != nil {
 		return u, err
 	}
@@ -90,15 +90,15 @@ func (b *bench) table(ctx context.Context, n *lab.Node, whole plan.BGPChange, ta
 	go func() { ended <- client.Run(life) }()
 	defer func() { end(); err = errors.Join(err, <-ended) }()
 	began := time.Now()
-	client.Set(whole)
+	client.Set(full)
 	if err := b.all(ctx, began, false, tables); err != nil {
 		return u, err
 	}
 	if u, err = used(ctx, n); err != nil {
 		return u, err
 	}
-	none := plan.BGPChange{RouterID: whole.RouterID, Routes: map[netip.Prefix]plan.Route{}}
-	for prefix := range whole.Routes {
+	none := plan.BGPChange{RouterID: full.RouterID, Routes: map[netip.Prefix]plan.Route{}}
+	for prefix := range full.Routes {
 		none.Routes[prefix] = nil
 	}
 	began = time.Now()

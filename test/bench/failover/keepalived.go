@@ -27,7 +27,7 @@ type keepalived struct {
 	running, answering map[*lab.Node]*process.Process
 }
 
-// version returns the version of VRRP: 2 is keepalived's default, and only for IPv4 and whole seconds.
+// version returns the version of VRRP: 2 is keepalived's default, and only for IPv4 and intervals of full seconds.
 func (k *keepalived) version() int {
 	if k.family == "ipv4" && k.interval == "1" {
 		return 2
@@ -124,7 +124,7 @@ func (k *keepalived) signal(n *lab.Node, s syscall.Signal) error {
 	return nil
 }
 
-// ready: each instance has entered a state since its start.
+// ready: each instance has reached a state since its start.
 func (k *keepalived) ready(_ context.Context, n *lab.Node) error {
 	p := k.running[n]
 	if p == nil || !p.Running() {

@@ -68,7 +68,7 @@ func (s *subject) verifyIPVS() error {
 	return nil
 }
 
-// changes changes an endpoint of one Service repeatedly, and waits each time until the process is quiet.
+// changes changes an endpoint of one Service repeatedly, and waits each time until the process is idle.
 func (s *subject) changes() error {
 	config, err := clientcmd.BuildConfigFromFlags("", s.Kubeconfig)
 	if err != nil {
@@ -118,7 +118,7 @@ func (s *subject) changes() error {
 func ms(d time.Duration) float64 { return d.Seconds() * 1e3 }
 
 // cost is the cost of a change: the time until the kernel had it, the process's CPU time until then, and its CPU time
-// beyond idling until it was quiet again.
+// beyond idling until it was idle again.
 type cost struct{ latency, cpu, extra time.Duration }
 
 // change makes one change.
@@ -172,7 +172,7 @@ func (s *subject) idle() (time.Duration, error) {
 // settle waits until the process has used no more than when idle for some time.
 func (s *subject) settle(idle time.Duration) error {
 	deadline := time.Now().Add(changeLimit)
-	for quiet := time.Duration(0); quiet < 2*settledFor; {
+	for idle := time.Duration(0); idle < 2*settledFor; {
 		before, err := cpuTime()
 		if err != nil {
 			return err
@@ -187,12 +187,12 @@ func (s *subject) settle(idle time.Duration) error {
 			allowed = 300 * time.Millisecond
 		}
 		if after-before <= allowed {
-			quiet += settledFor
+			idle += settledFor
 		} else {
-			quiet = 0
+			idle = 0
 		}
 		if time.Now().After(deadline) {
-			return nil // a process that is never quiet is measured in that state
+			return nil // a process that is never idle is measured in that state
 		}
 	}
 	return nil

@@ -130,7 +130,7 @@ func (s *subject) tail() string {
 func (s *subject) cold() error {
 	if err := s.until(func() error {
 		if !s.ready() {
-			return errors.New("it does not say that it is ready")
+			return errors.New("it does not report that it is ready")
 		}
 		return nil
 	}); err != nil {
@@ -144,7 +144,7 @@ func (s *subject) cold() error {
 		err := s.verify()
 		if early == nil && err != nil {
 			early = err
-			fmt.Fprintf(os.Stderr, "it said after %v that it was ready, but %v\n", took, err)
+			fmt.Fprintf(os.Stderr, "it reported after %v that it was ready, but %v\n", took, err)
 		}
 		return err
 	}); err != nil {

@@ -7,7 +7,7 @@
 //
 //	Cold/PEER/N    from the start of the process until everything is in the kernel: s, cpu-s, peak-MB
 //	Change/PEER/N  from the write of one endpoint to the API until it is in the kernel: ms, max-ms; cpu-ms is the CPU
-//	               time until then, extra-cpu-ms the CPU time beyond idling until the process is quiet again,
+//	               time until then, extra-cpu-ms the CPU time beyond idling until the process is idle again,
 //	               idle-cpu-ms/s that of an idle process: with many Services kube-proxy's mode ipvs never finishes
 //	               its last sync
 //	Memory/PEER/N  resident at the end: MB

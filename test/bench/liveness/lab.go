@@ -22,18 +22,18 @@ import (
 
 // lab is some nodes on two bridges.
 type lab struct {
-	hub   netns.NsHandle
-	at    *netlink.Handle
-	nodes []*process
-	hogs  []*exec.Cmd
-	kick  chan struct{}
+	hub     netns.NsHandle
+	at      *netlink.Handle
+	nodes   []*process
+	hogs    []*exec.Cmd
+	trigger chan struct{}
 }
 
 // process is a node: its process, and the nodes it considers dead.
 type process struct {
-	cmd   *exec.Cmd
-	stdin io.Closer
-	kick  chan struct{}
+	cmd     *exec.Cmd
+	stdin   io.Closer
+	trigger chan struct{}
 
 	mu     sync.Mutex
 	alive  map[string]bool
@@ -61,7 +61,7 @@ func inNew(f func() error) (ns netns.NsHandle, err error) {
 
 // newLab starts the nodes. network is the network of memberlist's addresses.
 func newLab(n int, system, network string, nice bool) (*lab, error) {
-	l := &lab{kick: make(chan struct{}, 1)}
+	l := &lab{trigger: make(chan struct{}, 1)}
 	var err error
 	if l.hub, err = inNew(nil); err != nil {
 		return nil, fmt.Errorf("make a network namespace (root?): %w", err)
@@ -90,7 +90,7 @@ func newLab(n int, system, network string, nice bool) (*lab, error) {
 
 // add creates the namespace of a node, connects it to the bridges and starts its process in it.
 func (l *lab) add(i, n int, system, network string, nice bool) error {
-	p := &process{alive: map[string]bool{}, dead: map[string]int64{}, kick: l.kick}
+	p := &process{alive: map[string]bool{}, dead: map[string]int64{}, trigger: l.trigger}
 	p.cmd = exec.Command("/proc/self/exe", "node", system, network, strconv.Itoa(i), strconv.Itoa(n))
 	p.cmd.Stderr = os.Stderr
 	stdout, err := p.cmd.StdoutPipe()
@@ -229,7 +229,7 @@ func (l *lab) settle(ctx context.Context) error {
 			return nil
 		}
 		select {
-		case <-l.kick:
+		case <-l.trigger:
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-deadline:
@@ -260,7 +260,7 @@ func (l *lab) waitDead(ctx context.Context, victim int, most time.Duration) {
 			return
 		}
 		select {
-		case <-l.kick:
+		case <-l.trigger:
 		case <-ctx.Done():
 			return
 		case <-deadline:
@@ -313,7 +313,7 @@ func (p *process) read(r io.Reader) {
 
 func (p *process) notify() {
 	select {
-	case p.kick <- struct{}{}:
+	case p.trigger <- struct{}{}:
 	default:
 	}
 }

@@ -55,7 +55,7 @@ func child(args []string) error {
 
 var printing sync.Mutex
 
-func say(what, who string) {
+func report(what, who string) {
 	printing.Lock()
 	defer printing.Unlock()
 	fmt.Println(what, who, monotonic())
@@ -103,9 +103,9 @@ func runOurs(ctx context.Context, profile string, self, n int) error {
 			}
 			alive[node] = on
 			if on {
-				say("alive", node)
+				report("alive", node)
 			} else {
-				say("dead", node)
+				report("dead", node)
 			}
 		}
 	}
@@ -116,10 +116,10 @@ type events struct{ self string }
 
 func (e events) NotifyJoin(n *memberlist.Node) {
 	if n.Name != e.self {
-		say("alive", n.Name)
+		report("alive", n.Name)
 	}
 }
-func (e events) NotifyLeave(n *memberlist.Node) { say("dead", n.Name) }
+func (e events) NotifyLeave(n *memberlist.Node) { report("dead", n.Name) }
 func (e events) NotifyUpdate(*memberlist.Node)  {}
 
 // runMemberlist runs memberlist with the settings of wire.md 1.2: probe interval and timeout in milliseconds.

@@ -43,14 +43,14 @@ func (r *run) spent(before sim.Cost, d time.Duration) []figure {
 
 func (r *run) idle() {
 	const d = 10 * time.Second
-	r.forget()
+	r.reset()
 	before, cost := r.traffic(), r.Speakers[0].Cost
 	r.Run(d)
 	figures := append(r.since(before, d), r.spent(cost, d)...)
 	r.line("idle", append(figures, count("false-deaths", sim.Wrong(r.Deaths)), count("moves", len(r.Owners.Moves)))...)
 }
 
-func (r *run) forget() {
+func (r *run) reset() {
 	r.Owners.Mark()
 	r.Deaths = nil
 }
@@ -88,7 +88,7 @@ func (r *run) powerOff(nodes int) {
 	var before traffic
 	var cost sim.Cost
 	for i := range rounds {
-		r.forget()
+		r.reset()
 		before, cost = r.traffic(), r.Speakers[0].Cost
 		at := r.Now()
 		var off []*sim.Speaker
@@ -102,15 +102,15 @@ func (r *run) powerOff(nodes int) {
 			figures = append(r.since(before, time.Second), r.spent(cost, time.Second)...)
 		}
 		r.Run(2 * time.Second)
-		nobody, _ := r.Owners.Each()
-		late += nobody
+		vacant, _ := r.Owners.Each()
+		late += vacant
 		detect, takeover = append(detect, r.found(at, off...)...), append(takeover, sim.Long(r.Owners.Vacant)...)
 		moves += len(r.Owners.Moves)
 		doubled, wrong = doubled+len(r.Owners.Doubled), wrong+sim.Wrong(r.Deaths)
 		if a, b := r.Owners.Balance(); i == 0 {
 			least, most = a, b
 		}
-		r.forget()
+		r.reset()
 		for _, s := range off {
 			s.Start()
 		}
@@ -130,10 +130,10 @@ func (r *run) powerOff(nodes int) {
 
 // leave shuts speakers down gracefully, and restarts them.
 func (r *run) leave() {
-	var took, both, nobody sim.Times
+	var took, both, vacant sim.Times
 	var held, moves, returned int
 	for range r.rounds {
-		r.forget()
+		r.reset()
 		s := r.victim()
 		held += len(r.Owners.Of(s))
 		s.Leave()
@@ -141,20 +141,20 @@ func (r *run) leave() {
 		took = append(took, d)
 		r.Run(time.Second)
 		moves += len(r.Owners.Moves)
-		both, nobody = append(both, sim.Long(r.Owners.Doubled)...), append(nobody, sim.Long(r.Owners.Vacant)...)
-		r.forget()
+		both, vacant = append(both, sim.Long(r.Owners.Doubled)...), append(vacant, sim.Long(r.Owners.Vacant)...)
+		r.reset()
 		s.Start()
 		r.Run(4 * time.Second)
 		returned += len(r.Owners.Moves)
 	}
 	r.line("leave", append(append(quantiles("leave", took), quantiles("both-answer", both)...), count("held", held), count("moves", moves),
-		count("unanswered", len(nobody)), ms("unanswered-max", nobody.Most()), count("moves-on-return", returned))...)
+		count("unanswered", len(vacant)), ms("unanswered-max", vacant.Most()), count("moves-on-return", returned))...)
 }
 
 // join adds nodes.
 func (r *run) join() {
 	for range 2 {
-		r.forget()
+		r.reset()
 		before, cost, writes := r.traffic(), r.Speakers[0].Cost, r.Writes()
 		s := r.Join()
 		took, ok := r.Until(10*time.Second, func() bool { return !s.Observes() })
@@ -170,12 +170,12 @@ func (r *run) linkCut() {
 	var detect, takeover, healed sim.Times
 	moves := 0
 	for range r.rounds {
-		r.forget()
+		r.reset()
 		s, at := r.victim(), r.Now()
 		s.Group(-1, sim.LAN)
 		r.Run(3 * time.Second)
 		detect, takeover = append(detect, r.found(at, s)...), append(takeover, sim.Long(r.Owners.Vacant)...)
-		r.forget()
+		r.reset()
 		s.Group(0, sim.LAN)
 		d, _ := r.Until(3*time.Second, r.Owners.One)
 		healed = append(healed, d)
@@ -190,11 +190,11 @@ func (r *run) pause() {
 	var takeover, both sim.Times
 	moves, later := 0, 0
 	for range r.rounds {
-		r.forget()
+		r.reset()
 		r.victim().Pause(5 * time.Second)
 		r.Run(4900 * time.Millisecond)
 		takeover, moves = append(takeover, sim.Long(r.Owners.Vacant)...), moves+len(r.Owners.Moves)
-		r.forget()
+		r.reset()
 		r.Run(4 * time.Second)
 		both, later = append(both, sim.Long(r.Owners.Doubled)...), later+len(r.Owners.Moves)
 	}
@@ -204,15 +204,15 @@ func (r *run) pause() {
 // partition splits both networks of the cluster in two, and heals them.
 func (r *run) partition() {
 	for range max(1, r.rounds/5) {
-		r.forget()
+		r.reset()
 		half := len(r.Speakers) / 3
 		for _, s := range r.Speakers[:half] {
 			s.Group(1, sim.LAN, sim.NodeNetwork)
 		}
 		r.Run(5 * time.Second)
-		nobody, several := r.Owners.Each()
+		vacant, several := r.Owners.Each()
 		takeover := sim.Long(r.Owners.Vacant)
-		r.forget()
+		r.reset()
 		before, cost := r.traffic(), r.Speakers[0].Cost
 		for _, s := range r.Speakers {
 			s.Group(0, sim.LAN, sim.NodeNetwork)
@@ -220,7 +220,7 @@ func (r *run) partition() {
 		took, ok := r.Until(10*time.Second, r.Owners.One)
 		r.Run(5*time.Second - min(took, 5*time.Second))
 		least, most := r.Owners.Balance()
-		r.line("partition", append(append([]figure{count("two-owners", several), count("unanswered", nobody), ms("unanswered-max", takeover.Most()), ms("healed", took),
+		r.line("partition", append(append([]figure{count("two-owners", several), count("unanswered", vacant), ms("unanswered-max", takeover.Most()), ms("healed", took),
 			yes("one-owner", ok), count("moves-when-healed", len(r.Owners.Moves)), ms("unanswered-when-healed-max", sim.Long(r.Owners.Vacant).Most()),
 			count("vips-least", least), count("vips-most", most)},
 			r.since(before, 5*time.Second)...), r.spent(cost, 5*time.Second)...)...)
@@ -239,7 +239,7 @@ func (r *run) losses() {
 func (r *run) lossy(name string, loss float64, bursts sim.Bursts) {
 	r.SetLoss(loss, bursts)
 	r.Run(time.Second)
-	r.forget()
+	r.reset()
 	before, cost, asked, relayed := r.traffic(), r.Speakers[0].Cost, r.Asked(), r.Relayed()
 	r.Run(r.watch)
 	hours := r.watch.Hours()
@@ -250,16 +250,16 @@ func (r *run) lossy(name string, loss float64, bursts sim.Bursts) {
 
 // asymmetric gives a node an asymmetric link: it sends but receives nothing, as with a wrong packet filter.
 func (r *run) asymmetric() {
-	r.forget()
+	r.reset()
 	s := r.victim()
 	before, cost := r.traffic(), r.Speakers[0].Cost
-	s.Deafen(true)
+	s.SetAsymmetric(true)
 	r.Run(5 * time.Second)
 	_, several := r.Owners.Each()
 	figures := append([]figure{count("claims", len(r.Owners.Moves)), count("two-owners", several), count("false-deaths", sim.Wrong(r.Deaths))}, r.since(before, 5*time.Second)...)
 	figures = append(figures, r.spent(cost, 5*time.Second)...)
-	r.forget()
-	s.Deafen(false)
+	r.reset()
+	s.SetAsymmetric(false)
 	took, ok := r.Until(10*time.Second, r.Owners.One)
 	r.line("asymmetric", append(figures, ms("healed", took), yes("one-owner", ok))...)
 }

@@ -121,7 +121,7 @@ func (r *Rig) Settled(ctx context.Context) (Writes, time.Time, error) {
 		}
 		select {
 		case <-ctx.Done():
-			return nil, last, fmt.Errorf("ironlb-ccm goes on writing: %w; so far %v", context.Cause(ctx), counts)
+			return nil, last, fmt.Errorf("ironlb-ccm continues to write: %w; so far %v", context.Cause(ctx), counts)
 		case <-tick.C:
 		}
 	}

@@ -19,7 +19,7 @@ var standing = struct {
 	rigs map[*Rig]bool
 }{rigs: map[*Rig]bool{}}
 
-func stand(r *Rig) {
+func setUp(r *Rig) {
 	standing.Lock()
 	defer standing.Unlock()
 	standing.rigs[r] = true

@@ -80,7 +80,7 @@ func New(ctx context.Context, cfg Config) (*Rig, error) {
 		cfg.Progress = io.Discard
 	}
 	r := &Rig{cfg: cfg}
-	stand(r)
+	setUp(r)
 	if err := r.start(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("rig: %w", err), r.Close())
 	}

@@ -12,15 +12,15 @@ import (
 	"github.com/ironlb/ironlb/test/lab/router"
 )
 
-// told are the attributes that a router receives; localPref only on internal sessions.
-type told struct {
+// attributes are the attributes that a router receives; localPref only on internal sessions.
+type attributes struct {
 	communities, large []string
 	localPref          uint32
 }
 
-func (w told) check(p router.Path, internal bool) error {
+func (w attributes) check(p router.Path, internal bool) error {
 	if !slices.Equal(p.Communities, w.communities) || !slices.Equal(p.LargeCommunities, w.large) || internal && p.LocalPref != w.localPref {
-		return fmt.Errorf("told %q %q %d, want %+v", p.Communities, p.LargeCommunities, p.LocalPref, w)
+		return fmt.Errorf("got %q %q %d, want %+v", p.Communities, p.LargeCommunities, p.LocalPref, w)
 	}
 	return nil
 }
@@ -29,7 +29,7 @@ func (w told) check(p router.Path, internal bool) error {
 // internal peers receive exactly these. The attributes of several advertisements of one prefix are combined, and a
 // change of them resets no session.
 func TestAttributes(t *testing.T) {
-	before := whole(t)
+	before := initial(t)
 	// Internal sessions of both families, in addition to the external ones of IPv4.
 	for _, r := range tors {
 		internal := func(n *router.Neighbor) { n.ASN, n.IPv4, n.IPv6 = routerASN, true, true }
@@ -42,8 +42,8 @@ func TestAttributes(t *testing.T) {
 	apply(t, "BGPAdvertisement/routed", `{ipAddressPools: [routed], localPref: 300, communities: ["65001:1", blue, "large:65001:1:2"]}`)
 	apply(t, "BGPAdvertisement/more", `{ipAddressPools: [routed], localPref: 300, communities: ["65001:2", big]}`)
 	apply(t, "BGPAdvertisement/aggregate", `{ipAddressPools: [routed], aggregationLength: 24, aggregationLengthV6: 64, localPref: 50, communities: ["65001:24"]}`)
-	narrow := told{communities: []string{"65001:1", "65001:2", "65001:77"}, large: []string{"65001:1:2", "65001:7:7"}, localPref: 300}
-	wide := told{communities: []string{"65001:24"}, localPref: 50}
+	narrow := attributes{communities: []string{"65001:1", "65001:2", "65001:77"}, large: []string{"65001:1:2", "65001:7:7"}, localPref: 300}
+	wide := attributes{communities: []string{"65001:24"}, localPref: 50}
 	seen(t, host(vip), narrow)
 	seen(t, host(vip6), narrow)
 	seen(t, netip.PrefixFrom(vip, 24).Masked(), wide)
@@ -51,7 +51,7 @@ func TestAttributes(t *testing.T) {
 
 	second := established(t)
 	remove(t, "BGPAdvertisement/more")
-	seen(t, host(vip), told{communities: []string{"65001:1", "65001:77"}, large: []string{"65001:1:2"}, localPref: 300})
+	seen(t, host(vip), attributes{communities: []string{"65001:1", "65001:77"}, large: []string{"65001:1:2"}, localPref: 300})
 	seen(t, netip.PrefixFrom(vip, 24).Masked(), wide)
 	same(t, before)
 	same(t, second)
@@ -59,7 +59,7 @@ func TestAttributes(t *testing.T) {
 }
 
 // seen waits until every router has received this for a prefix, from each node and over each session of its family.
-func seen(t *testing.T, prefix netip.Prefix, want told) {
+func seen(t *testing.T, prefix netip.Prefix, want attributes) {
 	t.Helper()
 	for _, r := range tors {
 		r.rib(t, prefix, fmt.Sprintf("with %+v", want), func(by map[netip.Addr]router.Path) error {
@@ -83,7 +83,7 @@ func seen(t *testing.T, prefix netip.Prefix, want told) {
 // TestSelection: an advertisement may select one peer, some nodes and some Services. An aggregate stays until its last
 // address is withdrawn.
 func TestSelection(t *testing.T) {
-	before := whole(t)
+	before := initial(t)
 	one, other := vip.Next(), vip.Next().Next()
 	range28 := netip.PrefixFrom(vip, 28).Masked()
 	apply(t, "BGPAdvertisement/routed", `{ipAddressPools: [routed], serviceSelectors: [{matchExpressions: [{key: app, operator: In, values: [web, third]}]}]}`)
@@ -131,7 +131,7 @@ func TestSelection(t *testing.T) {
 func TestAggregateEndsHere(t *testing.T) {
 	prefix := netip.MustParsePrefix("203.0.114.0/28") // not of the LAN: nodes have only their default route for it, to the first router
 	addr, unallocated := prefix.Addr().Next(), netip.MustParseAddr("203.0.114.9")
-	before := whole(t)
+	before := initial(t)
 	apply(t, "IPAddressPool/far", fmt.Sprintf("{addresses: [%q]}", prefix))
 	apply(t, "BGPAdvertisement/far", "{ipAddressPools: [far], aggregationLength: 28}")
 	serve(t, "far", strings.Replace(strings.Replace(service("far", addr, vip6.Next(), ""), ","+vip6.Next().String(), "", 1), "RequireDualStack", "SingleStack", 1))
@@ -140,7 +140,7 @@ func TestAggregateEndsHere(t *testing.T) {
 	for _, r := range tors {
 		out, err := r.client.Exec(t.Context(), "ping", "-c", "3", "-i", "0.2", "-W", "1", unallocated.String())
 		if err == nil || strings.Contains(out+err.Error(), "Time to live exceeded") || strings.Contains(out+err.Error(), "Unreachable") {
-			t.Errorf("%s: ping %v: %v %s; want it lost without a word", r.name, unallocated, err, out)
+			t.Errorf("%s: ping %v: %v %s; want it lost silently", r.name, unallocated, err, out)
 		}
 	}
 	for _, n := range cluster.Nodes {

@@ -19,7 +19,7 @@ import (
 // intervals are negotiated while all sessions stay. A node that is cut off is removed from the routers' kernels long
 // before its hold time expires. Without the profile there is only BGP, and no other session changes.
 func TestBFD(t *testing.T) {
-	whole(t)
+	initial(t)
 	apply(t, "BFDProfile/watch", "{}")
 	apply(t, "BFDProfile/far", "{minimumTtl: 63}") // BIRD sends multihop packets with the kernel's TTL of 64, and there is one router in between
 	// The far routers are on the clients' machines, whose own routes must stay.
@@ -90,7 +90,7 @@ func TestBFD(t *testing.T) {
 	sessions.same(t)
 }
 
-// cut cuts off a node without a link that goes down. It checks that the node's routes are removed long before the hold
+// cut cuts off a node without a link down. It checks that the node's routes are removed long before the hold
 // time, and restores the node.
 func cut(t *testing.T, all []*watcher, n *lab.Node) {
 	t.Helper()
@@ -102,17 +102,17 @@ func cut(t *testing.T, all []*watcher, n *lab.Node) {
 			}
 		}
 	}
-	mended := false
-	mend := func() {
-		if mended {
+	repaired := false
+	repair := func() {
+		if repaired {
 			return
 		}
-		mended = true
+		repaired = true
 		if err := n.RestoreLAN(context.WithoutCancel(t.Context())); err != nil {
 			t.Error(err)
 		}
 	}
-	t.Cleanup(mend)
+	t.Cleanup(repair)
 	if err := n.CutLAN(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -125,11 +125,11 @@ func cut(t *testing.T, all []*watcher, n *lab.Node) {
 	asked(t, vip)
 	for _, w := range all {
 		w.down(t, n)
-		tells(t, n, w.peer, "that BFD ended it", func(s v1alpha1.SessionStatus) bool {
+		reports(t, n, w.peer, "that BFD ended it", func(s v1alpha1.SessionStatus) bool {
 			return s.State != v1alpha1.SessionEstablished && s.Reason == string(plan.BFDWentDown) && s.BFD != nil && s.BFD.State != v1alpha1.BFDUp
 		})
 	}
-	mend()
+	repair()
 	for _, w := range all {
 		w.up(t, 500*time.Millisecond, 4*400*time.Millisecond)
 	}
@@ -157,7 +157,7 @@ func (w *watcher) now(t *testing.T) (out map[string]router.Session) {
 // bfd waits until each node's BFD session at the router satisfies check.
 func (w *watcher) bfd(t *testing.T, what string, of []*lab.Node, check func(router.BFDSession) bool) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("the router of %s says that BFD is %s", w.peer, what), func(ctx context.Context) error {
+	eventually(t, fmt.Sprintf("the router of %s reports BFD %s", w.peer, what), func(ctx context.Context) error {
 		sessions, err := w.BFD(ctx)
 		for _, n := range of {
 			addr := n.Addr

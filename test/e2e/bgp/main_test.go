@@ -112,7 +112,7 @@ func startSpeaker(ctx context.Context, n *lab.Node) error {
 //
 // The client must not be on the router's own machine. Since Linux 6.16 (65e9024643c7) a kernel with several next hops
 // chooses one at random for a connection of its own. For packets of the connection sent without its socket it uses the
-// hash of the ports: a RST goes through another node than the SYN. That broke one connection in some hundred. If a
+// hash of the ports: a RST passes another node than the SYN. That broke one connection in some hundred. If a
 // client reuses a port, its node masquerades again and discards the previous port. The next connection that gets this
 // port finds the Pod in TIME_WAIT. The Pod answers with an ACK, and only the client's RST ends that (RFC 9293, 3.5.2),
 // ten milliseconds before the next SYN. A router hashes forwarded packets by their ports, each packet alike.

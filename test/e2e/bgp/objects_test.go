@@ -116,27 +116,27 @@ func password(t *testing.T, name, text string) {
 func reported(t *testing.T, peer, what string, check func(v1alpha1.SessionStatus) bool) {
 	t.Helper()
 	for _, n := range cluster.Nodes {
-		tells(t, n, peer, what, check)
+		reports(t, n, peer, what, check)
 	}
 }
 
-// tells waits until the speaker of one node reports the wanted state of its session with the peer.
-func tells(t *testing.T, n *lab.Node, peer, what string, check func(v1alpha1.SessionStatus) bool) {
+// reports waits until the speaker of one node reports the wanted state of its session with the peer.
+func reports(t *testing.T, n *lab.Node, peer, what string, check func(v1alpha1.SessionStatus) bool) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("the SpeakerStatus of %s says of %s: %s", n.Name, peer, what), func(ctx context.Context) error {
+	eventually(t, fmt.Sprintf("SpeakerStatus of %s, peer %s: %s", n.Name, peer, what), func(ctx context.Context) error {
 		var s v1alpha1.SpeakerStatus
 		if err := cluster.Objects.Get(ctx, client.ObjectKey{Name: n.Name}, &s); err != nil {
 			return err
 		}
 		if s.Status.BGP == nil {
-			return errors.New("it says nothing of BGP")
+			return errors.New("it has no BGP status")
 		}
 		for _, session := range s.Status.BGP.Sessions {
 			if session.Peer == peer && check(session) {
 				return nil
 			}
 		}
-		return fmt.Errorf("it says %+v", s.Status.BGP.Sessions)
+		return fmt.Errorf("got %+v", s.Status.BGP.Sessions)
 	})
 }
 
@@ -148,7 +148,7 @@ func wrong(t *testing.T, peer string, reason plan.Reason) (message string) {
 		return s.State != v1alpha1.SessionEstablished && s.Reason == string(reason) && s.Message != ""
 	})
 	condition(t, peer, metav1.ConditionFalse, string(reason), "0/3")
-	eventually(t, fmt.Sprintf("an Event says of %s: %s", peer, reason), func(ctx context.Context) error {
+	eventually(t, fmt.Sprintf("an Event about %s: %s", peer, reason), func(ctx context.Context) error {
 		var p v1alpha1.BGPPeer
 		if err := cluster.Objects.Get(ctx, client.ObjectKey{Name: peer}, &p); err != nil {
 			return err

@@ -27,7 +27,7 @@ func TestProcessesEnd(t *testing.T) {
 		{"ironlb-bgpd stopped", n.StopBGP, bgpd, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			before := whole(t)
+			before := initial(t)
 			table, answered := still(t, vip), clients(t, vip, tors...)
 			if err := test.end(); err != nil {
 				t.Fatal(err)
@@ -48,7 +48,7 @@ func TestProcessesEnd(t *testing.T) {
 			}
 			answered()
 			table()
-			whole(t)
+			initial(t)
 		})
 	}
 }
@@ -70,7 +70,7 @@ func renewed(t *testing.T, before map[*tor]map[string]router.Session, node strin
 // TestAPIServerDown: without an API server sessions, routes and answers stay, even if ironlb-bgpd is killed meanwhile:
 // the speaker sends it the desired state again.
 func TestAPIServerDown(t *testing.T) {
-	before := whole(t)
+	before := initial(t)
 	n := cluster.Node(2)
 	table, answered := still(t, vip), clients(t, vip, tors...)
 	if err := cluster.StopAPIServer(); err != nil {
@@ -84,7 +84,7 @@ func TestAPIServerDown(t *testing.T) {
 			_, err := cluster.WaitPod(ctx, "default", "web", true)
 			return err
 		})
-		whole(t)
+		initial(t)
 	})
 	asked(t, vip)
 	same(t, before)

@@ -15,7 +15,7 @@ import (
 // replaced at the same time. TestProcessesEnd tests each alone, as in the rollout of one DaemonSet: the speaker changes
 // no session, ironlb-bgpd restarts gracefully. test/e2e/installed has real Pods.
 func TestPodReplaced(t *testing.T) {
-	before := whole(t)
+	before := initial(t)
 	n := cluster.Node(1)
 	table, answered := still(t, vip), clients(t, vip, tors...)
 	again := sync.OnceValue(func() error { return startSpeaker(context.WithoutCancel(t.Context()), n) }) // starts ironlb-bgpd, too
@@ -50,14 +50,14 @@ func TestPodReplaced(t *testing.T) {
 	same(t, before, n)
 	answered()
 	table()
-	whole(t)
+	initial(t)
 }
 
 // TestEndpointMoves: with policy Local the endpoint moves from one node to another, and back, as Kubernetes replaces a
 // Pod. The new one is ready before the old one terminates, which keeps serving for a while. Clients that connect
 // continuously have no failed connection.
 func TestEndpointMoves(t *testing.T) {
-	before := whole(t)
+	before := initial(t)
 	local := vip.Next()
 	from, to := cluster.Node(1), cluster.Node(2)
 	pod(t, from.Name, "moves", from)

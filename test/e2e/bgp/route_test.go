@@ -10,7 +10,7 @@ import (
 
 // TestLocal: with policy Local only the nodes with an endpoint announce; without endpoints no node does.
 func TestLocal(t *testing.T) {
-	before := whole(t)
+	before := initial(t)
 	local := vip.Next()
 	serve(t, "local", strings.ReplaceAll(service("local", local, vip6.Next(), "externalTrafficPolicy: Local"), "app: web}\n  ports", "app: local}\n  ports"))
 	routed(t, host(local))
@@ -33,7 +33,7 @@ func TestLocal(t *testing.T) {
 // TestExclude: an excluded node advertises GRACEFUL_SHUTDOWN (RFC 8326), then withdraws. No request is lost, except
 // those in progress when the routers change next hops; its sessions stay.
 func TestExclude(t *testing.T) {
-	before := whole(t)
+	before := initial(t)
 	n := cluster.Node(1)
 	answered := clients(t, vip, tors...)
 	if err := n.Exclude(t.Context()); err != nil {
@@ -51,7 +51,7 @@ func TestExclude(t *testing.T) {
 	}
 	t.Cleanup(include)
 	logged := map[*tor]bool{}
-	eventually(t, "every router hears GRACEFUL_SHUTDOWN from "+n.Name, func(ctx context.Context) error {
+	eventually(t, "every router receives GRACEFUL_SHUTDOWN from "+n.Name, func(ctx context.Context) error {
 		for _, r := range tors {
 			paths, err := r.RIB(ctx, host(vip).String())
 			if err != nil {
@@ -63,7 +63,7 @@ func TestExclude(t *testing.T) {
 				case message && p.From == n.Addr:
 					logged[r] = true
 				case message:
-					t.Errorf("%v says so, too", p.From)
+					t.Errorf("%v sends it, too", p.From)
 				}
 			}
 		}

@@ -20,7 +20,7 @@ import (
 // TestFamilies: IPv4 and IPv6 over separate sessions, and both over one of either family. The routers' kernels have
 // three next hops, and requests through them are answered.
 func TestFamilies(t *testing.T) {
-	whole(t)
+	initial(t)
 	t.Run("IPv4", func(t *testing.T) {
 		routed(t, host(vip), nodes(true)...)
 		asked(t, vip)
@@ -65,7 +65,7 @@ func TestFamilies(t *testing.T) {
 			})
 		}
 	})
-	whole(t)
+	initial(t)
 }
 
 // second adds a session over IPv6 with every node to every router.
@@ -80,7 +80,7 @@ func second(t *testing.T, more string, edit func(*router.Neighbor)) {
 // TestPassword: with the router's password the session is established, with another it never is, and a changed Secret
 // affects no other session. No report contains a password.
 func TestPassword(t *testing.T) {
-	before := whole(t)
+	before := initial(t)
 	const never, right, no = "never-the-routers", "open-sesame", "not-any-more"
 	password(t, "routers", never)
 	second(t, "passwordSecret: {name: routers}", func(n *router.Neighbor) { n.Password = right })
@@ -100,19 +100,19 @@ func TestPassword(t *testing.T) {
 	for where, text := range routesOf(t) {
 		for _, r := range tors {
 			if !strings.Contains(text, r.name6()) {
-				t.Errorf("%s does not speak of %s at all", where, r.name6())
+				t.Errorf("%s does not mention %s at all", where, r.name6())
 			}
 		}
-		for _, word := range []string{never, right, no} {
-			if i := strings.Index(text, word); i >= 0 {
+		for _, part := range []string{never, right, no} {
+			if i := strings.Index(text, part); i >= 0 {
 				t.Errorf("%s has the password: %s", where, text[max(0, i-200):min(len(text), i+200)])
 			}
 		}
 	}
 }
 
-// routesOf returns all texts about peers, by their source: the objects with their conditions, Events, and the logs of each
-// node's processes.
+// routesOf returns all texts about peers, by their source: the objects with their conditions, Events, and the logs of
+// each node's processes.
 func routesOf(t *testing.T) map[string]string {
 	t.Helper()
 	out := map[string]string{}
@@ -137,7 +137,7 @@ func routesOf(t *testing.T) map[string]string {
 
 // TestPasswordMissing: without the Secret there is no session, and the reason is reported; with it there is a session.
 func TestPasswordMissing(t *testing.T) {
-	before := whole(t)
+	before := initial(t)
 	second(t, "passwordSecret: {name: absent}", func(n *router.Neighbor) { n.Password = "open-sesame" })
 	for _, r := range tors {
 		wrong(t, r.name6(), plan.PasswordMissing)
@@ -150,7 +150,7 @@ func TestPasswordMissing(t *testing.T) {
 // TestTTLSecurity: with it on both sides there is a session. With a router without it, whose packets arrive with
 // another TTL, there is none.
 func TestTTLSecurity(t *testing.T) {
-	before := whole(t)
+	before := initial(t)
 	second(t, "ttlSecurity: true", func(n *router.Neighbor) { n.TTLSecurity = true })
 	up(t)
 	routed(t, host(vip6), nodes(false)...)
@@ -164,7 +164,7 @@ func TestTTLSecurity(t *testing.T) {
 	}
 	for _, r := range tors {
 		if message := wrong(t, r.name6(), plan.NoAnswer); !strings.Contains(message, "ttlSecurity") {
-			t.Errorf("the Event about the peer %s says %q, want it to ask for ttlSecurity", r.name6(), message)
+			t.Errorf("the Event about the peer %s: got %q, want it to ask for ttlSecurity", r.name6(), message)
 		}
 	}
 	down(t)
@@ -176,7 +176,7 @@ func TestMultiHop(t *testing.T) {
 	for _, near := range tors {
 		t.Run(near.name, func(t *testing.T) {
 			t.Parallel()
-			before := whole(t)
+			before := initial(t)
 			r := near.beyond(t, router.BFDTimers{})
 			far, peer := r.machine, r.name
 			const spec = "{myASN: %d, peerASN: %d, peerAddress: %q, connectTime: 1s, ebgpMultiHop: %t}"

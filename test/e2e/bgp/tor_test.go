@@ -113,8 +113,8 @@ func nodes(v4 bool, but ...*lab.Node) (out []netip.Addr) {
 	return out
 }
 
-// whole waits for the initial state, and returns the sessions of each router.
-func whole(t *testing.T) map[*tor]map[string]router.Session {
+// initial waits for the initial state, and returns the sessions of each router.
+func initial(t *testing.T) map[*tor]map[string]router.Session {
 	t.Helper()
 	cluster.Need(t)
 	routed(t, host(vip), nodes(true)...)

@@ -40,7 +40,7 @@ func TestMisconfigured(t *testing.T) {
 		{"duplicate", plan.Duplicate, func(r *tor) (spec, words string) { return r.peer("", ""), "same peerAddress" }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			before := whole(t)
+			before := initial(t)
 			table, answered := still(t, vip), clients(t, vip, tors...)
 			for _, r := range tors {
 				spec, _ := test.peer(r)
@@ -49,7 +49,7 @@ func TestMisconfigured(t *testing.T) {
 			for _, r := range tors {
 				_, words := test.peer(r)
 				if message := wrong(t, "wrong-"+r.name, test.reason); !strings.Contains(message, words) {
-					t.Errorf("the Event about the peer %s says %q, want it to name %q", r.name, message, words)
+					t.Errorf("the Event about the peer %s: got %q, want it to name %q", r.name, message, words)
 				}
 			}
 			same(t, before)
@@ -72,7 +72,7 @@ func TestMisconfigured(t *testing.T) {
 // is in the OPEN of a newer session, as reported by its router. The routers' configuration stays the same, so the node
 // starts the new session.
 func TestPeersChange(t *testing.T) {
-	before := whole(t)
+	before := initial(t)
 	table, answered := still(t, vip), clients(t, vip, tors...)
 	second(t, "", func(n *router.Neighbor) { n.ASN, n.IPv4, n.IPv6 = 0, true, true })
 	var earlier map[*tor]map[string]router.Session

@@ -219,10 +219,10 @@ func (k *keeping) kill(n *lab.Node) {
 // fromSnapshot waits until a speaker is ready and uses its snapshot, or no longer uses it.
 func fromSnapshot(t *testing.T, n *lab.Node, want bool) {
 	t.Helper()
-	eventually(t, patience, fmt.Sprintf("the speaker of %s goes by its snapshot: %t", n.Name, want), func(ctx context.Context) error {
+	eventually(t, patience, fmt.Sprintf("the speaker of %s uses its snapshot: %t", n.Name, want), func(ctx context.Context) error {
 		text, err := n.Exec(ctx, "curl", "-fsS", "--max-time", "5", "http://127.0.0.1:7473/readyz")
 		if err == nil && strings.Contains(text, "from snapshot") != want {
-			err = fmt.Errorf("/readyz says %q", text)
+			err = fmt.Errorf("/readyz: got %q", text)
 		}
 		return err
 	})
@@ -231,7 +231,7 @@ func fromSnapshot(t *testing.T, n *lab.Node, want bool) {
 // silent waits until no node answers for any address.
 func silent(t *testing.T, s *scene) {
 	t.Helper()
-	eventually(t, patience, "nobody answers", func(context.Context) error {
+	eventually(t, patience, "no node answers", func(context.Context) error {
 		now := time.Now()
 		for _, v := range s.vips {
 			for _, a := range v.addrs {

@@ -23,8 +23,8 @@ import (
 	"github.com/ironlb/ironlb/test/lab/steady"
 )
 
-// told waits for an Event about the VirtualIP or its Service that contains the text.
-func told(t *testing.T, v vip, text string) {
+// waitForEvent waits for an Event about the VirtualIP or its Service that contains the text.
+func waitForEvent(t *testing.T, v vip, text string) {
 	t.Helper()
 	eventually(t, patience, fmt.Sprintf("an Event of %s has %q", v.service, text), func(ctx context.Context) error {
 		obj, err := virtualIP(ctx, v)
@@ -70,10 +70,10 @@ func TestAddressInUse(t *testing.T) {
 		if !strings.Contains(c.Message, host.MAC()) {
 			t.Errorf("the condition does not name %s: %+v", host.MAC(), c)
 		}
-		told(t, v, host.MAC())
+		waitForEvent(t, v, host.MAC())
 		probed := slices.ContainsFunc(s.w.Noticed(addr, began), func(n steady.Notice) bool { return n.Kind == steady.Probe })
 		if !probed {
-			t.Errorf("nobody probed for %v: %+v", addr, s.w.Noticed(addr, began))
+			t.Errorf("no node probed for %v: %+v", addr, s.w.Noticed(addr, began))
 		}
 		// No node uses either address of the unit.
 		for _, a := range v.addrs {
@@ -228,7 +228,7 @@ func TestForeignClaim(t *testing.T) {
 			t.Logf("defended after %s", first.At.Sub(began).Round(time.Millisecond))
 			condition(t, v, v1alpha1.ConditionConflict, metav1.ConditionTrue)
 			t.Logf("reported after %s", time.Since(began).Round(time.Millisecond))
-			told(t, v, foreign.String())
+			waitForEvent(t, v, foreign.String())
 
 			// One claim a second, for less than ten seconds: no further defense.
 			tick := time.NewTicker(time.Second)

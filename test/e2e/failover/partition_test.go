@@ -45,7 +45,7 @@ func (s *scene) agreed(since time.Time, what string) owners {
 // TestOneWayLoss: one node, then both others, do not receive the owner, which receives all (an asymmetric link).
 func TestOneWayLoss(t *testing.T) {
 	for _, asymmetric := range []int{1, 2} {
-		t.Run(fmt.Sprintf("%d others do not hear the holder", asymmetric), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%d others do not receive the owner", asymmetric), func(t *testing.T) {
 			s := serving(t, 3)
 			before := s.settled("at the start")
 			holder := before[s.vips[0].service]

@@ -37,9 +37,9 @@ type scene struct {
 	t    *testing.T
 	w    *steady.Watcher
 	vips []vip
-	// stood counts the fences of each node's speaker at the start, told lists the nodes logged for more since, victims
+	// fences counts the fences of each node's speaker at the start, published are the nodes logged for more since, victims
 	// those stopped by the test.
-	stood              map[*lab.Node]int
+	fences             map[*lab.Node]int
 	published, victims []*lab.Node
 }
 
@@ -66,9 +66,9 @@ var ports int // number of the tests' watchers
 func watched(t *testing.T, n int) *scene {
 	t.Helper()
 	cluster.Need(t)
-	s := &scene{t: t, stood: map[*lab.Node]int{}}
+	s := &scene{t: t, fences: map[*lab.Node]int{}}
 	for _, node := range cluster.Nodes {
-		s.stood[node] = stoodStill(t.Context(), node)
+		s.fences[node] = fencesOf(t.Context(), node)
 	}
 	var addrs []netip.Addr
 	for i := range n {
@@ -192,7 +192,7 @@ func (s *scene) settledFor(span time.Duration, when string) owners {
 			}
 		}
 		if time.Since(began) < span {
-			return errors.New("it is too early to tell")
+			return errors.New("it is too early to decide")
 		}
 		for _, v := range s.vips {
 			n, err := s.owner(v)
@@ -280,14 +280,14 @@ func (s *scene) check(since time.Time, before, now owners, twice int, moved ...*
 		if slices.Contains(starved, before[v.service]) {
 			continue
 		}
-		goes := slices.Contains(moved, before[v.service])
-		if !goes && before[v.service] != now[v.service] {
+		moves := slices.Contains(moved, before[v.service])
+		if !moves && before[v.service] != now[v.service] {
 			s.t.Errorf("%s moved from %s to %s without need", v.service, before[v.service].Name, now[v.service].Name)
 		}
 		for _, a := range v.addrs {
 			seen := s.seen(a, since, time.Now())
 			most := 0
-			if goes {
+			if moves {
 				most = 1
 			}
 			if seen.Moves() > most {

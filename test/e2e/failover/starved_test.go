@@ -25,7 +25,7 @@ var starvedNodes int // in the entire run
 func (s *scene) starved() (nodes []*lab.Node) {
 	s.t.Helper()
 	for _, n := range cluster.Nodes {
-		if !slices.Contains(s.victims, n) && stoodStill(s.t.Context(), n) > s.stood[n] {
+		if !slices.Contains(s.victims, n) && fencesOf(s.t.Context(), n) > s.fences[n] {
 			nodes = append(nodes, n)
 		}
 		if slices.Contains(nodes, n) && !slices.Contains(s.published, n) {
@@ -40,8 +40,8 @@ func (s *scene) starved() (nodes []*lab.Node) {
 	return nodes
 }
 
-// stoodStill returns the counter of the node's speaker, 0 if it does not answer.
-func stoodStill(ctx context.Context, n *lab.Node) (count int) {
+// fencesOf returns the counter of the node's speaker, 0 if it does not answer.
+func fencesOf(ctx context.Context, n *lab.Node) (count int) {
 	if p := n.Speaker(); p == nil || !p.Running() {
 		return 0
 	}

@@ -14,7 +14,7 @@ import (
 // and the reason if it is not Deadline.
 func TestLivenessClass(t *testing.T) {
 	cluster.Need(t)
-	eventually(t, time.Minute, "SpeakerStatuses to say what the kernel does", func(ctx context.Context) error {
+	eventually(t, time.Minute, "SpeakerStatuses to report what the kernel does", func(ctx context.Context) error {
 		var all v1alpha1.SpeakerStatusList
 		if err := cluster.Objects.List(ctx, &all); err != nil {
 			return err
@@ -25,10 +25,10 @@ func TestLivenessClass(t *testing.T) {
 		for _, s := range all.Items {
 			liveness := s.Status.Liveness
 			if liveness == nil {
-				return fmt.Errorf("%s says nothing of it", s.Name)
+				return fmt.Errorf("%s does not report it", s.Name)
 			}
 			if liveness.SchedulingClass != v1alpha1.SchedulingDeadline && liveness.Message == "" {
-				return fmt.Errorf("%s does not say why it is %s", s.Name, liveness.SchedulingClass)
+				return fmt.Errorf("%s does not report why it is %s", s.Name, liveness.SchedulingClass)
 			}
 			// Nodes of the lab see each other's processes; the speaker's Pod is in the node's own network namespace.
 			threads, err := cluster.NodeByName(s.Name).Kubelet().Exec(ctx, "sh", "-c", `for p in $(pgrep -x ironlb-speaker); do
@@ -38,7 +38,7 @@ func TestLivenessClass(t *testing.T) {
 				return err
 			}
 			if has := bestClass(threads); has != liveness.SchedulingClass {
-				return fmt.Errorf("%s says %s, the speaker has %q", s.Name, liveness.SchedulingClass, has)
+				return fmt.Errorf("%s reports %s, the speaker has %q", s.Name, liveness.SchedulingClass, has)
 			}
 		}
 		return nil

@@ -222,7 +222,7 @@ func (r *peer) same(t *testing.T, n *lab.Node, before, now sessions) {
 		t.Errorf("%s: the session with %s is since %v, was since %v", r.name, n.Name, is.Since, was.Since)
 	}
 	is, was := now.bfd[n.Addr.String()], before.bfd[n.Addr.String()]
-	if is.Downs != was.Downs || is.Since.Sub(was.Since).Abs() > 2*time.Second { // FRR reports its age in whole seconds
+	if is.Downs != was.Downs || is.Since.Sub(was.Since).Abs() > 2*time.Second { // FRR reports its age in seconds
 		t.Errorf("%s: BFD with %s is since %v after %d ends, was since %v after %d",
 			r.name, n.Name, is.Since, is.Downs, was.Since, was.Downs)
 	}

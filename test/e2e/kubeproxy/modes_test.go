@@ -67,7 +67,7 @@ func TestModes(t *testing.T) {
 					testNotExcluded(t, svc)
 					kubeProxy.stop(t)
 					kubeProxy.start(t, excluded(true))
-					told(t, svc.Status.LoadBalancer.Ingress[0].IP, "")
+					waitForReports(t, svc.Status.LoadBalancer.Ingress[0].IP, "")
 				})
 			}
 			t.Run("service-proxy-name", func(t *testing.T) { testLabel(t, mode, svc) })
@@ -99,7 +99,7 @@ func testProxy(t *testing.T, mode string, svc *corev1.Service) {
 	vip, clusterIP := scene.External(t, svc, 0).Addr(), scene.Internal(t, svc, 0).Addr()
 	servers(t, mode, vip, server{speaker: true})
 	servers(t, mode, clusterIP, server{kubeProxy: true})
-	told(t, vip.String(), "")
+	waitForReports(t, vip.String(), "")
 	// ipvs.md 2.4.4: kube-proxy serves NodePorts at every local address, including IronLB's.
 	scene.Refused(t, cluster.Client, netip.AddrPortFrom(vip, scene.NodePort(t, svc, node(), "http").Port()))
 }
@@ -108,7 +108,7 @@ func testProxy(t *testing.T, mode string, svc *corev1.Service) {
 func testLeftAlone(t *testing.T, mode string, svc *corev1.Service) {
 	caughtUp(t, mode)
 	vip := scene.External(t, svc, scene.HTTPPort)
-	before, beforeTheirs, restored := look(t, ours), look(t, theirs[mode]), len(restorations(t, vip))
+	before, beforeTheirs, restored := output(t, ours), output(t, theirs[mode]), len(restorations(t, vip))
 	var probers []*lab.Prober
 	for _, p := range []struct {
 		from *lab.Machine
@@ -198,13 +198,13 @@ func testLabel(t *testing.T, mode string, svc *corev1.Service) {
 	if mode == "ipvs" {
 		synced(t, 2, nil) // now it has deleted everything it would delete
 	}
-	told(t, svc.Status.LoadBalancer.Ingress[0].IP, "")
+	waitForReports(t, svc.Status.LoadBalancer.Ingress[0].IP, "")
 	check(false)
 	scene.Edit(t, "web", func(svc *corev1.Service) { svc.Spec.ExternalIPs = nil })
 	servers(t, mode, external, server{})
 	if mode == "ipvs" {
 		// kube-proxy does not touch addresses in excludeCIDRs, its own included (docs/tasks/kube-proxy.md).
-		left := look(t, "ipvsadm -Sn | grep -o -- '^-A -[tu] "+external.String()+":[0-9]*'")
+		left := output(t, "ipvsadm -Sn | grep -o -- '^-A -[tu] "+external.String()+":[0-9]*'")
 		for line := range strings.Lines(left) {
 			if _, err := node().Exec(t.Context(), append([]string{"ipvsadm", "-D"}, strings.Fields(line)[1:]...)...); err != nil {
 				t.Fatal(err)
@@ -217,7 +217,7 @@ func testLabel(t *testing.T, mode string, svc *corev1.Service) {
 func testCleanup(t *testing.T, mode string, svc *corev1.Service) {
 	stopSpeaker(t)
 	caughtUp(t, mode)
-	before := look(t, theirs[mode])
+	before := output(t, theirs[mode])
 	if _, err := node().Exec(t.Context(), cluster.Program("ironlb-speaker"), "cleanup"); err != nil {
 		t.Fatal(err)
 	}

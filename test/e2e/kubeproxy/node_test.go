@@ -32,8 +32,8 @@ func show(ctx context.Context, script string) (string, error) {
 	return strings.TrimLeft(out, "\n"), err
 }
 
-// look fails unless the script prints something, nothing fails if it does.
-func look(t *testing.T, script string) string {
+// output fails unless the script prints something, nothing fails if it does.
+func output(t *testing.T, script string) string {
 	t.Helper()
 	out, err := show(t.Context(), script)
 	if err != nil || out == "" {

@@ -228,12 +228,13 @@ func readyz(ctx context.Context) (string, error) {
 	return message, err
 }
 
-// told waits until all reports of incompatible combinations name exactly this reason, and contain says; "" is none.
-func told(t *testing.T, vip, reason string, message ...string) {
+// waitForReports waits until all reports of incompatible combinations name exactly this reason, and contain message; ""
+// is none.
+func waitForReports(t *testing.T, vip, reason string, message ...string) {
 	t.Helper()
-	what := "the pairing is said to be right"
+	what := "the pairing is reported as compatible"
 	if reason != "" {
-		what = "the pairing is said to be wrong: " + reason
+		what = "the pairing is reported as incompatible: " + reason
 	}
 	scene.Eventually(t, patience, what, func(ctx context.Context) error {
 		metrics, err := node().Exec(ctx, "curl", "-fsS", "--max-time", "5", "http://127.0.0.1:7473/metrics")
@@ -248,7 +249,7 @@ func told(t *testing.T, vip, reason string, message ...string) {
 			}
 		}
 		if reason != "" && !strings.Contains(metrics, fmt.Sprintf("ironlb_kube_proxy_problem{reason=%q} 1\n", reason)) {
-			return errors.New("no metric says so")
+			return errors.New("no metric reports it")
 		}
 		var v v1alpha1.VirtualIP
 		if err := cluster.Objects.Get(ctx, types.NamespacedName{Name: vip}, &v); err != nil {
@@ -279,7 +280,7 @@ func told(t *testing.T, vip, reason string, message ...string) {
 		for _, text := range message {
 			logged := slices.ContainsFunc(events.Items, func(e corev1.Event) bool { return strings.Contains(e.Message, text) })
 			if !logged || !strings.Contains(v.Status.Conditions[i].Message, text) || err == nil && !strings.Contains(ready, text) {
-				return fmt.Errorf("%q is not said everywhere: condition %q, /readyz %q, %d Events", text, v.Status.Conditions[i].Message, ready, len(events.Items))
+				return fmt.Errorf("%q is not reported everywhere: condition %q, /readyz %q, %d Events", text, v.Status.Conditions[i].Message, ready, len(events.Items))
 			}
 		}
 		return nil

@@ -47,7 +47,7 @@ func served(t *testing.T, svc *corev1.Service) (stop func()) {
 // each time, within seconds, and reports the fix.
 func testNotExcluded(t *testing.T, svc *corev1.Service) {
 	vip := scene.External(t, svc, scene.HTTPPort)
-	told(t, vip.Addr().String(), "KubeProxyDeletesVirtualServers", "add "+poolCIDR+" to ipvs.excludeCIDRs")
+	waitForReports(t, vip.Addr().String(), "KubeProxyDeletesVirtualServers", "add "+poolCIDR+" to ipvs.excludeCIDRs")
 	scene.Answered(t, cluster.Client, "tcp", vip, "a1", "b1")
 	stop := served(t, svc)
 	before := len(restorations(t, vip))
@@ -121,9 +121,9 @@ func TestAlongsideServiceProxy(t *testing.T) {
 	svc := scene.Service(t, "both")
 	scene.Endpoints(t, "both", "a1", "b1")
 	vip := svc.Status.LoadBalancer.Ingress[0].IP
-	told(t, vip, "KubeProxyAlongsideServiceProxy", "set serviceProxy: false", "in mode iptables")
+	waitForReports(t, vip, "KubeProxyAlongsideServiceProxy", "set serviceProxy: false", "in mode iptables")
 	kubeProxy.stop(t)
-	told(t, vip, "KubeProxyResidualRules", "kube-proxy --cleanup")
+	waitForReports(t, vip, "KubeProxyResidualRules", "kube-proxy --cleanup")
 	argv, err := node().KubeProxyArgv(t.Context(), "iptables", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -131,6 +131,6 @@ func TestAlongsideServiceProxy(t *testing.T) {
 	if _, err := node().Exec(t.Context(), append(argv, "--cleanup")...); err != nil {
 		t.Fatal(err)
 	}
-	told(t, vip, "")
+	waitForReports(t, vip, "")
 	everywhere(t, svc)
 }

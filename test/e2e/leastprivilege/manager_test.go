@@ -75,7 +75,7 @@ var managerChecks = []check{
 			return conditionIs(pool.Status.Conditions, "NodeAddresses", metav1.ConditionTrue, addr.String())
 		})
 	}},
-	{"a Service with an address in a new ServiceCIDR is told", reads("servicecidrs"), func(ctx context.Context, w *world) error {
+	{"a Service with an address in a new ServiceCIDR gets an Event", reads("servicecidrs"), func(ctx context.Context, w *world) error {
 		name := ""
 		return w.each(ctx, func(int) error {
 			addresses := w.addresses()
@@ -172,7 +172,7 @@ var managerChecks = []check{
 		_, err := w.virtualIP(ctx, "")
 		return err
 	}},
-	{"a VirtualIP that somebody deletes comes back", []string{"watch virtualips"}, func(ctx context.Context, w *world) error {
+	{"a deleted VirtualIP is recreated", []string{"watch virtualips"}, func(ctx context.Context, w *world) error {
 		name, err := w.virtualIP(ctx, "")
 		if err != nil {
 			return err
@@ -196,7 +196,7 @@ var managerChecks = []check{
 			return conditionIs(vip.Status.Conditions, v1alpha1.ConditionNoEligibleNode, metav1.ConditionTrue, "")
 		})
 	}},
-	{"a VirtualIP goes with its Service", []string{"delete virtualips"}, func(ctx context.Context, w *world) error {
+	{"a VirtualIP is deleted with its Service", []string{"delete virtualips"}, func(ctx context.Context, w *world) error {
 		service := w.name("web")
 		vip, err := w.virtualIP(ctx, service)
 		if err != nil {
@@ -278,7 +278,7 @@ var managerChecks = []check{
 				return "", err
 			}
 			if lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity == "" {
-				return "", errors.New("nobody holds the Lease")
+				return "", errors.New("the Lease has no holder")
 			}
 			return *lease.Spec.HolderIdentity, nil
 		}

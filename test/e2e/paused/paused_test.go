@@ -59,7 +59,7 @@ func TestPausedVirtualMachine(t *testing.T) {
 	lost := time.Since(measured) - (s.uptime(vm) - uptime)
 	t.Logf("CLOCK_BOOTTIME of %s is behind by %s", vm.Name, lost.Round(time.Millisecond))
 	if lost < standstill/2 { // reading the clock of a busy machine takes time
-		t.Errorf("the clock of %s did not stand still", vm.Name)
+		t.Errorf("the clock of %s did not stop", vm.Name)
 	}
 	s.unchanged(owner, vm)
 	s.silent(owner, vm)

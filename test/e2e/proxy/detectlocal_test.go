@@ -20,16 +20,16 @@ import (
 // kube-proxy's detectLocalMode: the address of a Pod outside of all Nodes' podCIDRs is kept or masqueraded according to
 // the mode.
 func TestDetectLocalMode(t *testing.T) {
-	stranger := netip.MustParseAddr("100.64.7.2") // as assigned by a network plugin with its own range
+	foreign := netip.MustParseAddr("100.64.7.2") // as assigned by a network plugin with its own range
 	node, pod := cluster.Node(0), podMachine(t, "a1")
 	svc := service(t, "seen", ofType(corev1.ServiceTypeClusterIP))
 	endpoints(t, "seen", "c1")
 	to := internal(t, svc, httpPort)
-	onMachine(t, pod, fmt.Sprintf("ip address add %v/32 dev eth0", stranger),
-		fmt.Sprintf("ip route add %v via %v src %v", to.Addr(), node.PodCIDR.Addr().Next(), stranger))
-	onMachine(t, &node.Machine, fmt.Sprintf("ip route add %v dev pods0", stranger))
+	onMachine(t, pod, fmt.Sprintf("ip address add %v/32 dev eth0", foreign),
+		fmt.Sprintf("ip route add %v via %v src %v", to.Addr(), node.PodCIDR.Addr().Next(), foreign))
+	onMachine(t, &node.Machine, fmt.Sprintf("ip route add %v dev pods0", foreign))
 	for _, other := range cluster.Nodes[1:] {
-		onMachine(t, &other.Machine, fmt.Sprintf("ip route add %v via %v", stranger, node.Addr))
+		onMachine(t, &other.Machine, fmt.Sprintf("ip route add %v via %v", foreign, node.Addr))
 	}
 	standard, err := os.ReadFile(speakerConfig())
 	if err != nil {
@@ -51,7 +51,7 @@ func TestDetectLocalMode(t *testing.T) {
 		withConfig(t, node, string(standard)+c.lines)
 		want := node.Addr
 		if c.kept {
-			want = stranger
+			want = foreign
 		}
 		eventually(t, 30*time.Second, fmt.Sprintf("with %q c1 sees %v", c.lines, want), func(ctx context.Context) error {
 			s, err := pod.Ask(ctx, lab.Probe{
@@ -69,10 +69,10 @@ func TestDetectLocalMode(t *testing.T) {
 // changed.
 func TestPodsNotCovered(t *testing.T) {
 	node := cluster.Node(0)
-	service(t, "stranger", ofType(corev1.ServiceTypeClusterIP))
+	service(t, "foreign", ofType(corev1.ServiceTypeClusterIP))
 	slices := cluster.Kube.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault)
 	if _, err := slices.Create(t.Context(), &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Name: "stranger", Labels: map[string]string{discoveryv1.LabelServiceName: "stranger"}},
+		ObjectMeta:  metav1.ObjectMeta{Name: "foreign", Labels: map[string]string{discoveryv1.LabelServiceName: "foreign"}},
 		AddressType: discoveryv1.AddressTypeIPv4,
 		Ports: []discoveryv1.EndpointPort{
 			{Name: ptr.To("http"), Port: ptr.To[int32](8080), Protocol: ptr.To(corev1.ProtocolTCP)},
@@ -87,7 +87,7 @@ func TestPodsNotCovered(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := slices.Delete(context.Background(), "stranger", metav1.DeleteOptions{}); err != nil {
+		if err := slices.Delete(context.Background(), "foreign", metav1.DeleteOptions{}); err != nil {
 			t.Error(err)
 		}
 		withConfig(t, node, string(standard))
@@ -97,8 +97,8 @@ func TestPodsNotCovered(t *testing.T) {
 		t.Helper()
 		eventually(t, time.Minute, fmt.Sprintf("PodTrafficDetected has %q", words), func(ctx context.Context) error {
 			out, err := cluster.Kubectl(ctx, "get", "speakerstatus", node.Name, "-o", "jsonpath="+path)
-			for _, word := range words {
-				if err == nil && !strings.Contains(out, word) {
+			for _, part := range words {
+				if err == nil && !strings.Contains(out, part) {
 					err = fmt.Errorf("it is %q", out)
 				}
 			}

@@ -80,8 +80,8 @@ func TestClusterIP(t *testing.T) {
 // ipvs.md 2.4.4: a Pod's hostPort, as the CNI plugin portmap creates it, takes no traffic of a Service's address or a
 // NodePort, also while the Service has no endpoint.
 func TestHostPort(t *testing.T) {
-	svc := service(t, "beside")
-	endpoints(t, "beside", "a1")
+	svc := service(t, "alongside")
+	endpoints(t, "alongside", "a1")
 	node, other := cluster.Node(0), podMachine(t, "a2")
 	vip, port := external(t, svc, httpPort), nodePort(t, svc, node, "http")
 	var rules strings.Builder
@@ -108,7 +108,7 @@ func TestHostPort(t *testing.T) {
 	answered(t, cluster.Client, "tcp", vip, "a1")
 	answered(t, cluster.Client, "tcp", port, "a1")
 	answered(t, cluster.Client, "tcp", netip.AddrPortFrom(node.Addr, httpPort), "a2") // the hostPort itself
-	endpoints(t, "beside", "a1=notready")
+	endpoints(t, "alongside", "a1=notready")
 	refused(t, cluster.Client, vip)
 	refused(t, cluster.Client, port)
 	refused(t, podMachine(t, "a2"), inside)
@@ -142,7 +142,7 @@ func TestServiceProxyName(t *testing.T) {
 		})
 	}
 	answered(t, pod, "tcp", ip, "a1", "b1")
-	mark("somebody-else")
+	mark("foreign-owner")
 	dropped(t, pod, ip)
 	mark("ironlb")
 	answered(t, pod, "tcp", ip, "a1", "b1")

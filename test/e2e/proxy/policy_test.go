@@ -88,18 +88,18 @@ func TestHealthz(t *testing.T) {
 	for _, n := range cluster.Nodes {
 		answers(n, "healthz", 200, true)
 	}
-	leaving, taint := cluster.Node(2), "ToBeDeletedByClusterAutoscaler"
+	tainted, taint := cluster.Node(2), "ToBeDeletedByClusterAutoscaler"
 	t.Cleanup(func() {
-		if _, err := cluster.Kubectl(context.Background(), "taint", "node", leaving.Name, taint+"-"); err != nil {
+		if _, err := cluster.Kubectl(context.Background(), "taint", "node", tainted.Name, taint+"-"); err != nil {
 			t.Error(err)
 		}
-		answers(leaving, "healthz", 200, true)
+		answers(tainted, "healthz", 200, true)
 	})
-	if _, err := cluster.Kubectl(t.Context(), "taint", "node", leaving.Name, taint+"=1:NoSchedule"); err != nil {
+	if _, err := cluster.Kubectl(t.Context(), "taint", "node", tainted.Name, taint+"=1:NoSchedule"); err != nil {
 		t.Fatal(err)
 	}
-	answers(leaving, "healthz", 503, false)
-	answers(leaving, "livez", 200, true)
+	answers(tainted, "healthz", 503, false)
+	answers(tainted, "livez", 200, true)
 	answers(cluster.Node(0), "healthz", 200, true)
 }
 

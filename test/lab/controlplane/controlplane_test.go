@@ -129,14 +129,14 @@ func TestControlPlane(t *testing.T) {
 		}
 	})
 
-	t.Run("a component that dies is told with its log", func(t *testing.T) {
+	t.Run("a component that dies is reported with its log", func(t *testing.T) {
 		if err := exec.Command("kill", "-KILL", fmt.Sprint(cp.controllers.Pid())).Run(); err != nil {
 			t.Fatal(err)
 		}
 		select {
 		case err := <-cp.Failed():
 			if !strings.Contains(err.Error(), "kube-controller-manager ended by itself") {
-				t.Errorf("failure is told as %v", err)
+				t.Errorf("failure reported as %v", err)
 			}
 		case <-time.After(10 * time.Second):
 			t.Error("a killed controller manager was not noticed")
@@ -157,6 +157,6 @@ func TestPortTaken(t *testing.T) {
 		t.Fatal("two control planes in one namespace")
 	}
 	if !strings.Contains(err.Error(), "address already in use") {
-		t.Errorf("start in %s beside another: %v", ns, err)
+		t.Errorf("start in %s alongside another: %v", ns, err)
 	}
 }

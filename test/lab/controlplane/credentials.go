@@ -104,11 +104,11 @@ func (cp *ControlPlane) writeKubeconfig(file, user, token string) error {
 	config.Contexts["lab"] = &clientcmdapi.Context{Cluster: "lab", AuthInfo: user}
 	config.CurrentContext = "lab"
 	// The file is replaced atomically: a program may be reading the previous one.
-	whole, err := os.CreateTemp(cp.cfg.Dir, "kubeconfig-*")
+	temp, err := os.CreateTemp(cp.cfg.Dir, "kubeconfig-*")
 	if err != nil {
 		return fmt.Errorf("write %s: %w", file, err)
 	}
-	if err := errors.Join(whole.Close(), clientcmd.WriteToFile(*config, whole.Name()), os.Rename(whole.Name(), file)); err != nil {
+	if err := errors.Join(temp.Close(), clientcmd.WriteToFile(*config, temp.Name()), os.Rename(temp.Name(), file)); err != nil {
 		return fmt.Errorf("write %s: %w", file, err)
 	}
 	return nil

@@ -74,7 +74,7 @@ func Run(ctx context.Context, h Host, argv ...string) ([]byte, error) {
 	return Output(ctx, h, Cmd{Argv: argv})
 }
 
-// Output is Run for a whole Cmd, whose Stdout and Stderr it replaces.
+// Output is Run for a Cmd, whose Stdout and Stderr it replaces.
 func Output(ctx context.Context, h Host, c Cmd) ([]byte, error) {
 	var stdout, stderr bytes.Buffer
 	c.Stdout, c.Stderr = &stdout, &stderr

@@ -12,7 +12,7 @@ import (
 )
 
 // Crash is a peer that crashes GoBGP v3.37.0 with one UPDATE (CVE-2026-41643): AS4_PATH precedes AS_PATH, which is the
-// last attribute. GoBGP removes AS4_PATH from the list of attributes, and then writes to the former index of AS_PATH
+// last attribute. GoBGP removes AS4_PATH from the list of attributes, and then writes to the previous index of AS_PATH
 // (UpdatePathAttrs4ByteAs in internal/pkg/table/message.go; fixed in v4.3.0).
 type Crash struct{ options, attributes []byte }
 

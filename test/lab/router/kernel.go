@@ -170,14 +170,14 @@ func event(line string) (Event, bool) {
 		return Event{}, false
 	}
 	e := Event{At: at, Text: strings.TrimSpace(rest)}
-	for word := range strings.FieldsSeq(rest) {
+	for part := range strings.FieldsSeq(rest) {
 		family := 4
-		if strings.Contains(word, ":") || strings.Contains(rest, "inet6") {
+		if strings.Contains(part, ":") || strings.Contains(rest, "inet6") {
 			family = 6
 		}
-		if word == "Deleted" {
+		if part == "Deleted" {
 			e.Deleted = true
-		} else if e.Prefix, err = destination(word, family); err == nil {
+		} else if e.Prefix, err = destination(part, family); err == nil {
 			return e, true
 		}
 	}

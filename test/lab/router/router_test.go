@@ -40,14 +40,14 @@ func TestPair(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { learning.Stop() })
-			telling, err := StartBIRD(ctx, far, Config{ASN: 65002, ID: addr("203.0.113.2"), Announce: reported, Neighbors: []Neighbor{
+			announcing, err := StartBIRD(ctx, far, Config{ASN: 65002, ID: addr("203.0.113.2"), Announce: reported, Neighbors: []Neighbor{
 				{Name: "r4", Address: addr("203.0.113.1"), ASN: 65001, Password: "secret", Active: true, BFD: timers},
 				{Name: "r6", Address: addr("2001:db8::1"), ASN: 65001, TTLSecurity: true, Active: true},
 			}})
 			if err != nil {
 				t.Fatal(err)
 			}
-			t.Cleanup(func() { telling.Stop() })
+			t.Cleanup(func() { announcing.Stop() })
 			check := func(what string, ok func() bool) {
 				t.Helper()
 				if err := wait(ctx, ok); err != nil {
@@ -84,7 +84,7 @@ func TestPair(t *testing.T) {
 					t.Errorf("paths of %v: %+v, %v", reported[i], paths, err)
 				}
 			}
-			if err := telling.Configure(ctx, Config{ASN: 65002, ID: addr("203.0.113.2")}); err != nil {
+			if err := announcing.Configure(ctx, Config{ASN: 65002, ID: addr("203.0.113.2")}); err != nil {
 				t.Fatal(err)
 			}
 			for _, p := range reported {
@@ -109,17 +109,17 @@ func TestConfigure(t *testing.T) {
 			defer cancel()
 			a, b := netspace.New(t), netspace.New(t)
 			netspace.Join(t, a, "eth0", "203.0.113.1/24", b, "eth0", "203.0.113.2/24")
-			stays, goes := netip.MustParsePrefix("198.51.100.0/28"), netip.MustParsePrefix("198.51.100.16/28")
-			conf := Config{ASN: 65002, ID: addr("203.0.113.2"), Announce: []netip.Prefix{stays, goes}, Neighbors: []Neighbor{
+			kept, withdrawn := netip.MustParsePrefix("198.51.100.0/28"), netip.MustParsePrefix("198.51.100.16/28")
+			conf := Config{ASN: 65002, ID: addr("203.0.113.2"), Announce: []netip.Prefix{kept, withdrawn}, Neighbors: []Neighbor{
 				{Name: "learning", Address: addr("203.0.113.1"), ASN: 65001, Active: true},
 			}}
-			telling, err := start(ctx, In(t, b), conf)
+			announcing, err := start(ctx, In(t, b), conf)
 			if err != nil {
 				t.Fatal(err)
 			}
-			t.Cleanup(func() { telling.Stop() })
+			t.Cleanup(func() { announcing.Stop() })
 			learning, err := StartBIRD(ctx, In(t, a), Config{ASN: 65001, ID: addr("203.0.113.1"), Neighbors: []Neighbor{
-				{Name: "telling", Address: addr("203.0.113.2"), ASN: 65002},
+				{Name: "announcing", Address: addr("203.0.113.2"), ASN: 65002},
 			}})
 			if err != nil {
 				t.Fatal(err)
@@ -132,22 +132,22 @@ func TestConfigure(t *testing.T) {
 					return err == nil && len(have) == paths
 				})
 				if err != nil {
-					t.Fatalf("%v has not %d paths: %v\n%s", prefix, paths, err, telling.Log())
+					t.Fatalf("%v has not %d paths: %v\n%s", prefix, paths, err, announcing.Log())
 				}
 			}
-			check(stays, 1)
-			check(goes, 1)
+			check(kept, 1)
+			check(withdrawn, 1)
 			before, err := learning.Sessions(ctx)
 			if err != nil {
 				t.Fatal(err)
 			}
-			conf.Announce = []netip.Prefix{stays}
-			if err := telling.Configure(ctx, conf); err != nil {
+			conf.Announce = []netip.Prefix{kept}
+			if err := announcing.Configure(ctx, conf); err != nil {
 				t.Fatal(err)
 			}
-			check(goes, 0)
-			check(stays, 1)
-			if after, err := learning.Sessions(ctx); err != nil || !after["telling"].Same(before["telling"]) {
+			check(withdrawn, 0)
+			check(kept, 1)
+			if after, err := learning.Sessions(ctx); err != nil || !after["announcing"].Same(before["announcing"]) {
 				t.Errorf("the session is another one: %+v, %v", after, err)
 			}
 			routes, err := In(t, b).Routes(ctx, 4, "")
@@ -155,8 +155,8 @@ func TestConfigure(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, r := range routes {
-				if r.Prefix == goes {
-					t.Errorf("the kernel of the one that tells still has %+v", r)
+				if r.Prefix == withdrawn {
+					t.Errorf("the kernel of the announcing router still has %+v", r)
 				}
 			}
 		})

@@ -73,7 +73,7 @@ func Start(namespace string, t Target) (*Client, error) {
 			return l.run()
 		})
 		select {
-		case started <- err: // the namespace could not be entered
+		case started <- err: // the namespace could not be joined
 		default:
 		}
 		c.mu.Lock()

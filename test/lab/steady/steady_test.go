@@ -25,7 +25,7 @@ func TestParse(t *testing.T) {
 		m := append([]byte{advertise, 0, 0, 0, 0x60, 0, 0, 0}, v6.AsSlice()...)
 		return ndp(dst, station, v6, to, append(append(m, optTarget, 1), station...))
 	}
-	other, everyone := net.HardwareAddr{0x02, 0, 0, 0, 0, 2}, net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+	other, broadcast := net.HardwareAddr{0x02, 0, 0, 0, 0, 2}, net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 	for name, c := range map[string]struct {
 		bytes []byte
 		want  Frame
@@ -34,7 +34,7 @@ func TestParse(t *testing.T) {
 		"probe":            {ask(v4, netip.IPv4Unspecified(), station), Frame{Kind: Probe, Addr: v4, Asker: netip.IPv4Unspecified(), MAC: station.String(), Dst: all}},
 		"reply":            {reply(from4, other, other), Frame{Kind: Answer, Addr: v4, Asker: from4, MAC: station.String(), Dst: other.String()}},
 		"gratuitous":       {Claim(v4, station), Frame{Kind: Gratuitous, Addr: v4, MAC: station.String(), Dst: all}},
-		"gratuitous reply": {reply(v4, station, everyone), Frame{Kind: Gratuitous, Addr: v4, MAC: station.String(), Dst: all, Reply: true}},
+		"gratuitous reply": {reply(v4, station, broadcast), Frame{Kind: Gratuitous, Addr: v4, MAC: station.String(), Dst: all, Reply: true}},
 		"solicitation":     {ask(v6, from6, station), Frame{Kind: Ask, Addr: v6, Asker: from6, MAC: station.String(), Dst: "33:33:ff:00:00:81"}},
 		"duplicate address detection": {ask(v6, netip.IPv6Unspecified(), station),
 			Frame{Kind: Probe, Addr: v6, Asker: netip.IPv6Unspecified(), MAC: station.String(), Dst: "33:33:ff:00:00:81"}},
@@ -89,7 +89,7 @@ func TestReport(t *testing.T) {
 		t.Errorf("a gap that reaches in: %v, want 505ms", rep.Gap)
 	}
 	if rep := r.report(at(0), at(600)); rep.Gap != 404*time.Millisecond {
-		t.Errorf("a gap that goes on: %v, want 404ms", rep.Gap)
+		t.Errorf("a gap that continues: %v, want 404ms", rep.Gap)
 	}
 	if rep := (record{}).report(at(0), at(600)); rep.Outage != 600*time.Millisecond {
 		t.Errorf("nothing at all: %v, want 600ms", rep.Outage)

@@ -97,7 +97,7 @@ func (w *Watcher) Send(frame []byte) error {
 // MAC of the watcher.
 func (w *Watcher) MAC() net.HardwareAddr { return w.mac }
 
-// ask requests each address in turn, so that the requests are spread over time.
+// ask requests one address after another, so that the requests are spread over time.
 func (w *Watcher) ask(ctx context.Context) error {
 	if len(w.cfg.Addrs) == 0 {
 		return nil

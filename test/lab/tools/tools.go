@@ -250,9 +250,9 @@ func (b *Build) goBuild(ctx context.Context, what, dir, out, ldflags string, com
 	cmd.Stdout, cmd.Stderr = &output, &output
 
 	start, done := time.Now(), make(chan struct{})
-	told := make(chan struct{})
+	reported := make(chan struct{})
 	go func() {
-		defer close(told)
+		defer close(reported)
 		tick := time.NewTicker(10 * time.Second)
 		defer tick.Stop()
 		for {
@@ -266,7 +266,7 @@ func (b *Build) goBuild(ctx context.Context, what, dir, out, ldflags string, com
 	}()
 	err := cmd.Run()
 	close(done)
-	<-told
+	<-reported
 	if ctx.Err() != nil {
 		return fmt.Errorf("%s: %w", what, ctx.Err())
 	}
@@ -313,7 +313,7 @@ func (b *Build) lock(ctx context.Context) (func(), error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock the folder for programs: %w", err)
 	}
-	for told := false; ; {
+	for reported := false; ; {
 		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		if err == nil {
 			return func() { f.Close() }, nil
@@ -322,9 +322,9 @@ func (b *Build) lock(ctx context.Context) (func(), error) {
 			f.Close()
 			return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
 		}
-		if !told {
+		if !reported {
 			fmt.Fprintln(b.Progress, "waiting for another build of the lab's programs")
-			told = true
+			reported = true
 		}
 		select {
 		case <-ctx.Done():

@@ -93,7 +93,7 @@ func TestPinned(t *testing.T) {
 		t.Errorf("a program of this content was built again: %v", err)
 	}
 	if logged.Len() > 0 {
-		t.Errorf("said %q about nothing", logged)
+		t.Errorf("logged %q for no event", logged)
 	}
 
 	// Changed content requires a build, which a canceled context refuses.
@@ -114,7 +114,7 @@ func TestErrors(t *testing.T) {
 		"not a pinned program": b.Pinned(t.Context(), "nothing"),
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("have %v, want one that says %q", err, want)
+			t.Errorf("have %v, want it to contain %q", err, want)
 		}
 	}
 }
@@ -129,7 +129,7 @@ func TestLock(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if _, err := b.lock(ctx); err == nil || !strings.Contains(logged.String(), "waiting for another build") {
-		t.Errorf("second lock: %v, said %q", err, logged)
+		t.Errorf("second lock: %v, logged %q", err, logged)
 	}
 	unlock()
 	unlock, err = b.lock(t.Context())

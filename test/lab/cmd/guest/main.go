@@ -22,7 +22,7 @@ import (
 
 const usage = `Run commands in a kernel that has IPVS: this machine's own if it has, else a guest's.
 
-  guest probe                 tell whether a guest is needed, and why
+  guest probe                 report whether a guest is needed, and why
   guest prepare               download what a guest needs
   guest run -- CMD...         boot, run CMD, power off
   guest with -- CMD...        boot, run CMD on this machine; "guest exec" in CMD
@@ -32,7 +32,7 @@ const usage = `Run commands in a kernel that has IPVS: this machine's own if it 
                               run CMD in the guest served at PATH, or in the one
                               of "guest with"; without either, on this machine
 
-The exit status is that of CMD; 125 tells that guest itself failed. exec passes
+The exit status is that of CMD; 125 means that guest itself failed. exec passes
 on the folder it is called in and the variables that begin with GO, IRONLB or
 LAB, so that it can be used as: go test -exec 'guest exec --'
 
@@ -223,7 +223,7 @@ func execute(socket string, argv []string) error {
 		return attach(guest.Remote{Socket: socket}, argv)
 	}
 	if err := guest.Probe(); err != nil {
-		return fmt.Errorf("no guest is served (--socket, %s), and this machine cannot stand in: %w", socketEnv, err)
+		return fmt.Errorf("no guest is served (--socket, %s), and this machine cannot be used instead: %w", socketEnv, err)
 	}
 	return attach(host.Native{}, argv)
 }

@@ -211,7 +211,7 @@ func (s *show) failover(ctx context.Context) error {
 	if err := client.WaitAnswers(ctx, 30*time.Second, 10); err != nil {
 		return err
 	}
-	title("Cutting the power of " + old.Name + ", the owner, while the client goes on asking")
+	title("Cutting the power of " + old.Name + ", the owner, while the client continues its requests")
 	began := time.Now()
 	if err := old.PowerOff(ctx); err != nil {
 		return err

@@ -64,7 +64,7 @@ func (a *agent) run(ctx context.Context) error {
 // watch keeps a copy of the objects whose field is this node's name.
 func (a *agent) watch(ctx context.Context, resource, field string, kind runtime.Object) cache.Store {
 	lw := cache.NewListWatchFromClient(a.core.RESTClient(), resource, metav1.NamespaceAll, fields.OneTermEqualSelector(field, a.node))
-	kick := func(any) {
+	trigger := func(any) {
 		select {
 		case a.trigger <- struct{}{}:
 		default:
@@ -74,9 +74,9 @@ func (a *agent) watch(ctx context.Context, resource, field string, kind runtime.
 		ListerWatcher: lw,
 		ObjectType:    kind,
 		Handler: cache.ResourceEventHandlerFuncs{
-			AddFunc:    kick,
-			UpdateFunc: func(_, now any) { kick(now) },
-			DeleteFunc: kick,
+			AddFunc:    trigger,
+			UpdateFunc: func(_, now any) { trigger(now) },
+			DeleteFunc: trigger,
 		},
 	})
 	go controller.RunWithContext(ctx)

@@ -26,14 +26,14 @@ const cleanup = "service.kubernetes.io/load-balancer-cleanup"
 // addresses without a write, and no other Service gets them. Each can be deleted, made ClusterIP or taken over by
 // another controller.
 func TestOnlyClassLater(t *testing.T) {
-	const namespace = "former"
+	const namespace = "previous"
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	f := formerCCM{T: t, Rig: rig.Start(t, rig.Config{}), ctx: ctx, namespace: namespace}
+	f := unmanagedCCM{T: t, Rig: rig.Start(t, rig.Config{}), ctx: ctx, namespace: namespace}
 	f.must(f.Apply(ctx, `
 apiVersion: ironlb.io/v1alpha1
 kind: IPAddressPool
-metadata: {name: former}
+metadata: {name: previous}
 spec: {addresses: ["2001:db8:1::/126"]}
 `))
 	f.must(f.Namespace(ctx, namespace))
@@ -99,24 +99,26 @@ spec: {addresses: ["2001:db8:1::/126"]}
 	f.must(after.Stop(10 * time.Second))
 }
 
-// formerCCM holds the state of the test.
-type formerCCM struct {
+// unmanagedCCM holds the state of the test.
+type unmanagedCCM struct {
 	*testing.T
 	*rig.Rig
 	ctx       context.Context
 	namespace string
 }
 
-func (f *formerCCM) must(err error) {
+func (f *unmanagedCCM) must(err error) {
 	f.Helper()
 	if err != nil {
 		f.Fatal(err)
 	}
 }
 
-func (f *formerCCM) services() corev1.ServiceInterface { return f.Kube.CoreV1().Services(f.namespace) }
+func (f *unmanagedCCM) services() corev1.ServiceInterface {
+	return f.Kube.CoreV1().Services(f.namespace)
+}
 
-func (f *formerCCM) create(name string, class *string) *v1.Service {
+func (f *unmanagedCCM) create(name string, class *string) *v1.Service {
 	f.Helper()
 	svc, err := f.services().Create(f.ctx, rig.Service(f.namespace, name, class), metav1.CreateOptions{})
 	f.must(err)
@@ -124,7 +126,7 @@ func (f *formerCCM) create(name string, class *string) *v1.Service {
 }
 
 // get returns nil if the Service does not exist.
-func (f *formerCCM) get(name string) *v1.Service {
+func (f *unmanagedCCM) get(name string) *v1.Service {
 	f.Helper()
 	svc, err := f.services().Get(f.ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -134,7 +136,7 @@ func (f *formerCCM) get(name string) *v1.Service {
 	return svc
 }
 
-func (f *formerCCM) patch(name string, kind types.PatchType, patch, subresource string) {
+func (f *unmanagedCCM) patch(name string, kind types.PatchType, patch, subresource string) {
 	f.Helper()
 	var subresources []string
 	if subresource != "" {
@@ -145,7 +147,7 @@ func (f *formerCCM) patch(name string, kind types.PatchType, patch, subresource 
 }
 
 // reason returns the reason of IronLB's condition.
-func (f *formerCCM) reason(name string) string {
+func (f *unmanagedCCM) reason(name string) string {
 	for _, c := range f.get(name).Status.Conditions {
 		if c.Type == "ironlb.io/Allocated" {
 			return c.Reason
@@ -155,12 +157,12 @@ func (f *formerCCM) reason(name string) string {
 }
 
 // clean reports whether the Service has no record of IronLB's.
-func (f *formerCCM) clean(name string) bool {
+func (f *unmanagedCCM) clean(name string) bool {
 	return f.reason(name) == "" && f.get(name).Annotations[v1alpha1.AnnotationAllocatedFrom] == ""
 }
 
 // until polls until the condition holds.
-func (f *formerCCM) until(what string, cond func() bool) {
+func (f *unmanagedCCM) until(what string, cond func() bool) {
 	f.Helper()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
