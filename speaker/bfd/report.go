@@ -23,9 +23,9 @@ type report struct {
 	gone   bool
 }
 
-// maxReports is the number of pending reports beyond which those of a session are merged: only its last one is kept, and
-// before that the last one that was not Up, so that no failure of a session is lost. Only a caller that blocks causes so
-// many.
+// maxReports is the number of pending reports beyond which those of a session are merged: only its last one is kept,
+// and before that the last one that was not Up, so that no failure of a session is lost. Only a caller that blocks
+// causes so many.
 const maxReports = 4096
 
 func newReports() reports { return reports{wake: make(chan struct{}, 1)} }

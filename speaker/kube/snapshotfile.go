@@ -20,9 +20,9 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// The file of a snapshot is JSON, one value per line, compressed by gzip: "zcat FILE | jq" prints it. The first line is the
-// head, the others are the objects as in the API, kind by kind with the counts of the head. The checksum of gzip detects
-// damage.
+// The file of a snapshot is JSON, one value per line, compressed by gzip: "zcat FILE | jq" prints it. The first line is
+// the head, the others are the objects as in the API, kind by kind with the counts of the head. The checksum of gzip
+// detects damage.
 
 // snapshotFormat is the version of this file format and its semantics. A file of another version is not read.
 const snapshotFormat = 3

@@ -131,7 +131,8 @@ func TestProbeIsCutShort(t *testing.T) {
 	})
 }
 
-// A foreign claim for a held address is reported within a second and defended at once, and once only while claims go on.
+// A foreign claim for a held address is reported within a second and defended at once, and once only while claims go
+// on.
 func TestClaimIsReportedAndDefended(t *testing.T) {
 	foreign := mac{2, 0, 0, 0, 0, 0x66}
 	bothFamilies(t, func(t *testing.T, s *side) {
