@@ -64,7 +64,7 @@ func TestFilteredFinalizer(t *testing.T) {
 	}
 }
 
-// TestDeletedWithForeignFinalizer: an object that remains for a while does not show a freed address.
+// TestDeletedWithForeignFinalizer: an object whose deletion is pending does not show a freed address.
 func TestDeletedWithForeignFinalizer(t *testing.T) {
 	d := newDesk(t, "203.0.113.4/32")
 	d.adopt()

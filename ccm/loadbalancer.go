@@ -12,7 +12,7 @@ type loadBalancer struct {
 	registrar *registrar
 }
 
-// GetLoadBalancer returns what the Service holds, looked up by name. The load balancer exists as long as the Service
+// GetLoadBalancer returns what the Service holds, by its name. The load balancer exists as long as the Service
 // has any state here, also while it only waits: otherwise the service controller would never report its deletion. It
 // also exists for a Service that stopped being a load balancer while no replica ran: IronLB's record is still on the
 // object.

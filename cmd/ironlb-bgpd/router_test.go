@@ -213,7 +213,7 @@ func TestHold(t *testing.T) {
 	}
 }
 
-// TestKilled: when the parent is killed no residual process remains, and the next one takes over the socket.
+// TestKilled: when the parent is killed no process is left, and the next one takes over the socket.
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "bird", false)

@@ -19,7 +19,7 @@ import (
 // forward until the new data plane is programmed, and then is removed.
 type residual struct {
 	log *slog.Logger
-	// remove is nil when nothing remains. It may be called again after an error.
+	// remove is nil when nothing is left. It may be called again after an error.
 	remove func() error
 	retry  time.Time
 	logged string

@@ -49,7 +49,7 @@ func OpenLoaded() (*Kernel, error) {
 		return nil, fmt.Errorf("%w: module ip_vs is not loaded", ipvs.ErrNoModule)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("look up the netlink family of IPVS: %w", err)
+		return nil, fmt.Errorf("get the netlink family of IPVS: %w", err)
 	}
 	c, err := newConn(netns.None(), family.ID)
 	if err != nil {

@@ -82,7 +82,7 @@ func findFamily() (uint16, error) {
 		return family.ID, nil
 	}
 	if !errors.Is(err, unix.ENOENT) {
-		return 0, fmt.Errorf("look up the netlink family of IPVS: %w", err)
+		return 0, fmt.Errorf("get the netlink family of IPVS: %w", err)
 	}
 	why := "modprobe found it, yet the family is not there"
 	if loadErr != nil {

@@ -19,9 +19,9 @@ type chain struct {
 }
 
 const (
-	// key looks up the destination of a packet.
+	// key is the destination of a packet.
 	key = "IP daddr . meta l4proto . th dport"
-	// originalKey looks up the original destination of a connection, before IPVS or DNAT rewrote it. nft determines the
+	// originalKey is the original destination of a connection, before IPVS or DNAT rewrote it. nft determines the
 	// size of the port only next to one protocol.
 	originalKey = "meta l4proto PROTO ct original IP daddr . meta l4proto . ct original proto-dst"
 )
@@ -98,8 +98,8 @@ var chains = []chain{
 		`oifname != "lo" IP daddr @service-networks IP daddr != @addresses drop`,
 	}},
 
-	// The client's address is rewritten (2.2). The destination is rewritten already, so the connection's original one
-	// is looked up. The third rule is for the node's own clients: the kernel selects a virtual address as their source,
+	// The client's address is rewritten (2.2). The destination is rewritten already, so the rule uses the connection's
+	// original one. The third rule is for the node's own clients: the kernel selects a virtual address as their source,
 	// which other hosts cannot answer. It checks the connection's source, since answers carry virtual addresses, too.
 	// Packets from a Pod end there; the incoming interface is available here since Linux 5.7 (28f8bfd1ac94).
 	{name: "postrouting", kind: knftables.NATType, hook: knftables.PostroutingHook, priority: knftables.SNATPriority, rules: []string{

@@ -28,7 +28,7 @@ const (
 type class struct {
 	choice choice
 	slots  uint32
-	// sticky looks up the client's affinity first.
+	// sticky checks the client's affinity first.
 	sticky bool
 	// timeout is the duration of affinity in seconds.
 	timeout uint32

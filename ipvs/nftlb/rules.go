@@ -105,7 +105,7 @@ func (w writer) newTable(scope Scope) {
 	w.baseChains(scope)
 }
 
-// baseChains look up the destination of a packet. Packets of the node itself are internal whatever their source, which
+// baseChains match the destination of a packet. Packets of the node itself are internal whatever their source, which
 // may be a virtual address.
 func (w writer) baseChains(scope Scope) {
 	key := fmt.Sprintf("%s daddr . meta l4proto . th dport", w.name)

@@ -38,7 +38,7 @@ type port struct {
 	sender
 	name           string // its name in the metrics, empty while it ends
 	sent, received prometheus.Counter
-	// on is the index of the single-hop peer's interface, 0 if unknown; routed is when it was last looked up.
+	// on is the index of the single-hop peer's interface, 0 if unknown; routed is when it was last determined.
 	on     int
 	routed time.Time
 }

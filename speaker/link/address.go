@@ -127,7 +127,7 @@ func (l *Link) mayAdd6(addr netip.Addr) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("look up the route to %v: %w", addr, err)
+		return fmt.Errorf("get the route to %v: %w", addr, err)
 	}
 	for _, route := range routes {
 		if at, ok := hostAddr(route.Dst); ok && at == addr && route.Type == unix.RTN_LOCAL && route.Protocol != Protocol {

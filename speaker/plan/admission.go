@@ -18,7 +18,7 @@ type admission struct {
 	// external are the Services by address, for addresses that must not be endpoints; externalOf is the reverse.
 	external   index[netip.Addr, pools.ServiceKey]
 	externalOf map[pools.ServiceKey][]netip.Addr
-	// endpoints are the addresses of external that were looked up, with the first Service that has the address as an
+	// endpoints are the addresses of external that were checked, with the first Service that has the address as an
 	// endpoint, the zero key for none.
 	endpoints map[netip.Addr]pools.ServiceKey
 	// all are all endpoints, only while a plan needs them.
@@ -144,7 +144,7 @@ func (p *Planner) touchedAdmissions(v *View, t Touched, services map[pools.Servi
 	}
 }
 
-// touchedEndpoints drops outdated endpoint lookups and adds the Services with such an address.
+// touchedEndpoints drops outdated endpoint checks and adds the Services with such an address.
 func (m *admission) touchedEndpoints(v *View, t Touched, services map[pools.ServiceKey]struct{}) {
 	if t.All {
 		clear(m.endpoints)

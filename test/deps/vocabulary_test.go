@@ -29,7 +29,7 @@ var terms = []term{
 	{words: "told|says?|said|saying|tells?|telling|tellers?", use: "report, publish, send, advertise, log"},
 	{words: "hears?|heard|unheard|hearing|ears?|deaf|deafen", use: "receive, reachable; asymmetric link"},
 	{words: "kicks?|kicked", use: "trigger, wake"},
-	{words: "looks?|looked", use: "observe, list, inspect", standard: `look(s|ed)? up|look path`}, // exec.LookPath
+	{words: "looks?|looked", use: "observe, list, inspect", standard: `look path`}, // exec.LookPath
 	{words: "nobody|somebody|everybody|whoever|whom", use: "a noun: no node, another host, each client",
 		standard: `nobody x 65534 65534 nobody`}, // /etc/passwd
 	{words: "strangers?", use: "foreign"},
@@ -50,7 +50,7 @@ var terms = []term{
 	{words: "hard|soft", use: "blocker, release reason",
 		standard: `hard links?|eviction hard|soft true`}, // of the kubelet, and of GoBGP's ResetPeerRequest
 	{words: "gains?|gained|tenure", use: "tryAcquire, improvement, ownership"},
-	{words: "leftovers?", use: "residual state"},
+	{words: "leftovers?|remains", use: "residual state"},
 	{words: "walls?", use: "terminal rule"},
 	{words: "admits?|admitted", use: "accept"},
 	{words: "stands?|stood", use: "stalls; persists; means; replaces"},
@@ -96,7 +96,7 @@ func TestVocabularyBites(t *testing.T) {
 		"the_whole_list":                   1,
 		"of Which":                         1,
 		"body: http.NoBody":                0,
-		"look up the route":                0,
+		"look up the route":                1,
 		`exec.LookPath("nft")`:             0,
 		"look at the route":                1,
 		"the BFD session goes down":        0,

@@ -88,7 +88,7 @@ func TestLeaveAndJoin(t *testing.T) {
 	}
 }
 
-// Both sides of a partition own all VirtualIPs; one owner remains within a second after it has healed.
+// Both sides of a partition own all VirtualIPs; one owner is left within a second after it has healed.
 func TestPartition(t *testing.T) {
 	for _, seed := range seeds {
 		c := small(t, Config{Seed: seed})

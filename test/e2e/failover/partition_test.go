@@ -71,7 +71,7 @@ func TestOneWayLoss(t *testing.T) {
 }
 
 // TestPartition: no node receives another, while the clients receive all. Each node then owns everything, as required;
-// one owner remains when they reconnect.
+// one owner is left when they reconnect.
 func TestPartition(t *testing.T) {
 	s := serving(t, 3)
 	s.settled("at the start")

@@ -1,7 +1,7 @@
 // Package router runs BIRD 2 and FRR as a network's routers in network namespaces, without systemd. It writes their
 // configuration, and reads sessions, tables and the time of each change in the kernel.
 //
-// Every router has a mount namespace with its own tmpfs, so several run side by side, and nothing remains after their
+// Every router has a mount namespace with its own tmpfs, so several run side by side, and nothing is left after their
 // processes have ended. Stop kills these, and the kernel does when this process ends.
 package router
 
