@@ -19,15 +19,6 @@ type listing struct {
 	pods     ipvs.PodSources
 }
 
-// affinityEntry is an element of affinity.
-type affinityEntry struct {
-	client  netip.Addr
-	virtual ipvs.Key
-	real    netip.AddrPort
-	// timeout and its remainder, in seconds
-	timeout, expires uint32
-}
-
 // list reads the table of a family. Content that differs from the package's format is left out: the table is rebuilt
 // from the result.
 func list(f family, table string) (listing, error) {

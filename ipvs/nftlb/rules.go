@@ -4,37 +4,11 @@ import (
 	"fmt"
 	"net/netip"
 	"strconv"
-	"strings"
 
 	"sigs.k8s.io/knftables"
 
 	"github.com/ironlb/ironlb/ipvs"
 )
-
-// The sets and maps of a table.
-const (
-	// mapVirtuals {virtual server : the chain of its class}, its settings as comment.
-	mapVirtuals = "virtuals"
-	// mapAffinity {client, virtual server : real server}: the records of persistence, written by the rules.
-	mapAffinity = "affinity"
-	// mapSticky {virtual server : the chain that records affinity}, only of persistent ones.
-	mapSticky = "sticky"
-	// setRefused {virtual server}: those without slots.
-	setRefused = "refused"
-	// setPods {prefix}: the cluster-internal sources.
-	setPods = "pods"
-	// setPodInterfaces {name, or a prefix of names}: the interfaces on which Pods' packets arrive.
-	setPodInterfaces = "pod-interfaces"
-)
-
-// mapReals {virtual address, port, slot : real server}, weight and forwarding method as comment, per protocol: nft
-// restricts a translation by a map to the protocol in the map's type.
-var mapReals = map[ipvs.Protocol]string{ipvs.TCP: "reals-tcp", ipvs.UDP: "reals-udp", ipvs.SCTP: "reals-sctp"}
-
-var protocols = []ipvs.Protocol{ipvs.TCP, ipvs.UDP, ipvs.SCTP}
-
-// nftName returns nft's name for the protocol.
-func nftName(p ipvs.Protocol) string { return strings.ToLower(p.String()) }
 
 // affinitySize limits the kernel memory for affinity: about 200 octets per client. Beyond it a client is served without
 // affinity.
@@ -56,6 +30,10 @@ type writer struct {
 	tx    *knftables.Transaction
 	table string
 	family
+}
+
+func (b *Balancer) writer(tx *knftables.Transaction, family int) writer {
+	return writer{tx: tx, table: b.scope.Table(), family: families[family]}
 }
 
 func (w writer) chain(name string, rules []string, base *knftables.Chain) {
@@ -209,6 +187,15 @@ func (w writer) slots(key ipvs.Key, have, want *virtual) {
 			w.element(knftables.Element{Map: name, Key: slot(n), Value: realText(real), Comment: &comment}, false)
 		}
 	}
+}
+
+// affinityEntry is an element of affinity.
+type affinityEntry struct {
+	client  netip.Addr
+	virtual ipvs.Key
+	real    netip.AddrPort
+	// timeout and its remainder, in seconds
+	timeout, expires uint32
 }
 
 // affinity adds an element to affinity with its remaining time.
