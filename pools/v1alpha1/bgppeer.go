@@ -34,17 +34,19 @@ type BGPPeer struct {
 // +kubebuilder:validation:XValidation:rule="has(self.peerASN) || has(self.dynamicASN)",fieldPath=".peerASN",message="is missing, and so is dynamicASN: write the router's AS number as peerASN, or dynamicASN: internal or external"
 // +kubebuilder:validation:XValidation:rule="!has(self.peerASN) || !has(self.dynamicASN)",fieldPath=".peerASN",message="cannot be with dynamicASN, which takes any AS: remove one of the two"
 // +kubebuilder:validation:XValidation:rule="!has(self.localASN) || self.localASN != self.myASN",fieldPath=".localASN",message="is myASN: remove it"
-// +kubebuilder:validation:XValidation:rule="!has(self.localASN) || (has(self.dynamicASN) ? self.dynamicASN == 'external' : !has(self.peerASN) || self.peerASN != self.myASN && self.peerASN != self.localASN)",fieldPath=".localASN",message="is for external peers, whose AS differs from myASN and from localASN: remove it, and write the AS that the router has configured as myASN"
-// +kubebuilder:validation:XValidation:rule="!has(self.ebgpMultiHop) || !self.ebgpMultiHop || (has(self.dynamicASN) ? self.dynamicASN == 'external' : !has(self.peerASN) || self.peerASN != self.myASN)",fieldPath=".ebgpMultiHop",message="is for external peers: remove it, an internal peer may be any number of hops away"
-// +kubebuilder:validation:XValidation:rule="!has(self.ebgpMultiHop) || !self.ebgpMultiHop || !has(self.ttlSecurity) || !self.ttlSecurity",fieldPath=".ebgpMultiHop",message="cannot be with ttlSecurity, which is for a router on the same network: remove one of the two"
-// +kubebuilder:validation:XValidation:rule="!has(self.ebgpMultiHop) || !self.ebgpMultiHop || !self.peerAddress.contains('%')",fieldPath=".ebgpMultiHop",message="cannot be with a link-local peerAddress, which is on the same network: remove it, or write another address of the router"
+// +kubebuilder:validation:XValidation:rule="!has(self.localASN) || self.?dynamicASN.orValue('external') == 'external'",fieldPath=".localASN",message="is for external peers, whose AS differs from myASN and from localASN: remove it, and write the AS that the router has configured as myASN"
+// +kubebuilder:validation:XValidation:rule="!has(self.localASN) || !has(self.peerASN) || self.peerASN != self.myASN && self.peerASN != self.localASN",fieldPath=".localASN",message="is for external peers, whose AS differs from myASN and from localASN: remove it, and write the AS that the router has configured as myASN"
+// +kubebuilder:validation:XValidation:rule="!self.?ebgpMultiHop.orValue(false) || self.?dynamicASN.orValue('external') == 'external'",fieldPath=".ebgpMultiHop",message="is for external peers: remove it, an internal peer may be any number of hops away"
+// +kubebuilder:validation:XValidation:rule="!self.?ebgpMultiHop.orValue(false) || self.?peerASN.orValue(0) != self.myASN",fieldPath=".ebgpMultiHop",message="is for external peers: remove it, an internal peer may be any number of hops away"
+// +kubebuilder:validation:XValidation:rule="!self.?ebgpMultiHop.orValue(false) || !self.?ttlSecurity.orValue(false)",fieldPath=".ebgpMultiHop",message="cannot be with ttlSecurity, which is for a router on the same network: remove one of the two"
+// +kubebuilder:validation:XValidation:rule="!self.?ebgpMultiHop.orValue(false) || !self.peerAddress.contains('%')",fieldPath=".ebgpMultiHop",message="cannot be with a link-local peerAddress, which is on the same network: remove it, or write another address of the router"
 // +kubebuilder:validation:XValidation:rule="!has(self.passwordSecret) || !self.peerAddress.contains('%')",fieldPath=".passwordSecret",message="cannot be with a link-local peerAddress: write another address of the router"
 // +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !self.peerAddress.contains('%')",fieldPath=".sourceAddress",message="cannot be with a link-local peerAddress, whose interface determines the source: remove it"
-// +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !isIP(self.sourceAddress) || !isIP(self.peerAddress) || ip(self.sourceAddress).family() == ip(self.peerAddress).family()",fieldPath=".sourceAddress",message="is not of the family of peerAddress: write an address of the node of that family"
-// +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !isIP(self.sourceAddress) || !isIP(self.peerAddress) || !cidr(self.sourceAddress + (self.sourceAddress.contains(':') ? '/128' : '/32')).containsIP(self.peerAddress)",fieldPath=".sourceAddress",message="is peerAddress: write an address of the node"
-// +kubebuilder:validation:XValidation:rule="!has(self.keepaliveTime) || !self.keepaliveTime.matches('^([0-9]{1,6}[smh])+$') || has(self.holdTime) && !self.holdTime.matches('^([0-9]{1,6}[smh])+$') || !has(self.holdTime) || duration(self.keepaliveTime).getSeconds() * 3 <= duration(self.holdTime).getSeconds()",fieldPath=".keepaliveTime",message="is more than a third of holdTime: shorten it, or lengthen holdTime"
+// +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || self.sourceAddress.contains(':') == self.peerAddress.contains(':')",fieldPath=".sourceAddress",message="is not of the family of peerAddress: write an address of the node of that family"
+// +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !isIP(self.sourceAddress) || !isIP(self.peerAddress) || ip(self.sourceAddress) != ip(self.peerAddress)",fieldPath=".sourceAddress",message="is peerAddress: write an address of the node"
+// +kubebuilder:validation:XValidation:rule="!has(self.keepaliveTime) || !has(self.holdTime) || duration(self.keepaliveTime).getSeconds() * 3 <= duration(self.holdTime).getSeconds()",fieldPath=".keepaliveTime",message="is more than a third of holdTime: shorten it, or lengthen holdTime"
 // +kubebuilder:validation:XValidation:rule="!has(self.keepaliveTime) || has(self.holdTime)",fieldPath=".keepaliveTime",message="needs holdTime, and may be a third of it at most: write both, or none"
-// +kubebuilder:validation:XValidation:rule="!has(self.restartTime) || has(self.gracefulRestart) && self.gracefulRestart",fieldPath=".restartTime",message="has no effect without gracefulRestart: remove it, or write gracefulRestart: true"
+// +kubebuilder:validation:XValidation:rule="!has(self.restartTime) || self.?gracefulRestart.orValue(false)",fieldPath=".restartTime",message="has no effect without gracefulRestart: remove it, or write gracefulRestart: true"
 type BGPPeerSpec struct {
 	// myASN is the AS number of the nodes.
 	//
@@ -79,8 +81,8 @@ type BGPPeerSpec struct {
 	// +kubebuilder:validation:MinLength=2
 	// +kubebuilder:validation:MaxLength=61
 	// +kubebuilder:validation:XValidation:rule="isIP(self.split('%')[0]) && (!self.contains('%') || self.matches('^[^%]+%[^%/ \\t\\n]{1,15}$'))",message="is not an address: write it like 192.0.2.1, 2001:db8::1 or fe80::1%eth0"
-	// +kubebuilder:validation:XValidation:rule="!isIP(self.split('%')[0]) || self.contains('%') == (ip(self.split('%')[0]).family() == 6 && ip(self.split('%')[0]).isLinkLocalUnicast())",message="needs the interface if it is a link-local IPv6 address, and cannot have one otherwise: write it like fe80::1%eth0, or like 2001:db8::1"
-	// +kubebuilder:validation:XValidation:rule="!isIP(self.split('%')[0]) || ip(self.split('%')[0]).isGlobalUnicast() || ip(self.split('%')[0]).isLinkLocalUnicast()",message="is unspecified, loopback, multicast or broadcast: write the address of the router"
+	// +kubebuilder:validation:XValidation:rule="self.contains('%') == self.matches('^[fF][eE][89aAbB][0-9a-fA-F]:')",message="needs the interface if it is a link-local IPv6 address, and cannot have one otherwise: write it like fe80::1%eth0, or like 2001:db8::1"
+	// +kubebuilder:validation:XValidation:rule="!isIP(self) || ip(self).isGlobalUnicast() || ip(self).isLinkLocalUnicast()",message="is unspecified, loopback, multicast or broadcast: write the address of the router"
 	PeerAddress string `json:"peerAddress"`
 
 	// peerPort is the TCP port of the router, to which the nodes connect; they listen on none. Default 179.
@@ -106,8 +108,7 @@ type BGPPeerSpec struct {
 	//
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=16
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}[smh])+$')",message="is not a duration in full seconds: write it like 90s or 1m30s"
-	// +kubebuilder:validation:XValidation:rule="!self.matches('^([0-9]{1,6}[smh])+$') || duration(self) >= duration('3s') && duration(self) <= duration('65535s')",message="is not between 3s and 65535s; without a hold time, 0, a dead session would never end: write one like 90s"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}[smh])+$') && duration(self) >= duration('3s') && duration(self) <= duration('65535s')",message="is not a duration in full seconds between 3s and 65535s (with 0 a dead session would never end): write it like 90s or 1m30s"
 	// +optional
 	HoldTime *metav1.Duration `json:"holdTime,omitempty"`
 
@@ -116,8 +117,7 @@ type BGPPeerSpec struct {
 	//
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=16
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}[smh])+$')",message="is not a duration in full seconds: write it like 30s"
-	// +kubebuilder:validation:XValidation:rule="!self.matches('^([0-9]{1,6}[smh])+$') || duration(self) >= duration('1s')",message="is less than 1s: write it like 30s"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}[smh])+$') && duration(self) >= duration('1s')",message="is not a duration in full seconds, or less than 1s: write it like 30s"
 	// +optional
 	KeepaliveTime *metav1.Duration `json:"keepaliveTime,omitempty"`
 
@@ -127,8 +127,7 @@ type BGPPeerSpec struct {
 	//
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=16
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}[smh])+$')",message="is not a duration in full seconds: write it like 10s"
-	// +kubebuilder:validation:XValidation:rule="!self.matches('^([0-9]{1,6}[smh])+$') || duration(self) >= duration('1s') && duration(self) <= duration('65535s')",message="is not between 1s and 65535s: write it like 10s"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}[smh])+$') && duration(self) >= duration('1s') && duration(self) <= duration('65535s')",message="is not a duration in full seconds between 1s and 65535s: write it like 10s"
 	// +optional
 	ConnectTime *metav1.Duration `json:"connectTime,omitempty"`
 
@@ -193,8 +192,7 @@ type BGPPeerSpec struct {
 	//
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=16
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}[smh])+$')",message="is not a duration in full seconds: write it like 60s"
-	// +kubebuilder:validation:XValidation:rule="!self.matches('^([0-9]{1,6}[smh])+$') || duration(self) >= duration('1s') && duration(self) <= duration('4095s')",message="is not between 1s and 4095s: write it like 60s"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}[smh])+$') && duration(self) >= duration('1s') && duration(self) <= duration('4095s')",message="is not a duration in full seconds between 1s and 4095s: write it like 60s"
 	// +optional
 	RestartTime *metav1.Duration `json:"restartTime,omitempty"`
 
