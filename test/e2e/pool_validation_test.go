@@ -84,8 +84,8 @@ var addressCases = []struct {
 	{name: "the last octet 255 and 0", addresses: []string{"192.0.2.255", "192.0.2.0"}},
 }
 
-// conditionCases are lists that the API server accepts. ironlb-ccm refuses them, in the condition Ready: CEL cannot state
-// them in a line.
+// conditionCases are lists that the API server accepts. ironlb-ccm refuses them, in the condition Ready: CEL cannot
+// state them in a line.
 var conditionCases = []struct {
 	name      string
 	addresses []string
