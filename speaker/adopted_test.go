@@ -10,6 +10,7 @@ import (
 
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // A process that plans from a snapshot adds what is missing. It removes no state of an earlier process, which may have
@@ -62,10 +63,10 @@ func TestSnapshotRemovesNothing(t *testing.T) {
 		if !has(w.addrs, vip3) || !has(w.announced, vip3) {
 			t.Errorf("%v is not served: %v, announced %v", vip3, w.addrs, w.announced)
 		}
-		r.touch(func(v *plan.View) plan.Touched { // entries of this process follow the plan
+		r.touch(func(v *view.View) view.Touched { // entries of this process follow the plan
 			delete(v.Services, pools.ServiceKey{Namespace: "default", Name: "lost"})
 			delete(v.VIPs, vip3.String())
-			return plan.Touched{All: true}
+			return view.Touched{All: true}
 		})
 		time.Sleep(5 * time.Second)
 		observe()
@@ -77,10 +78,10 @@ func TestSnapshotRemovesNothing(t *testing.T) {
 		}
 
 		changes := w.changes
-		r.touch(func(v *plan.View) plan.Touched {
+		r.touch(func(v *view.View) view.Touched {
 			v.FromSnapshot = false
 			service(v, "web", vip1, []uint16{80}, 3, "a")
-			return plan.Touched{Services: map[pools.ServiceKey]struct{}{{Namespace: "default", Name: "web"}: {}}}
+			return view.Touched{Services: map[pools.ServiceKey]struct{}{{Namespace: "default", Name: "web"}: {}}}
 		})
 		r.wantPlanned(t)
 		if w.changes == changes || has(w.addrs, vip2) || has(w.addrs, vip3) {
@@ -103,7 +104,7 @@ func TestSnapshotThatIsRight(t *testing.T) {
 		defer r.stop()
 		r.wantPlanned(t)
 		changes, publishes := w.changes, w.announcements
-		r.touch(func(v *plan.View) plan.Touched { v.FromSnapshot = false; return plan.Touched{} })
+		r.touch(func(v *view.View) view.Touched { v.FromSnapshot = false; return view.Touched{} })
 		time.Sleep(5 * time.Second)
 		r.wantPlanned(t)
 		if w.changes != changes || w.announcements != publishes {
@@ -113,14 +114,14 @@ func TestSnapshotThatIsRight(t *testing.T) {
 }
 
 // lockNear marks the password of peer near as not yet known, or sets it.
-func lockNear(v *plan.View, password plan.Secret) plan.Touched {
+func lockNear(v *view.View, password view.Secret) view.Touched {
 	p := v.BGPPeers["near"]
 	p.Password, p.Wrong, p.Message = password, "", ""
 	if password == "" {
 		p.Wrong, p.Message = plan.PasswordUnknown, "the API server has not answered yet"
 	}
 	v.BGPPeers["near"] = p
-	return plan.Touched{BGPPeers: map[string]struct{}{"near": {}}}
+	return view.Touched{BGPPeers: map[string]struct{}{"near": {}}}
 }
 
 // peers returns the peers that ironlb-bgpd has received.
@@ -162,7 +163,7 @@ func TestSnapshotBeginsBGP(t *testing.T) {
 			t.Errorf("%d lines about the peer that waits:\n%s", n, r.log)
 		}
 		far, reported := r.peers()["far"], len(w.bgp.changes)
-		r.touch(func(v *plan.View) plan.Touched { v.FromSnapshot = false; return lockNear(v, "s3cret") })
+		r.touch(func(v *view.View) view.Touched { v.FromSnapshot = false; return lockNear(v, "s3cret") })
 		r.wantPlanned(t)
 		if peers := r.peers(); peers["near"].Password != "s3cret" || peers["far"] != far || len(r.prefixes("near")) != 1 {
 			t.Errorf("peers %v, routes %v", peers, r.bgp.published.Routes)
@@ -201,11 +202,11 @@ func TestSnapshotLeavesBGP(t *testing.T) {
 		if got := r.peers(); got["near"].Password != "s3cret" || !maps.Equal(got, before) {
 			t.Errorf("peers %v, want %v", got, before)
 		}
-		r.touch(func(v *plan.View) plan.Touched {
+		r.touch(func(v *view.View) view.Touched {
 			v.FromSnapshot = false
 			service(v, "web", vip1, []uint16{80}, 3, "a")
 			lockNear(v, "s3cret")
-			return plan.Touched{All: true}
+			return view.Touched{All: true}
 		})
 		r.wantPlanned(t)
 		if got := r.peers(); !maps.Equal(got, before) {

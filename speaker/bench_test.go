@@ -17,7 +17,9 @@ import (
 	"github.com/ironlb/ironlb/ipvs/ipvstest"
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/speaker/dataplane"
+	"github.com/ironlb/ironlb/speaker/ownership"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // quick is an in-memory node and network. A change costs in proportion to its size.
@@ -49,7 +51,7 @@ func (q *quick) Update(_ context.Context, changes []ipvs.FilterChange) (int, err
 	return len(changes), nil
 }
 
-func (q *quick) Announce(want map[netip.Addr]plan.Announcement) (map[netip.Addr][]string, error) {
+func (q *quick) Announce(want map[netip.Addr]ownership.Announcement) (map[netip.Addr][]string, error) {
 	held := make(map[netip.Addr][]string, len(want))
 	for addr := range want {
 		held[addr] = []string{"eth0"}
@@ -57,16 +59,16 @@ func (q *quick) Announce(want map[netip.Addr]plan.Announcement) (map[netip.Addr]
 	return held, nil
 }
 
-func (q *quick) Conflicts() map[netip.Addr]plan.Conflict { return nil }
+func (q *quick) Conflicts() map[netip.Addr]view.Conflict { return nil }
 func (q *quick) SetPeers(map[[6]byte]string)             {}
 
 // quickDetector receives no other member.
 type quickDetector struct{}
 
-func (quickDetector) Observe() (plan.Members, map[string]struct{}, map[plan.VIPID]struct{}) {
-	return plan.Members{}, nil, nil
+func (quickDetector) Observe() (view.Members, map[string]struct{}, map[view.VIPID]struct{}) {
+	return view.Members{}, nil, nil
 }
-func (quickDetector) Publish(plan.LocalState)          {}
+func (quickDetector) Publish(view.LocalState)          {}
 func (quickDetector) SetSegments([]string)             {}
 func (quickDetector) Retain(time.Duration)             {}
 func (quickDetector) Settled()                         {}
@@ -91,18 +93,18 @@ func (q quickAddresses) Remove(addr netip.Addr) (bool, error) {
 
 // quickSource returns the objects that the benchmark touched.
 type quickSource struct {
-	view    *plan.View
-	touched plan.Touched
+	view    *view.View
+	touched view.Touched
 }
 
-func (q *quickSource) Observe() (*plan.View, plan.Touched, bool) {
+func (q *quickSource) Observe() (*view.View, view.Touched, bool) {
 	touched := q.touched
-	q.touched = plan.Touched{}
+	q.touched = view.Touched{}
 	return q.view, touched, true
 }
 
 // many returns a View of n Services of three ports and four endpoints each, with a VirtualIP each.
-func many(n int) *plan.View {
+func many(n int) *view.View {
 	v := baseView()
 	for i := range n {
 		addr := numbered(1, i)
@@ -123,9 +125,9 @@ func numbered(network uint16, i int) netip.Addr {
 	return netip.AddrFrom16(b)
 }
 
-func quickSpeaker(view *plan.View) (*Speaker, *quickSource) {
+func quickSpeaker(v *view.View) (*Speaker, *quickSource) {
 	q := &quick{addrs: map[netip.Addr]struct{}{}}
-	source := &quickSource{view: view}
+	source := &quickSource{view: v}
 	return New(Config{
 		NodeName: "a", Plan: options, Log: slog.New(slog.DiscardHandler), Trigger: NewTrigger(), Source: source,
 		Node: Node{Drivers: dataplane.Drivers{VirtualServers: ipvstest.NewKernel(), Filter: q, Addresses: quickAddresses{q}, Sysctls: q,
@@ -163,9 +165,9 @@ func BenchmarkOneEndpoint(b *testing.B) {
 func BenchmarkStart(b *testing.B) {
 	for _, n := range []int{100, 5000} {
 		b.Run(fmt.Sprint("services=", n), func(b *testing.B) {
-			view := many(n)
+			v := many(n)
 			for b.Loop() {
-				s, _ := quickSpeaker(view)
+				s, _ := quickSpeaker(v)
 				if err := s.reconcile(b.Context()); err != nil {
 					b.Fatal(err)
 				}

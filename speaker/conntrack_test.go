@@ -10,7 +10,7 @@ import (
 
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/pools"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // dnsKey and webKey are the virtual servers of dnsService.
@@ -19,7 +19,7 @@ var (
 	webKey = ipvs.Key{Addr: vip1, Protocol: ipvs.TCP, Port: 80}
 )
 
-func dnsService(v *plan.View) {
+func dnsService(v *view.View) {
 	service(v, "dns", vip1, []uint16{53, 80}, 2, "a")
 	v.Services[named("dns")].Ports[0].Protocol = ipvs.UDP
 	v.Slices[named("dns")]["s"].Ports[0].Protocol = ipvs.UDP
@@ -49,7 +49,7 @@ func TestConntrack(t *testing.T) {
 		r := start(t, w, &cluster{view: v, synced: true})
 		r.wantCleaned(t, "new", dnsKey, webKey)
 		endpoints := func(n int) {
-			r.touchService("dns", func(_ *plan.Service, slice *plan.Slice) { slice.Endpoints = slice.Endpoints[:n] })
+			r.touchService("dns", func(_ *view.Service, slice *view.Slice) { slice.Endpoints = slice.Endpoints[:n] })
 		}
 		endpoints(1)
 		r.wantCleaned(t, "one gone", dnsKey, webKey)
@@ -61,9 +61,9 @@ func TestConntrack(t *testing.T) {
 		r.wantCleaned(t, "the first", dnsKey)
 		endpoints(2)
 		r.wantCleaned(t, "the second")
-		r.touchService("dns", func(_ *plan.Service, slice *plan.Slice) { slice.Endpoints[0].Ready = false })
+		r.touchService("dns", func(_ *view.Service, slice *view.Slice) { slice.Endpoints[0].Ready = false })
 		r.wantCleaned(t, "one not ready", dnsKey) // for TCP the endpoint is assumed to answer
-		r.touchService("dns", func(_ *plan.Service, slice *plan.Slice) { slice.Endpoints[0].Ready = true })
+		r.touchService("dns", func(_ *view.Service, slice *view.Slice) { slice.Endpoints[0].Ready = true })
 		r.wantCleaned(t, "ready again")
 		w.mu.Lock()
 		w.failAt = w.changes + 5 // two real servers of each protocol are deleted, and then conntrack fails
@@ -105,10 +105,10 @@ func TestConntrackVirtualGone(t *testing.T) {
 		r.wantPlanned(t)
 		r.wantCleaned(t, "new", dnsKey, webKey, httpsKey)
 		gone := v.Services[dns]
-		r.set(func(v *plan.View) { delete(v.Services, dns) })
+		r.set(func(v *view.View) { delete(v.Services, dns) })
 		r.wantPlanned(t)
 		r.wantCleaned(t, "gone", dnsKey)
-		r.set(func(v *plan.View) { v.Services[dns] = gone })
+		r.set(func(v *view.View) { v.Services[dns] = gone })
 		r.wantPlanned(t)
 		r.wantCleaned(t, "another", dnsKey, webKey)
 	})
@@ -134,7 +134,7 @@ func TestConntrackShare(t *testing.T) {
 			time.Sleep(5 * time.Second)
 			w.cleanings = nil
 			fewer := func(name string) {
-				r.touchService(name, func(_ *plan.Service, slice *plan.Slice) {
+				r.touchService(name, func(_ *view.Service, slice *view.Slice) {
 					slice.Endpoints = slice.Endpoints[:len(slice.Endpoints)-1]
 				})
 			}
@@ -177,7 +177,7 @@ func TestConntrackNodeDied(t *testing.T) {
 		w.reach = &worldReach{}
 		w.slowClean = 100 * time.Millisecond // pause of one second
 		v := baseView()
-		v.Nodes["b"] = plan.Node{Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.2")}}
+		v.Nodes["b"] = view.Node{Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.2")}}
 		service(v, "web", vip1, []uint16{80}, 2, "a")
 		service(v, "api", vip2, []uint16{80}, 3, "a")
 		v.Slices[named("web")]["s"].Endpoints[1].Node = "b"
@@ -188,7 +188,7 @@ func TestConntrackNodeDied(t *testing.T) {
 		w.mu.Lock()
 		w.cleaned = nil
 		w.mu.Unlock()
-		r.touchService("api", func(_ *plan.Service, slice *plan.Slice) { slice.Endpoints = slice.Endpoints[:2] })
+		r.touchService("api", func(_ *view.Service, slice *view.Slice) { slice.Endpoints = slice.Endpoints[:2] })
 		time.Sleep(2 * w.slowClean)
 		r.wantCleaned(t, "an endpoint went", ipvs.Key{Addr: vip2, Protocol: ipvs.TCP, Port: 80})
 		w.reach.set("b")

@@ -6,14 +6,14 @@ import (
 
 	"github.com/ironlb/ironlb/speaker/advertise"
 	"github.com/ironlb/ironlb/speaker/dataplane"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // Source provides the observed state of the cluster.
 type Source interface {
 	// Observe returns the View and what changed in it since the last call. ok is false until every informer has synced
 	// once. The caller owns the View until it calls Observe again.
-	Observe() (view *plan.View, touched plan.Touched, ok bool)
+	Observe() (v *view.View, touched view.Touched, ok bool)
 }
 
 // Node holds the drivers of the node's state.
@@ -40,9 +40,9 @@ type Retainer interface {
 type Detector interface {
 	// Observe returns the observed members, the nodes whose liveness changed since the last call, and the VirtualIPs
 	// with a changed claim. The Members are never modified afterwards.
-	Observe() (members plan.Members, nodes map[string]struct{}, claims map[plan.VIPID]struct{})
+	Observe() (members view.Members, nodes map[string]struct{}, claims map[view.VIPID]struct{})
 	// Publish publishes the complete state of this node to the other members. It does not block.
-	Publish(plan.LocalState)
+	Publish(view.LocalState)
 	// SetSegments sets the interfaces on which to receive other members.
 	SetSegments(interfaces []string)
 	// SetPeers sets the nodes of the cluster, with their addresses on the node network.
@@ -60,7 +60,7 @@ type Reach interface {
 	// SetGateways sets the gateways of this node.
 	SetGateways([]netip.Addr)
 	// State returns what was found. It is never modified afterwards.
-	State() plan.Reachability
+	State() view.Reachability
 }
 
 // Progress receives the progress of the node, for health checks of the service proxy.

@@ -10,15 +10,15 @@ import (
 
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/pools"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // change makes one random change of the View and returns what it touched, as the informers do.
-func change(r *rand.Rand, v *plan.View) plan.Touched {
+func change(r *rand.Rand, v *view.View) view.Touched {
 	i := r.IntN(6)
 	key := pools.ServiceKey{Namespace: "default", Name: fmt.Sprint("s", i)}
 	addr := netip.AddrFrom4([4]byte{203, 0, 113, byte(i % 4)}) // some share one
-	touched := plan.Touched{Services: map[pools.ServiceKey]struct{}{key: {}}}
+	touched := view.Touched{Services: map[pools.ServiceKey]struct{}{key: {}}}
 	switch r.IntN(9) {
 	case 8:
 		return changeBGP(r, v)
@@ -27,7 +27,7 @@ func change(r *rand.Rand, v *plan.View) plan.Touched {
 	case 1:
 		delete(v.Slices, key)
 	case 2, 3:
-		svc := plan.Service{Addresses: []plan.Address{{IP: addr, Pool: "main"}}, Local: r.IntN(3) == 0, Created: int64(r.IntN(3))}
+		svc := view.Service{Addresses: []view.Address{{IP: addr, Pool: "main"}}, Local: r.IntN(3) == 0, Created: int64(r.IntN(3))}
 		if svc.Restricted = r.IntN(3) == 0; svc.Restricted {
 			for range r.IntN(3) {
 				svc.Sources = append(svc.Sources, netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 51, 100, byte(64 * r.IntN(4))}), 26))
@@ -35,30 +35,30 @@ func change(r *rand.Rand, v *plan.View) plan.Touched {
 		}
 		for j, protocol := range []ipvs.Protocol{ipvs.TCP, ipvs.UDP} {
 			if r.IntN(4) > 0 {
-				svc.Ports = append(svc.Ports, plan.Port{Name: fmt.Sprint(j), Protocol: protocol, Port: uint16(80 + r.IntN(3))})
+				svc.Ports = append(svc.Ports, view.Port{Name: fmt.Sprint(j), Protocol: protocol, Port: uint16(80 + r.IntN(3))})
 			}
 		}
 		v.Services[key] = svc
 	case 4, 5:
-		slice := plan.Slice{Ports: []plan.Port{{Name: "0", Protocol: ipvs.TCP, Port: 8080}, {Name: "1", Protocol: ipvs.UDP, Port: 5353}}}
+		slice := view.Slice{Ports: []view.Port{{Name: "0", Protocol: ipvs.TCP, Port: 8080}, {Name: "1", Protocol: ipvs.UDP, Port: 5353}}}
 		for range r.IntN(4) {
 			node := []string{"a", "b"}[r.IntN(2)]
-			slice.Endpoints = append(slice.Endpoints, plan.Endpoint{
+			slice.Endpoints = append(slice.Endpoints, view.Endpoint{
 				Addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(10 + r.IntN(6))}), Node: node, Ready: true, Serving: true})
 		}
-		v.Slices[key] = map[string]plan.Slice{"s": slice}
+		v.Slices[key] = map[string]view.Slice{"s": slice}
 	case 6:
 		name := addr.String()
 		if r.IntN(4) == 0 {
 			delete(v.VIPs, name)
 		} else {
 			services := []pools.ServiceKey{key, {Namespace: "default", Name: fmt.Sprint("s", (i+4)%6)}}
-			v.VIPs[name] = plan.VIP{Addresses: []netip.Addr{addr}, Services: services, Nodes: []string{[]string{"a", "b"}[r.IntN(2)], "a"}}
+			v.VIPs[name] = view.VIP{Addresses: []netip.Addr{addr}, Services: services, Nodes: []string{[]string{"a", "b"}[r.IntN(2)], "a"}}
 		}
-		return plan.Touched{VIPs: map[string]struct{}{name: {}}}
+		return view.Touched{VIPs: map[string]struct{}{name: {}}}
 	case 7:
-		v.Nodes["b"] = plan.Node{Labels: map[string]string{"zone": fmt.Sprint(r.IntN(2))}}
-		return plan.Touched{Nodes: map[string]struct{}{"b": {}}}
+		v.Nodes["b"] = view.Node{Labels: map[string]string{"zone": fmt.Sprint(r.IntN(2))}}
+		return view.Touched{Nodes: map[string]struct{}{"b": {}}}
 	}
 	return touched
 }
@@ -101,7 +101,7 @@ func TestFollowsAnyHistory(t *testing.T) {
 					w.mu.Unlock()
 					for range 1 + r.IntN(8) {
 						roll := rand.New(rand.NewPCG(r.Uint64(), 7))
-						run.touch(func(v *plan.View) plan.Touched { return change(roll, v) })
+						run.touch(func(v *view.View) view.Touched { return change(roll, v) })
 						if r.IntN(2) == 0 {
 							synctest.Wait()
 						}

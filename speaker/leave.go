@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // handoverTimeout is how long a stopping speaker waits for its successors.
@@ -27,7 +27,7 @@ func (s *Speaker) handoverDone(now time.Time) bool {
 		s.leaveBy = now.Add(handoverTimeout)
 	}
 	for vip, c := range s.published.Claims {
-		if now.Before(s.leaveBy) && (c.State == plan.HandingOver || c.Announces() && s.successorStarting(vip)) {
+		if now.Before(s.leaveBy) && (c.State == view.HandingOver || c.Announces() && s.successorStarting(vip)) {
 			return false
 		}
 	}
@@ -48,5 +48,5 @@ func (s *Speaker) stopAnnouncing() {
 		return
 	}
 	s.l2.WithdrawAll()
-	s.cfg.Detector.Publish(plan.LocalState{Leaving: true})
+	s.cfg.Detector.Publish(view.LocalState{Leaving: true})
 }

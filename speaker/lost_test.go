@@ -11,6 +11,7 @@ import (
 
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // Work planned while the node could not be observed is done as soon as it can be, including health check ports and
@@ -22,13 +23,13 @@ func TestNothingIsLostWhileTheNodeCannotBeSeen(t *testing.T) {
 		v := baseView()
 		service(v, "web", vip1, []uint16{80}, 2, "a")
 		service(v, "via", vip2, []uint16{80}, 2, "a")
-		change := func(name string, f func(*plan.Service)) {
+		change := func(name string, f func(*view.Service)) {
 			svc := v.Services[named(name)]
 			f(&svc)
 			v.Services[named(name)] = svc
 		}
-		change("web", func(svc *plan.Service) { svc.Local, svc.NodePorts, svc.HealthCheckNodePort = true, true, 30123 })
-		change("via", func(svc *plan.Service) { svc.Forwarding, svc.Ports[0].NodePort = plan.ToNodePort, 30080 })
+		change("web", func(svc *view.Service) { svc.Local, svc.NodePorts, svc.HealthCheckNodePort = true, true, 30123 })
+		change("via", func(svc *view.Service) { svc.Forwarding, svc.Ports[0].NodePort = view.ToNodePort, 30080 })
 		b := v.Nodes["b"]
 		b.Addresses = append(b.Addresses, vip1.Next().Next().Next())
 		v.Nodes["b"] = b
@@ -52,12 +53,12 @@ type lateSource struct {
 	after func()
 }
 
-func (s lateSource) Observe() (*plan.View, plan.Touched, bool) {
-	view, touched, ok := s.Source.Observe()
+func (s lateSource) Observe() (*view.View, view.Touched, bool) {
+	v, touched, ok := s.Source.Observe()
 	time.Sleep(time.Millisecond)
 	s.after()
 	time.Sleep(time.Millisecond)
-	return view, touched, ok
+	return v, touched, ok
 }
 
 type progressFunc func(before time.Time)
@@ -101,10 +102,10 @@ func TestErrorWithNothingLeftToDo(t *testing.T) {
 		r := start(t, w, c)
 		defer r.stop()
 		r.wantPlanned(t)
-		r.touch(func(v *plan.View) plan.Touched {
+		r.touch(func(v *view.View) view.Touched {
 			w.complains = true
 			service(v, "web", vip1, []uint16{80, 81}, 2, "a")
-			return plan.Touched{Services: map[pools.ServiceKey]struct{}{named("web"): {}}}
+			return view.Touched{Services: map[pools.ServiceKey]struct{}{named("web"): {}}}
 		})
 		synctest.Wait()
 		if h := r.speaker.Health(); h.Ready {

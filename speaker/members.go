@@ -7,10 +7,11 @@ import (
 	"time"
 
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // observeMembers adds to the View the state of the other members and of this node.
-func (s *Speaker) observeMembers(v *plan.View, touched *plan.Touched) {
+func (s *Speaker) observeMembers(v *view.View, touched *view.Touched) {
 	before := v.Members.Observer
 	v.Members, touched.Members, touched.Claims = s.cfg.Detector.Observe()
 	v.Unable, v.Leaving = s.unable, s.leaving.Load()
@@ -35,7 +36,7 @@ func (s *Speaker) observeMembers(v *plan.View, touched *plan.Touched) {
 }
 
 // setSegments sets the interfaces on which to receive other members, according to the plan.
-func (s *Speaker) setSegments(touched plan.Touched, changed *plan.Changed) {
+func (s *Speaker) setSegments(touched view.Touched, changed *plan.Changed) {
 	if changed.Segments || len(touched.Links) > 0 {
 		s.cfg.Detector.SetSegments(slices.Sorted(maps.Keys(s.desired.Segments)))
 	}
@@ -48,7 +49,7 @@ func (s *Speaker) publishClaims(todo *work, may func(vip string) bool) {
 	for name := range todo.vips {
 		claim, is := s.desired.Claims[name]
 		before, was := s.published.Claims[name]
-		if is == was && claim == before || is && claim.State == plan.Held && !before.Announces() && !may(name) {
+		if is == was && claim == before || is && claim.State == view.Held && !before.Announces() && !may(name) {
 			continue
 		}
 		changed = true
@@ -62,7 +63,7 @@ func (s *Speaker) publishClaims(todo *work, may func(vip string) bool) {
 		return
 	}
 	s.mustPublish, s.published.Leaving = false, s.view.Leaving // as planned
-	s.cfg.Detector.Publish(plan.LocalState{Claims: maps.Clone(s.published.Claims), Leaving: s.published.Leaving})
+	s.cfg.Detector.Publish(view.LocalState{Claims: maps.Clone(s.published.Claims), Leaving: s.published.Leaving})
 }
 
 // evaluateReadiness records which addresses of the work this node cannot answer for, and plans again if that changed.
@@ -99,29 +100,29 @@ func (s *Speaker) evaluateReadiness(todo *work) {
 		return
 	}
 	var changed *plan.Changed
-	s.desired, changed = s.planner.Plan(s.view, plan.Touched{Unable: touched}, time.Now())
+	s.desired, changed = s.planner.Plan(s.view, view.Touched{Unable: touched}, time.Now())
 	todo.planned(changed)
 	s.updateParts()
 	s.withdraw(todo)
 }
 
 // notReadyReason returns why this node cannot answer for an address, empty if it can.
-func (s *Speaker) notReadyReason(addr netip.Addr) plan.Reason {
+func (s *Speaker) notReadyReason(addr netip.Addr) view.Reason {
 	if !s.dataplane.Forwards(addr) {
-		return plan.DataPlaneNotReady
+		return view.DataPlaneNotReady
 	}
 	answers, observed := s.dataplane.KernelAnswers(addr)
-	if answers || !observed && s.unable[addr] == plan.KernelAnswers {
-		return plan.KernelAnswers
+	if answers || !observed && s.unable[addr] == view.KernelAnswers {
+		return view.KernelAnswers
 	}
 	if has(s.conflicts, addr) && !has(s.l2.Held(), addr) { // while announced it is defended
-		return plan.AddressConflict
+		return view.AddressConflict
 	}
 	return ""
 }
 
 // addConflicts adds to the work the VirtualIPs whose conflict changed.
-func (s *Speaker) addConflicts(todo *work, before map[netip.Addr]plan.Conflict) {
+func (s *Speaker) addConflicts(todo *work, before map[netip.Addr]view.Conflict) {
 	if len(before)+len(s.conflicts) == 0 || maps.Equal(before, s.conflicts) {
 		return
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // held returns a speaker that owns vip1. Node b is its successor.
@@ -28,16 +29,16 @@ func held(t *testing.T) *run {
 	return r
 }
 
-func (r *run) claim(addr netip.Addr) plan.Claim { return r.detector.state().Claims[addr.String()] }
+func (r *run) claim(addr netip.Addr) view.Claim { return r.detector.state().Claims[addr.String()] }
 
 // The detector receives the segments and the nodes of the cluster.
 func TestConfiguresTheDetector(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := held(t)
 		defer r.stop()
-		r.touch(func(v *plan.View) plan.Touched {
-			v.Nodes["c"] = plan.Node{Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.3")}}
-			return plan.Touched{Nodes: map[string]struct{}{"c": {}}}
+		r.touch(func(v *view.View) view.Touched {
+			v.Nodes["c"] = view.Node{Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.3")}}
+			return view.Touched{Nodes: map[string]struct{}{"c": {}}}
 		})
 		synctest.Wait()
 		r.detector.mu.Lock()
@@ -67,10 +68,10 @@ func TestStalls(t *testing.T) {
 			t.Errorf("published %+v, log:\n%s", state, r.log)
 		}
 		r.detector.set(func(d *worldDetector) {
-			d.observer, d.override = false, map[string]plan.Claim{vip1.String(): {State: plan.Held, Rank: 1}}
+			d.observer, d.override = false, map[string]view.Claim{vip1.String(): {State: view.Held, Rank: 1}}
 		})
 		synctest.Wait()
-		if c := r.claim(vip1); c != (plan.Claim{}) || len(r.announced) > 0 {
+		if c := r.claim(vip1); c != (view.Claim{}) || len(r.announced) > 0 {
 			t.Errorf("got claim %+v, announced %v", c, r.announced)
 		}
 	})
@@ -100,12 +101,12 @@ func TestLeaves(t *testing.T) {
 		began := time.Now()
 		r.speaker.Leave()
 		synctest.Wait()
-		if c, state := r.claim(vip1), r.detector.state(); c.State != plan.HandingOver || c.Successor != "b" || !state.Leaving || len(r.announced) != 1 {
+		if c, state := r.claim(vip1), r.detector.state(); c.State != view.HandingOver || c.Successor != "b" || !state.Leaving || len(r.announced) != 1 {
 			t.Errorf("got claim %+v, %+v, announced %v", c, state, r.announced)
 		}
 		time.Sleep(300 * time.Millisecond)
 		r.detector.set(func(d *worldDetector) {
-			d.override = map[string]plan.Claim{vip1.String(): {State: plan.Held, Rank: 1}}
+			d.override = map[string]view.Claim{vip1.String(): {State: view.Held, Rank: 1}}
 		})
 		if err := <-r.done; err != nil || time.Since(began) > 400*time.Millisecond {
 			t.Errorf("ended with %v after %v", err, time.Since(began))
@@ -128,18 +129,18 @@ func TestLeavesInTheMidstOfARound(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := held(t)
 		r.detector.set(func(d *worldDetector) { d.onPeers = r.speaker.Leave })
-		r.touch(func(v *plan.View) plan.Touched {
+		r.touch(func(v *view.View) view.Touched {
 			vip := v.VIPs[vip1.String()]
 			vip.Generation++ // so a claim is published
 			v.VIPs[vip1.String()] = vip
-			return plan.Touched{VIPs: map[string]struct{}{vip1.String(): {}}, Nodes: map[string]struct{}{"b": {}}}
+			return view.Touched{VIPs: map[string]struct{}{vip1.String(): {}}, Nodes: map[string]struct{}{"b": {}}}
 		})
 		synctest.Wait()
-		if c, state := r.claim(vip1), r.detector.state(); c.State != plan.HandingOver || !state.Leaving || len(r.announced) != 1 {
+		if c, state := r.claim(vip1), r.detector.state(); c.State != view.HandingOver || !state.Leaving || len(r.announced) != 1 {
 			t.Errorf("got claim %+v, %+v, announced %v", c, state, r.announced)
 		}
 		r.detector.set(func(d *worldDetector) {
-			d.override = map[string]plan.Claim{vip1.String(): {State: plan.Held, Rank: 1}}
+			d.override = map[string]view.Claim{vip1.String(): {State: view.Held, Rank: 1}}
 		})
 		if err := <-r.done; err != nil || !strings.Contains(r.log.String(), "reason=HandedOver") {
 			t.Errorf("ended with %v, log:\n%s", err, r.log)
@@ -160,11 +161,11 @@ func TestLeavesToOneThatBegins(t *testing.T) {
 		}
 		r.detector.set(func(d *worldDetector) { d.begins = false })
 		synctest.Wait()
-		if c := r.claim(vip1); c.State != plan.HandingOver || c.Successor != "b" {
+		if c := r.claim(vip1); c.State != view.HandingOver || c.Successor != "b" {
 			t.Errorf("got claim %+v", c)
 		}
 		r.detector.set(func(d *worldDetector) {
-			d.override = map[string]plan.Claim{vip1.String(): {State: plan.Held, Rank: 1}}
+			d.override = map[string]view.Claim{vip1.String(): {State: view.Held, Rank: 1}}
 		})
 		if err := <-r.done; err != nil || !strings.Contains(r.log.String(), "reason=HandedOver") {
 			t.Errorf("ended with %v, log:\n%s", err, r.log)
@@ -177,10 +178,10 @@ func TestNodeStatusHasNoPods(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := held(t)
 		defer r.stop()
-		r.touch(func(v *plan.View) plan.Touched {
-			v.Links["veth1"] = plan.Link{Name: "veth1"}
-			v.Links["eth1"] = plan.Link{Name: "eth1", Subnets: []netip.Prefix{netip.MustParsePrefix("198.51.100.1/24")}}
-			return plan.Touched{Links: map[string]struct{}{"veth1": {}, "eth1": {}}}
+		r.touch(func(v *view.View) view.Touched {
+			v.Links["veth1"] = view.Link{Name: "veth1"}
+			v.Links["eth1"] = view.Link{Name: "eth1", Subnets: []netip.Prefix{netip.MustParsePrefix("198.51.100.1/24")}}
+			return view.Touched{Links: map[string]struct{}{"veth1": {}, "eth1": {}}}
 		})
 		synctest.Wait()
 		r.world.mu.Lock()
@@ -272,7 +273,7 @@ func TestFailoverIsNotHeldUp(t *testing.T) {
 		r.speaker.cfg.Trigger.resync.Store(true) // as after an interface change, so the same reconcile observes the node
 		r.killB(true)
 		time.Sleep(time.Millisecond) // the observation now holds the world's mutex
-		if c := r.claim(vip1); c.State != plan.Held {
+		if c := r.claim(vip1); c.State != view.Held {
 			t.Errorf("got claim %+v while the node is observed", c)
 		}
 		time.Sleep(time.Minute)
@@ -280,10 +281,10 @@ func TestFailoverIsNotHeldUp(t *testing.T) {
 		if n := testutil.CollectAndCount(r.registry, "ironlb_failover_completion_seconds"); n != 1 {
 			t.Errorf("%d histograms", n)
 		}
-		if got := r.metric(t, "ironlb_failover_moves_total", "reason", string(plan.OwnerLost)); got != 1 {
+		if got := r.metric(t, "ironlb_failover_moves_total", "reason", string(view.OwnerLost)); got != 1 {
 			t.Errorf("%v moves for the owner's loss", got)
 		}
-		if got := r.statuses[vip1.String()]; got.Moved != plan.OwnerLost || got.From != "b" || !got.Announced {
+		if got := r.statuses[vip1.String()]; got.Moved != view.OwnerLost || got.From != "b" || !got.Announced {
 			t.Errorf("status %+v", got)
 		}
 	})
@@ -301,7 +302,7 @@ func TestDeclinesWhatItCannotForward(t *testing.T) {
 		r := start(t, w, &cluster{view: v, synced: true})
 		defer r.stop()
 		synctest.Wait()
-		if c := r.claim(vip1); c.State != plan.Declined {
+		if c := r.claim(vip1); c.State != view.Declined {
 			t.Errorf("got claim %+v", c)
 		}
 		w.mu.Lock()
@@ -309,7 +310,7 @@ func TestDeclinesWhatItCannotForward(t *testing.T) {
 		w.mu.Unlock()
 		time.Sleep(retryMax)
 		r.wantPlanned(t)
-		if c := r.claim(vip1); c != (plan.Claim{}) {
+		if c := r.claim(vip1); c != (view.Claim{}) {
 			t.Errorf("got claim %+v although it can", c)
 		}
 	})
@@ -322,18 +323,18 @@ func TestSplit(t *testing.T) {
 		defer r.stop()
 		r.killB(true)
 		message := func(node string) {
-			r.touch(func(v *plan.View) plan.Touched {
+			r.touch(func(v *view.View) view.Touched {
 				vip := v.VIPs[vip1.String()]
 				vip.ReportedOwner = node
 				v.VIPs[vip1.String()] = vip
-				return plan.Touched{VIPs: map[string]struct{}{vip1.String(): {}}}
+				return view.Touched{VIPs: map[string]struct{}{vip1.String(): {}}}
 			})
 			time.Sleep(time.Minute)
 			synctest.Wait()
 		}
 		message("a")
 		message("b")
-		r.touch(func(*plan.View) plan.Touched { return plan.Touched{All: true} })
+		r.touch(func(*view.View) view.Touched { return view.Touched{All: true} })
 		synctest.Wait()
 		if n := strings.Count(r.log.String(), "split brain: an unreachable node"); n != 1 {
 			t.Fatalf("logged %d times:\n%s", n, r.log.String())
@@ -353,22 +354,22 @@ func TestAnsweredTwice(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := held(t)
 		defer r.stop()
-		r.touch(func(v *plan.View) plan.Touched {
-			v.Nodes["b"] = plan.Node{Addresses: v.Nodes["b"].Addresses, Ready: true}
-			return plan.Touched{Nodes: map[string]struct{}{"b": {}}}
+		r.touch(func(v *view.View) view.Touched {
+			v.Nodes["b"] = view.Node{Addresses: v.Nodes["b"].Addresses, Ready: true}
+			return view.Touched{Nodes: map[string]struct{}{"b": {}}}
 		})
 		twice := func(is bool) plan.Status {
 			r.detector.set(func(d *worldDetector) {
 				d.asymmetric, d.override = is, nil
 				if is {
-					d.override = map[string]plan.Claim{vip1.String(): {State: plan.Held, Generation: r.view.VIPs[vip1.String()].Generation, Rank: 1}}
+					d.override = map[string]view.Claim{vip1.String(): {State: view.Held, Generation: r.view.VIPs[vip1.String()].Generation, Rank: 1}}
 				}
 			})
 			time.Sleep(time.Minute)
 			synctest.Wait()
 			return r.statuses[vip1.String()]
 		}
-		if got := twice(true); !got.Announced || got.ConflictReason != plan.AnsweredTwice || !strings.Contains(got.Conflict, "node b ") {
+		if got := twice(true); !got.Announced || got.ConflictReason != view.AnsweredTwice || !strings.Contains(got.Conflict, "node b ") {
 			t.Errorf("status %+v", got)
 		}
 		if got := twice(false); !got.Announced || got.Conflict != "" || got.ConflictReason != "" {
@@ -385,9 +386,9 @@ func TestAddressConflict(t *testing.T) {
 		defer r.stop()
 		conflict := func(addrs ...netip.Addr) {
 			r.world.mu.Lock()
-			r.conflicts = map[netip.Addr]plan.Conflict{}
+			r.conflicts = map[netip.Addr]view.Conflict{}
 			for _, a := range addrs {
-				r.conflicts[a] = plan.Conflict{MAC: "02:00:00:00:00:09", Interface: "eth0", Since: time.Unix(1, 0)}
+				r.conflicts[a] = view.Conflict{MAC: "02:00:00:00:00:09", Interface: "eth0", Since: time.Unix(1, 0)}
 			}
 			r.world.mu.Unlock()
 			r.trigger.Now()
@@ -404,20 +405,20 @@ func TestAddressConflict(t *testing.T) {
 		r.world.mu.Lock()
 		r.probing = true // a new address is not announced at once
 		r.world.mu.Unlock()
-		r.set(func(v *plan.View) { service(v, "api", vip2, []uint16{80}, 2, "a") })
+		r.set(func(v *view.View) { service(v, "api", vip2, []uint16{80}, 2, "a") })
 		synctest.Wait()
-		if got := r.statuses[vip2.String()]; got.Announced || got.Reason != plan.Probing {
+		if got := r.statuses[vip2.String()]; got.Announced || got.Reason != view.Probing {
 			t.Errorf("probing: status %+v", got)
 		}
 		conflict(vip2)
-		if c, got := r.claim(vip2), r.statuses[vip2.String()]; c.State != plan.Declined || got.Reason != plan.AddressConflict || got.Conflict == "" || has(r.announced, vip2) {
+		if c, got := r.claim(vip2), r.statuses[vip2.String()]; c.State != view.Declined || got.Reason != view.AddressConflict || got.Conflict == "" || has(r.announced, vip2) {
 			t.Errorf("found: claim %+v, status %+v", c, got)
 		}
 		r.world.mu.Lock()
 		r.probing = false
 		r.world.mu.Unlock()
 		conflict()
-		if c, got := r.claim(vip2), r.statuses[vip2.String()]; c.State != plan.Held || !got.Announced {
+		if c, got := r.claim(vip2), r.statuses[vip2.String()]; c.State != view.Held || !got.Announced {
 			t.Errorf("gone: claim %+v, status %+v", c, got)
 		}
 	})

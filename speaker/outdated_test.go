@@ -10,7 +10,7 @@ import (
 
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/pools"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // A Service takes the address and port of another one within one reconcile, and is not treated like it. The world
@@ -18,20 +18,20 @@ import (
 // none is added.
 func TestAddressIsAnotherServices(t *testing.T) {
 	key := ipvs.Key{Addr: vip1, Protocol: ipvs.TCP, Port: 80}
-	ranges := func(texts ...string) func(*plan.Service) {
-		return func(svc *plan.Service) {
+	ranges := func(texts ...string) func(*view.Service) {
+		return func(svc *view.Service) {
 			svc.Restricted = true
 			for _, text := range texts {
 				svc.Sources = append(svc.Sources, netip.MustParsePrefix(text))
 			}
 		}
 	}
-	local := func(svc *plan.Service) { svc.Local = true }
+	local := func(svc *view.Service) { svc.Local = true }
 	for name, c := range map[string]struct {
-		before, after func(*plan.Service)
+		before, after func(*view.Service)
 		stale         ipvs.Element
 	}{
-		"from Cluster to Local": {func(*plan.Service) {}, local, ipvs.Element{Set: ipvs.Masqueraded, Key: key}},
+		"from Cluster to Local": {func(*view.Service) {}, local, ipvs.Element{Set: ipvs.Masqueraded, Key: key}},
 		"to other source ranges": {ranges("198.51.100.0/25"), ranges("198.51.100.128/25"),
 			ipvs.Element{Set: ipvs.Allowed, Key: key, Prefix: netip.MustParsePrefix("198.51.100.0/25")}},
 	} {
@@ -47,7 +47,7 @@ func TestAddressIsAnotherServices(t *testing.T) {
 				r.world.mu.Lock()
 				r.refuse = map[ipvs.Element]bool{c.stale: true}
 				r.world.mu.Unlock()
-				r.set(func(v *plan.View) {
+				r.set(func(v *view.View) {
 					delete(v.Services, pools.ServiceKey{Namespace: "default", Name: "old"})
 					service(v, "new", vip1, []uint16{80}, 4, "a")
 					slice := v.Slices[pools.ServiceKey{Namespace: "default", Name: "new"}]["s"]
@@ -74,15 +74,15 @@ func TestRangesEnd(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		v := baseView()
 		service(v, "web", vip1, []uint16{80}, 2, "a")
-		edit(v, "web", func(svc *plan.Service) {
+		edit(v, "web", func(svc *view.Service) {
 			svc.Restricted, svc.Sources = true, []netip.Prefix{netip.MustParsePrefix("198.51.100.0/25")}
 		})
 		r := start(t, newWorld(t), &cluster{view: v, synced: true})
 		defer r.stop()
 		r.wantPlanned(t)
 		before := len(r.log.String())
-		r.set(func(v *plan.View) {
-			edit(v, "web", func(svc *plan.Service) { svc.Restricted, svc.Sources = false, nil })
+		r.set(func(v *view.View) {
+			edit(v, "web", func(svc *view.Service) { svc.Restricted, svc.Sources = false, nil })
 		})
 		r.wantPlanned(t)
 		if lines := strings.Split(strings.TrimSpace(r.log.String()[before:]), "\n"); !slices.ContainsFunc(lines, func(l string) bool {
@@ -93,7 +93,7 @@ func TestRangesEnd(t *testing.T) {
 	})
 }
 
-func edit(v *plan.View, name string, change func(*plan.Service)) {
+func edit(v *view.View, name string, change func(*view.Service)) {
 	key := pools.ServiceKey{Namespace: "default", Name: name}
 	svc := v.Services[key]
 	change(&svc)

@@ -11,19 +11,19 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/speaker/dataplane"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 func named(name string) pools.ServiceKey { return pools.ServiceKey{Namespace: "default", Name: name} }
 
 // touchService changes one Service as its informer does.
-func (r *run) touchService(name string, change func(svc *plan.Service, slice *plan.Slice)) {
-	r.touch(func(v *plan.View) plan.Touched {
+func (r *run) touchService(name string, change func(svc *view.Service, slice *view.Slice)) {
+	r.touch(func(v *view.View) view.Touched {
 		key := named(name)
 		svc, slice := v.Services[key], v.Slices[key]["s"]
 		change(&svc, &slice)
-		v.Services[key], v.Slices[key] = svc, map[string]plan.Slice{"s": slice}
-		return plan.Touched{Services: map[pools.ServiceKey]struct{}{key: {}}}
+		v.Services[key], v.Slices[key] = svc, map[string]view.Slice{"s": slice}
+		return view.Touched{Services: map[pools.ServiceKey]struct{}{key: {}}}
 	})
 }
 
@@ -42,7 +42,7 @@ func TestOneElementFails(t *testing.T) {
 				w.mu.Lock()
 				w.refuse = map[ipvs.Element]bool{refused: true}
 				w.mu.Unlock()
-				r.set(func(v *plan.View) {
+				r.set(func(v *view.View) {
 					service(v, "web", vip1, []uint16{80}, 2, "a")
 					service(v, "api", vip2, []uint16{80}, 2, "a")
 				})
@@ -89,8 +89,8 @@ func TestBacksOff(t *testing.T) {
 			t.Errorf("%d tries in a minute", before)
 		}
 		for range 20 {
-			r.touchService("api", func(_ *plan.Service, slice *plan.Slice) {
-				slice.Endpoints = append(slice.Endpoints, plan.Endpoint{Node: "a", Ready: true, Serving: true,
+			r.touchService("api", func(_ *view.Service, slice *view.Slice) {
+				slice.Endpoints = append(slice.Endpoints, view.Endpoint{Node: "a", Ready: true, Serving: true,
 					Addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(100 + len(slice.Endpoints))})})
 			})
 			synctest.Wait()
@@ -121,7 +121,7 @@ func TestEndpointsAreNotAnnounced(t *testing.T) {
 		r.wantPlanned(t)
 		publishes, reports := w.announcements, w.reports
 		for _, name := range []string{"web", "api"} {
-			r.touchService(name, func(_ *plan.Service, slice *plan.Slice) { slice.Endpoints = slice.Endpoints[:1] })
+			r.touchService(name, func(_ *view.Service, slice *view.Slice) { slice.Endpoints = slice.Endpoints[:1] })
 			r.wantPlanned(t)
 		}
 		time.Sleep(time.Minute)
@@ -144,7 +144,7 @@ func TestHealthPorts(t *testing.T) {
 		w.mu.Lock()
 		w.failPorts = map[pools.ServiceKey]error{named("web"): errors.New("port 30123 is taken")}
 		w.mu.Unlock()
-		r.touchService("web", func(svc *plan.Service, _ *plan.Slice) {
+		r.touchService("web", func(svc *view.Service, _ *view.Slice) {
 			svc.Local, svc.NodePorts, svc.HealthCheckNodePort = true, true, 30123
 		})
 		synctest.Wait()
@@ -159,9 +159,9 @@ func TestHealthPorts(t *testing.T) {
 		if w.ports[named("web")].LocalEndpoints != 2 {
 			t.Errorf("health ports %v", w.ports)
 		}
-		r.touchService("web", func(_ *plan.Service, slice *plan.Slice) { slice.Endpoints = slice.Endpoints[:1] })
+		r.touchService("web", func(_ *view.Service, slice *view.Slice) { slice.Endpoints = slice.Endpoints[:1] })
 		r.wantPlanned(t)
-		r.touchService("web", func(svc *plan.Service, _ *plan.Slice) { svc.Local = false })
+		r.touchService("web", func(svc *view.Service, _ *view.Slice) { svc.Local = false })
 		r.wantPlanned(t)
 		if len(w.ports) > 0 {
 			t.Errorf("health ports %v after the policy changed", w.ports)
@@ -180,7 +180,7 @@ func TestDrainEnds(t *testing.T) {
 		r := startWith(t, w, &cluster{view: v, synced: true}, limited)
 		defer r.stop()
 		synctest.Wait()
-		r.touchService("web", func(_ *plan.Service, slice *plan.Slice) {
+		r.touchService("web", func(_ *view.Service, slice *view.Slice) {
 			slice.Endpoints[0].Ready, slice.Endpoints[0].Terminating = false, true
 		})
 		synctest.Wait()
@@ -288,7 +288,7 @@ func TestSysctlsOfIPv6(t *testing.T) {
 			t.Error("set although nothing of IPv6 is served")
 		}
 		six := netip.MustParseAddr("2001:db8::4")
-		r.set(func(v *plan.View) {
+		r.set(func(v *view.View) {
 			service(v, "six", six, []uint16{80}, 1, "a")
 			v.Slices[named("six")]["s"].Endpoints[0].Addr = netip.MustParseAddr("2001:db8:1::10")
 		})

@@ -6,12 +6,12 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // reachState is the loop's state about unreachable nodes.
 type reachState struct {
-	now plan.Reachability
+	now view.Reachability
 	// fresh holds when nodes became unreachable that are not programmed as such yet. died is set if this reconcile
 	// found any.
 	fresh []time.Time
@@ -19,7 +19,7 @@ type reachState struct {
 }
 
 // observeReach adds the unreachable nodes to the View, and sets the nodes and gateways to probe.
-func (s *Speaker) observeReach(v *plan.View, touched *plan.Touched) {
+func (s *Speaker) observeReach(v *view.View, touched *view.Touched) {
 	if s.cfg.Reach == nil {
 		return
 	}
@@ -65,7 +65,7 @@ func (s *Speaker) observeReach(v *plan.View, touched *plan.Touched) {
 }
 
 // gatewaysOf returns the gateways of this node, except addresses of nodes: they prove nothing about the network beyond.
-func gatewaysOf(v *plan.View) []netip.Addr {
+func gatewaysOf(v *view.View) []netip.Addr {
 	nodes := map[netip.Addr]struct{}{}
 	for _, n := range v.Nodes {
 		for _, a := range slices.Concat(n.Addresses, n.Reached) {

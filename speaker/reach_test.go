@@ -12,7 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/ironlb/ironlb/ipvs"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // worldReach reports what a test sets.
@@ -20,7 +20,7 @@ type worldReach struct {
 	trigger *Trigger
 
 	mu       sync.Mutex
-	state    plan.Reachability
+	state    view.Reachability
 	nodes    map[string][]netip.Addr
 	gateways []netip.Addr
 }
@@ -37,7 +37,7 @@ func (r *worldReach) SetGateways(gateways []netip.Addr) {
 	r.gateways = gateways
 }
 
-func (r *worldReach) State() plan.Reachability {
+func (r *worldReach) State() view.Reachability {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.state
@@ -46,9 +46,9 @@ func (r *worldReach) State() plan.Reachability {
 // set makes nodes unreachable from now on.
 func (r *worldReach) set(nodes ...string) {
 	r.mu.Lock()
-	r.state = plan.Reachability{Unreachable: map[string]plan.UnreachableNode{}}
+	r.state = view.Reachability{Unreachable: map[string]view.UnreachableNode{}}
 	for _, n := range nodes {
-		r.state.Unreachable[n] = plan.UnreachableNode{Since: time.Now(), Silent: []plan.Witness{plan.WitnessEcho}}
+		r.state.Unreachable[n] = view.UnreachableNode{Since: time.Now(), Silent: []view.Witness{view.WitnessEcho}}
 	}
 	r.mu.Unlock()
 	r.trigger.Now()
@@ -59,7 +59,7 @@ func (r *worldReach) damp(node string) {
 	r.mu.Lock()
 	u := r.state.Unreachable[node]
 	u.Damped = true
-	r.state = plan.Reachability{Unreachable: map[string]plan.UnreachableNode{node: u}}
+	r.state = view.Reachability{Unreachable: map[string]view.UnreachableNode{node: u}}
 	r.mu.Unlock()
 	r.trigger.Now()
 }
@@ -71,7 +71,7 @@ func TestUnreachable(t *testing.T) {
 		w := newWorld(t)
 		w.reach = &worldReach{}
 		v := baseView()
-		v.Nodes["b"] = plan.Node{Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.2")}}
+		v.Nodes["b"] = view.Node{Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.2")}}
 		gateway := netip.MustParseAddr("192.0.2.1")
 		v.Gateways[gateway] = struct{}{}
 		service(v, "web", vip1, []uint16{80}, 2, "a")

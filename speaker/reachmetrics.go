@@ -3,7 +3,7 @@ package speaker
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // reachMetrics are the metrics of endpoints on unreachable nodes.
@@ -33,7 +33,7 @@ func newReachMetrics(reg prometheus.Registerer) reachMetrics {
 	return m
 }
 
-func (m *reachMetrics) report(r plan.Reachability, leftOut, failedOpen int) {
+func (m *reachMetrics) report(r view.Reachability, leftOut, failedOpen int) {
 	m.nodes.Set(float64(len(r.Unreachable)))
 	m.unwitnessed.Set(float64(len(r.Unwitnessed)))
 	m.leftOut.Set(float64(leftOut))

@@ -11,6 +11,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/dataplane"
 	"github.com/ironlb/ironlb/speaker/plan"
 	"github.com/ironlb/ironlb/speaker/status"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // reconcile plans, compares and applies the changes that are due, and observes the node if that is due. An error does
@@ -122,25 +123,25 @@ func (s *Speaker) program(ctx context.Context, todo *work) {
 
 // plan makes a new plan if something changed or a timer expired, and reports whether a plan exists.
 func (s *Speaker) plan(todo *work, now time.Time) bool {
-	view, touched, ok := s.cfg.Source.Observe()
+	v, touched, ok := s.cfg.Source.Observe()
 	if !ok {
 		return false
 	}
-	s.view = view
-	s.observeMembers(view, &touched)
+	s.view = v
+	s.observeMembers(v, &touched)
 	wake := s.planner.Wake()
-	s.reason = plan.Restored
+	s.reason = view.Restored
 	if s.desired != nil && !touched.Any() && !s.mustPublish && (wake.IsZero() || wake.After(now)) {
 		return true
 	}
-	s.reason = plan.Planned
+	s.reason = view.Planned
 	touched.All = touched.All || s.desired == nil
 	var changed *plan.Changed
-	s.desired, changed = s.planner.Plan(view, touched, now)
+	s.desired, changed = s.planner.Plan(v, touched, now)
 	todo.planned(changed)
 	s.setSegments(touched, changed)
 	if s.cfg.Progress != nil {
-		node, exists := view.Nodes[s.cfg.NodeName]
+		node, exists := v.Nodes[s.cfg.NodeName]
 		s.cfg.Progress.SetNode(exists && !node.BeingDeleted)
 	}
 	return true

@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 const (
@@ -76,11 +76,11 @@ func (s *Speaker) mayRetain() error {
 		return errors.New("the state of the node is not known")
 	}
 	for vip, c := range s.published.Claims {
-		if c.State == plan.HandingOver {
+		if c.State == view.HandingOver {
 			return fmt.Errorf("VirtualIP %s is being handed over", vip)
 		}
 		for _, addr := range s.desired.VIPs[vip].Addresses {
-			if c.State == plan.Held && len(s.l2.Held()[addr]) == 0 {
+			if c.State == view.Held && len(s.l2.Held()[addr]) == 0 {
 				return fmt.Errorf("address %v is not answered for yet", addr)
 			}
 		}

@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // A restarted speaker hands over nothing: the kernel answers until the next process does, with the same claims.
@@ -77,11 +77,11 @@ func TestHandsOverWhatItCannotRetain(t *testing.T) {
 			r.speaker.Retain()
 		},
 		"the node shuts down": func(r *run) {
-			r.touch(func(v *plan.View) plan.Touched {
+			r.touch(func(v *view.View) view.Touched {
 				node := v.Nodes["a"]
 				node.Stopping = true
 				v.Nodes["a"] = node
-				return plan.Touched{Nodes: map[string]struct{}{"a": {}}}
+				return view.Touched{Nodes: map[string]struct{}{"a": {}}}
 			})
 			synctest.Wait()
 			r.speaker.Retain()
@@ -93,11 +93,11 @@ func TestHandsOverWhatItCannotRetain(t *testing.T) {
 				harm(r)
 				r.speaker.Leave()
 				synctest.Wait()
-				if c := r.claim(vip1); c.State != plan.HandingOver || c.Successor != "b" || len(r.retained) != 0 || r.detector.retained != 0 {
+				if c := r.claim(vip1); c.State != view.HandingOver || c.Successor != "b" || len(r.retained) != 0 || r.detector.retained != 0 {
 					t.Errorf("got claim %+v, retained %v for %v", c, r.retained, r.detector.retained)
 				}
 				r.detector.set(func(d *worldDetector) {
-					d.override = map[string]plan.Claim{vip1.String(): {State: plan.Held, Rank: 1}}
+					d.override = map[string]view.Claim{vip1.String(): {State: view.Held, Rank: 1}}
 				})
 				if err := <-r.done; err != nil {
 					t.Error(err)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/ironlb/ironlb/speaker/dataplane"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 var (
@@ -34,7 +35,7 @@ func TestRouteFollowsEndpoint(t *testing.T) {
 		for _, nodes := range [][]string{{"a"}, {}, {"b", "a"}, {"b"}} {
 			synctest.Wait()
 			n, before := len(r.changesSince(0)), time.Now()
-			r.touch(func(v *plan.View) plan.Touched { return local(v, "web", nodes...) })
+			r.touch(func(v *view.View) view.Touched { return local(v, "web", nodes...) })
 			synctest.Wait()
 			if !time.Now().Equal(before) {
 				t.Fatal("time went by")
@@ -52,7 +53,7 @@ func TestRouteFollowsEndpoint(t *testing.T) {
 			!strings.Contains(r.log.String(), `msg="announce route" prefix=203.0.113.4/32 peers=near reason=Announced`) {
 			t.Errorf("log:\n%s", r.log)
 		}
-		if n := r.metric(t, "ironlb_bgp_route_changes_total", "action", "withdraw", "reason", string(plan.NoLocalEndpoint)); n != 2 {
+		if n := r.metric(t, "ironlb_bgp_route_changes_total", "action", "withdraw", "reason", string(view.NoLocalEndpoint)); n != 2 {
 			t.Errorf("%v withdrawals counted, want 2", n)
 		}
 	})
@@ -86,9 +87,9 @@ func TestFirstChangeIsFull(t *testing.T) {
 			t.Fatalf("changes while the node is not known: %+v", got)
 		}
 		own := v.Nodes["a"]
-		r.touch(func(v *plan.View) plan.Touched {
+		r.touch(func(v *view.View) view.Touched {
 			delete(v.Nodes, "a")
-			return plan.Touched{Nodes: map[string]struct{}{"a": {}}}
+			return view.Touched{Nodes: map[string]struct{}{"a": {}}}
 		})
 		w.mu.Lock()
 		w.noModule = false
@@ -98,9 +99,9 @@ func TestFirstChangeIsFull(t *testing.T) {
 		if got := r.changesSince(0); len(got) > 0 || !has(r.prefixes("near"), route1) {
 			t.Fatalf("changes while there is no Node object of this node: %+v", got)
 		}
-		r.touch(func(v *plan.View) plan.Touched {
+		r.touch(func(v *view.View) view.Touched {
 			v.Nodes["a"] = own
-			return plan.Touched{Nodes: map[string]struct{}{"a": {}}}
+			return view.Touched{Nodes: map[string]struct{}{"a": {}}}
 		})
 		r.wantPlanned(t)
 		if got := r.changesSince(0); len(got) != 1 || !got[0].Full || len(got[0].Routes) != 3 {
@@ -121,10 +122,10 @@ func TestRouteNeedsDataPlane(t *testing.T) {
 		w.mu.Lock()
 		w.failAt = w.changes + 1
 		w.mu.Unlock()
-		r.set(func(v *plan.View) { service(v, "api", vip2, []uint16{80}, 2, "b") })
+		r.set(func(v *view.View) { service(v, "api", vip2, []uint16{80}, 2, "b") })
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if got := r.prefixes("near"); !maps.Equal(got, map[netip.Prefix]plan.Attributes{route1: {}}) {
+		if got := r.prefixes("near"); !maps.Equal(got, map[netip.Prefix]view.Attributes{route1: {}}) {
 			t.Errorf("routes %v while the second address cannot be programmed", got)
 		}
 		w.mu.Lock()
@@ -165,16 +166,16 @@ func TestDecommissioningIsGraceful(t *testing.T) {
 		defer r.stop()
 		r.wantPlanned(t)
 		exclude := func(is bool) {
-			r.touch(func(v *plan.View) plan.Touched {
-				v.Nodes["a"] = plan.Node{Excluded: is}
-				return plan.Touched{Nodes: map[string]struct{}{"a": {}}}
+			r.touch(func(v *view.View) view.Touched {
+				v.Nodes["a"] = view.Node{Excluded: is}
+				return view.Touched{Nodes: map[string]struct{}{"a": {}}}
 			})
 			synctest.Wait()
 		}
 		exclude(true)
-		shutdown := plan.Attributes{LocalPref: 1, Communities: plan.NewCommunitySet(65535 << 16)}
+		shutdown := view.Attributes{LocalPref: 1, Communities: view.NewCommunitySet(65535 << 16)}
 		for range 2 {
-			if got := r.prefixes("near"); !maps.Equal(got, map[netip.Prefix]plan.Attributes{route1: shutdown}) {
+			if got := r.prefixes("near"); !maps.Equal(got, map[netip.Prefix]view.Attributes{route1: shutdown}) {
 				t.Fatalf("routes %v, want %v", got, shutdown)
 			}
 			time.Sleep(4900 * time.Millisecond / 2)
@@ -188,7 +189,7 @@ func TestDecommissioningIsGraceful(t *testing.T) {
 			t.Error("the node does not forward any more")
 		}
 		exclude(false)
-		if got := r.prefixes("near"); !maps.Equal(got, map[netip.Prefix]plan.Attributes{route1: {}}) {
+		if got := r.prefixes("near"); !maps.Equal(got, map[netip.Prefix]view.Attributes{route1: {}}) {
 			t.Errorf("routes %v without the label", got)
 		}
 		r.wantPlanned(t)
@@ -252,7 +253,7 @@ func TestSessions(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		v := baseView()
 		v.BGPPeers["twin"] = v.BGPPeers["near"]
-		v.BGPPeers["locked"] = plan.BGPPeer{Address: netip.MustParseAddr("192.0.2.253"), Wrong: plan.PasswordMissing, Message: "Secret router is missing: create it"}
+		v.BGPPeers["locked"] = view.BGPPeer{Address: netip.MustParseAddr("192.0.2.253"), Wrong: plan.PasswordMissing, Message: "Secret router is missing: create it"}
 		r := start(t, newWorld(t), &cluster{view: v, synced: true})
 		defer r.stop()
 		r.wantPlanned(t)
@@ -269,7 +270,7 @@ func TestSessions(t *testing.T) {
 		now := time.Now()
 		report("far", plan.Session{State: plan.SessionActive, Since: now, Reason: plan.Refused, Message: "connection refused"})
 		report("far", plan.Session{State: plan.SessionIdle, Since: now, Reason: plan.Refused, Message: "connection refused"})
-		up := plan.Session{State: plan.SessionEstablished, Since: now, Prefixes: 7, PeerASN: 65001, Changes: 1, BFD: plan.BFDUp}
+		up := plan.Session{State: plan.SessionEstablished, Since: now, Prefixes: 7, PeerASN: 65001, Changes: 1, BFD: view.BFDUp}
 		report("far", up)
 		w := r.world
 		w.mu.Lock()
@@ -286,7 +287,7 @@ func TestSessions(t *testing.T) {
 		if up := metric("session_up", "locked"); up != 0 {
 			t.Errorf("a session that cannot be is up: %v", up)
 		}
-		report("far", plan.Session{State: plan.SessionIdle, Since: now, Reason: plan.BFDWentDown, Message: "BFD: Down", Prefixes: 7, Changes: 1, BFD: plan.BFDDown})
+		report("far", plan.Session{State: plan.SessionIdle, Since: now, Reason: plan.BFDWentDown, Message: "BFD: Down", Prefixes: 7, Changes: 1, BFD: view.BFDDown})
 		w.mu.Lock()
 		down := w.nodeStatus.Sessions["far"]
 		w.mu.Unlock()
@@ -306,9 +307,9 @@ func TestSessions(t *testing.T) {
 				t.Errorf("%d lines %q, want %d", got, text, n)
 			}
 		}
-		r.touch(func(v *plan.View) plan.Touched {
+		r.touch(func(v *view.View) view.Touched {
 			delete(v.BGPPeers, "far")
-			return plan.Touched{BGPPeers: map[string]struct{}{"far": {}}}
+			return view.Touched{BGPPeers: map[string]struct{}{"far": {}}}
 		})
 		r.wantPlanned(t)
 		w.mu.Lock()
@@ -325,7 +326,7 @@ func TestSessionWithoutBFD(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		v := baseView()
 		far := v.BGPPeers["far"]
-		far.BFD = plan.BFD{Receive: 300 * time.Millisecond, Transmit: 100 * time.Millisecond, Multiplier: 3}
+		far.BFD = view.BFD{Receive: 300 * time.Millisecond, Transmit: 100 * time.Millisecond, Multiplier: 3}
 		v.BGPPeers["far"] = far
 		const patience = 5*time.Second + 3*3*300*time.Millisecond
 		r := start(t, newWorld(t), &cluster{view: v, synced: true})
@@ -339,7 +340,7 @@ func TestSessionWithoutBFD(t *testing.T) {
 			synctest.Wait()
 		}
 		var lines int
-		want := func(what string, reason plan.Reason, reported int) {
+		want := func(what string, reason view.Reason, reported int) {
 			t.Helper()
 			synctest.Wait()
 			r.world.mu.Lock()
@@ -353,7 +354,7 @@ func TestSessionWithoutBFD(t *testing.T) {
 				t.Errorf("%s: %d lines in the log, want %d", what, n, lines)
 			}
 		}
-		s := plan.Session{State: plan.SessionConnect, Since: time.Now(), BFD: plan.BFDDown, BFDSince: time.Now(), BFDMessage: "no packet has arrived"}
+		s := plan.Session{State: plan.SessionConnect, Since: time.Now(), BFD: view.BFDDown, BFDSince: time.Now(), BFDMessage: "no packet has arrived"}
 		report(s)
 		time.Sleep(time.Minute)
 		want("without BGP", "", 0)
@@ -361,21 +362,21 @@ func TestSessionWithoutBFD(t *testing.T) {
 		s.State, s.Since, s.Changes = plan.SessionEstablished, time.Now(), 1
 		report(s)
 		time.Sleep(patience / 2)
-		s.BFD, s.BFDSince = plan.BFDInit, time.Now()
+		s.BFD, s.BFDSince = view.BFDInit, time.Now()
 		report(s) // an attempt
 		time.Sleep(patience/2 - time.Millisecond)
 		want("while it may come up", "", 0)
 		time.Sleep(time.Millisecond)
 		want("when it is late", plan.BFDNotUp, 1)
-		s.BFD, s.BFDSince, s.BFDMessage = plan.BFDDown, time.Now(), "a TTL of 63"
+		s.BFD, s.BFDSince, s.BFDMessage = view.BFDDown, time.Now(), "a TTL of 63"
 		report(s)
 		want("for another reason", plan.BFDNotUp, 0)
 
-		s.BFD, s.BFDSince, s.BFDMessage = plan.BFDUp, time.Now(), ""
+		s.BFD, s.BFDSince, s.BFDMessage = view.BFDUp, time.Now(), ""
 		report(s)
 		want("up", "", 0)
 		time.Sleep(time.Hour)
-		s.BFD, s.BFDSince, s.BFDMessage = plan.BFDDown, time.Now(), "on purpose"
+		s.BFD, s.BFDSince, s.BFDMessage = view.BFDDown, time.Now(), "on purpose"
 		report(s)
 		time.Sleep(patience - time.Millisecond)
 		want("ended a moment ago", "", 0)
@@ -408,28 +409,28 @@ func TestUnservedIsReported(t *testing.T) {
 		r := start(t, newWorld(t), &cluster{view: v, synced: true})
 		defer r.stop()
 		r.wantPlanned(t)
-		reported := func() map[plan.Reason]plan.Unserved {
+		reported := func() map[view.Reason]plan.Unserved {
 			r.world.mu.Lock()
 			defer r.world.mu.Unlock()
 			return r.nodeStatus.Unserved
 		}
 		before := reported()
-		r.touch(func(v *plan.View) plan.Touched {
+		r.touch(func(v *view.View) view.Touched {
 			delete(v.BGPPeers, "near")
 			delete(v.BGPPeers, "far")
-			return plan.Touched{BGPPeers: map[string]struct{}{"near": {}, "far": {}}}
+			return view.Touched{BGPPeers: map[string]struct{}{"near": {}, "far": {}}}
 		})
 		r.wantPlanned(t)
-		none := reported()[plan.NoPeer]
-		if len(before[plan.NoPeer].Addresses) > 0 || len(none.Addresses) != 12 || !strings.Contains(none.Message, "BGPPeer") {
+		none := reported()[view.NoPeer]
+		if len(before[view.NoPeer].Addresses) > 0 || len(none.Addresses) != 12 || !strings.Contains(none.Message, "BGPPeer") {
 			t.Fatalf("unserved is %+v without peers, and %+v with them", none, before)
 		}
-		r.touch(func(v *plan.View) plan.Touched {
+		r.touch(func(v *view.View) view.Touched {
 			withBGP(v)
-			return plan.Touched{BGPPeers: map[string]struct{}{"near": {}, "far": {}}}
+			return view.Touched{BGPPeers: map[string]struct{}{"near": {}, "far": {}}}
 		})
 		r.wantPlanned(t)
-		if after := reported(); len(after[plan.NoPeer].Addresses) > 0 {
+		if after := reported(); len(after[view.NoPeer].Addresses) > 0 {
 			t.Errorf("with peers again: %+v", after)
 		}
 		ten := ` count=12 addresses="[` + strings.Join(all[:10], " ") + `]"`
@@ -446,7 +447,7 @@ func TestUnservedIsReported(t *testing.T) {
 func TestLocalPrefsDiffer(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		v := baseView()
-		v.BGPAdvertisements["high"] = plan.BGPAdvertisement{Length4: 32, Length6: 128, Attributes: plan.Attributes{LocalPref: 200}}
+		v.BGPAdvertisements["high"] = view.BGPAdvertisement{Length4: 32, Length6: 128, Attributes: view.Attributes{LocalPref: 200}}
 		service(v, "web", vip1, []uint16{80}, 2, "a")
 		r := start(t, newWorld(t), &cluster{view: v, synced: true})
 		defer r.stop()
@@ -488,7 +489,7 @@ func TestRouteOutlivesSysctl(t *testing.T) {
 		w.failSysctls = dataplane.SysctlErrors{All: errInjected}
 		w.mu.Unlock()
 		time.Sleep(time.Minute)
-		r.set(func(v *plan.View) {
+		r.set(func(v *view.View) {
 			service(v, "api", vip2, []uint16{80}, 2, "a")
 			service(v, "more", more, nil, 0, "a")
 			announceOnly(v, "more")
@@ -524,10 +525,10 @@ func TestRoutesWithoutSysctlsOfARP(t *testing.T) {
 		service(v, "theirs", theirs, nil, 0)
 		delete(v.VIPs, theirs.String())
 		announceOnly(v, "theirs")
-		v.Nodes["a"] = plan.Node{Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}}
+		v.Nodes["a"] = view.Node{Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}}
 		service(v, "six", six, []uint16{80}, 1, "a")
 		v.Slices[named("six")]["s"].Endpoints[0].Addr = netip.MustParseAddr("2001:db8:1::10")
-		want := func(r *run, reason plan.Reason, answered, reported []netip.Addr) {
+		want := func(r *run, reason view.Reason, answered, reported []netip.Addr) {
 			t.Helper()
 			time.Sleep(time.Minute)
 			synctest.Wait()
@@ -547,7 +548,7 @@ func TestRoutesWithoutSysctlsOfARP(t *testing.T) {
 			if got := w.statuses[vip1.String()].Reason; got != reason {
 				t.Errorf("status of %v: %s, want %s", vip1, got, reason)
 			}
-			if h := r.speaker.Health(); h.Ready != (reason == plan.Owner) {
+			if h := r.speaker.Health(); h.Ready != (reason == view.Owner) {
 				t.Errorf("health %+v", h)
 			}
 		}
@@ -557,13 +558,13 @@ func TestRoutesWithoutSysctlsOfARP(t *testing.T) {
 			w.failSysctls = wrong
 		}
 		r := start(t, w, &cluster{view: v, synced: true})
-		want(r, plan.DataPlaneNotReady, []netip.Addr{six}, []netip.Addr{routed, theirs, six})
+		want(r, view.DataPlaneNotReady, []netip.Addr{six}, []netip.Addr{routed, theirs, six})
 		if has(w.addrs, vip1) {
 			t.Errorf("%v is local, and the kernel answers for it", vip1)
 		}
 		fail(dataplane.SysctlErrors{})
 		all := []netip.Addr{vip1, routed, theirs, six}
-		want(r, plan.Owner, []netip.Addr{vip1, six}, all)
+		want(r, view.Owner, []netip.Addr{vip1, six}, all)
 		fail(dataplane.SysctlErrors{ARP: errInjected})
 		time.Sleep(time.Minute)
 		if len(w.announced) != 2 {
@@ -572,7 +573,7 @@ func TestRoutesWithoutSysctlsOfARP(t *testing.T) {
 		r.stop()
 		w.restart()
 		r = start(t, w, r.cluster)
-		want(r, plan.KernelAnswers, []netip.Addr{six}, all)
+		want(r, view.KernelAnswers, []netip.Addr{six}, all)
 		r.stop()
 	})
 }
@@ -613,9 +614,9 @@ func TestDecommissioningIsPublished(t *testing.T) {
 		before := r.prefixes("near")
 		for _, stopping := range []bool{true, false} {
 			reported := len(w.bgp.changes)
-			r.touch(func(v *plan.View) plan.Touched {
-				v.Nodes["a"] = plan.Node{Stopping: stopping}
-				return plan.Touched{Nodes: map[string]struct{}{"a": {}}}
+			r.touch(func(v *view.View) view.Touched {
+				v.Nodes["a"] = view.Node{Stopping: stopping}
+				return view.Touched{Nodes: map[string]struct{}{"a": {}}}
 			})
 			r.wantPlanned(t)
 			got := r.changesSince(reported)
@@ -629,7 +630,7 @@ func TestDecommissioningIsPublished(t *testing.T) {
 	})
 }
 
-func announceOnly(v *plan.View, name string) {
+func announceOnly(v *view.View, name string) {
 	svc := v.Services[named(name)]
 	svc.Addresses[0].AnnounceOnly = true
 	v.Services[named(name)] = svc

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // quickBGP counts the routes of the last change.
@@ -26,7 +27,7 @@ func BenchmarkOneRoute(b *testing.B) {
 			v := many(n)
 			clear(v.VIPs)
 			withBGP(v)
-			v.Nodes["a"] = plan.Node{Addresses: []netip.Addr{netip.MustParseAddr("2001:db8:9::1")}}
+			v.Nodes["a"] = view.Node{Addresses: []netip.Addr{netip.MustParseAddr("2001:db8:9::1")}}
 			for key, svc := range v.Services {
 				svc.Local = true
 				v.Services[key] = svc

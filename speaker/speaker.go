@@ -17,6 +17,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/dataplane"
 	"github.com/ironlb/ironlb/speaker/plan"
 	"github.com/ironlb/ironlb/speaker/status"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // Config of a Speaker. The fields Progress, BGP, Nodes, Retained, Reach, MACs and Destroyed are optional.
@@ -56,9 +57,9 @@ var errNotSynced = errors.New("waiting for the first list of Services, EndpointS
 type Speaker struct {
 	cfg     Config
 	planner *plan.Planner
-	view    *plan.View    // of the last plan
+	view    *view.View    // of the last plan
 	desired *plan.Desired // nil before the first plan
-	reason  plan.Reason   // of the changes of this reconcile, for the log
+	reason  view.Reason   // of the changes of this reconcile, for the log
 
 	dataplane *dataplane.DataPlane
 	// audited is the time of the last observation of the node.
@@ -70,11 +71,11 @@ type Speaker struct {
 	bgp    *advertise.BGP
 	status *status.Status
 	// published is the last published state; mustPublish forces another publication even if it is unchanged.
-	published   plan.LocalState
+	published   view.LocalState
 	mustPublish bool
 	// unable are the addresses that this node cannot answer for, conflicts the ones for which another host answers.
-	unable    map[netip.Addr]plan.Reason
-	conflicts map[netip.Addr]plan.Conflict
+	unable    map[netip.Addr]view.Reason
+	conflicts map[netip.Addr]view.Conflict
 	// macs are the hardware addresses of the other nodes, as last passed to the announcer.
 	macs map[[6]byte]string
 	// reach is the reachability of other nodes.
@@ -100,8 +101,8 @@ func New(cfg Config) *Speaker {
 		cfg:       cfg,
 		planner:   plan.NewPlanner(cfg.Plan),
 		retries:   retries{work: newWork()},
-		published: plan.LocalState{Claims: map[string]plan.Claim{}},
-		unable:    map[netip.Addr]plan.Reason{},
+		published: view.LocalState{Claims: map[string]view.Claim{}},
+		unable:    map[netip.Addr]view.Reason{},
 		health:    Health{Reason: errNotSynced.Error(), Reconciled: time.Now()},
 	}
 	s.dataplane = dataplane.New(dataplane.Config{Record: s.log, Destroyed: cfg.Destroyed}, cfg.Node.Drivers)

@@ -22,7 +22,9 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/speaker/dataplane"
+	"github.com/ironlb/ironlb/speaker/ownership"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 var options = plan.Options{Node: "a", DetectLocal: plan.DetectLocal{
@@ -35,28 +37,28 @@ var (
 )
 
 // service adds a Service with its endpoints and its VirtualIP. The first node owns it.
-func service(v *plan.View, name string, addr netip.Addr, ports []uint16, endpoints int, nodes ...string) {
+func service(v *view.View, name string, addr netip.Addr, ports []uint16, endpoints int, nodes ...string) {
 	key := pools.ServiceKey{Namespace: "default", Name: name}
-	svc := plan.Service{Addresses: []plan.Address{{IP: addr, Pool: "main"}}}
-	slice := plan.Slice{}
+	svc := view.Service{Addresses: []view.Address{{IP: addr, Pool: "main"}}}
+	slice := view.Slice{}
 	for _, p := range ports {
-		svc.Ports = append(svc.Ports, plan.Port{Name: fmt.Sprint(p), Protocol: ipvs.TCP, Port: p})
-		slice.Ports = append(slice.Ports, plan.Port{Name: fmt.Sprint(p), Protocol: ipvs.TCP, Port: p + 8000})
+		svc.Ports = append(svc.Ports, view.Port{Name: fmt.Sprint(p), Protocol: ipvs.TCP, Port: p})
+		slice.Ports = append(slice.Ports, view.Port{Name: fmt.Sprint(p), Protocol: ipvs.TCP, Port: p + 8000})
 	}
 	for i := range endpoints {
-		slice.Endpoints = append(slice.Endpoints, plan.Endpoint{
+		slice.Endpoints = append(slice.Endpoints, view.Endpoint{
 			Addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(10 + i)}), Node: "a", Ready: true, Serving: true})
 	}
 	v.Services[key] = svc
-	v.Slices[key] = map[string]plan.Slice{"s": slice}
-	v.VIPs[addr.String()] = plan.VIP{Addresses: []netip.Addr{addr}, Services: []pools.ServiceKey{key}, Nodes: nodes}
+	v.Slices[key] = map[string]view.Slice{"s": slice}
+	v.VIPs[addr.String()] = view.VIP{Addresses: []netip.Addr{addr}, Services: []pools.ServiceKey{key}, Nodes: nodes}
 }
 
-func baseView() *plan.View {
-	v := plan.NewView()
-	v.Nodes["a"], v.Nodes["b"] = plan.Node{}, plan.Node{}
-	v.Links["eth0"] = plan.Link{Name: "eth0", Subnets: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24"), netip.MustParsePrefix("2001:db8::/64")}}
-	v.Advertisements["all"] = plan.Advertisement{}
+func baseView() *view.View {
+	v := view.New()
+	v.Nodes["a"], v.Nodes["b"] = view.Node{}, view.Node{}
+	v.Links["eth0"] = view.Link{Name: "eth0", Subnets: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24"), netip.MustParsePrefix("2001:db8::/64")}}
+	v.Advertisements["all"] = view.Advertisement{}
 	withBGP(v)
 	return v
 }
@@ -99,7 +101,7 @@ func startWith(t *testing.T, w *world, c *cluster, o plan.Options) *run {
 	c.trigger = NewTrigger()
 	r := &run{world: w, cluster: c, registry: prometheus.NewRegistry(), log: &logBuffer{}}
 	w.bgp.w, w.bgp.begun = w, false
-	r.detector = &worldDetector{w: w, view: func() *plan.View { return c.view }, trigger: c.trigger, dead: w.deadB}
+	r.detector = &worldDetector{w: w, view: func() *view.View { return c.view }, trigger: c.trigger, dead: w.deadB}
 	config := Config{
 		Detector: r.detector, Retained: maps.Clone(w.retained),
 		NodeName: "a", Plan: o, Log: slog.New(slog.NewTextHandler(r.log, nil)), Trigger: c.trigger, Source: c, Node: w.node(),
@@ -166,12 +168,12 @@ func (r *run) wantPlanned(t *testing.T) {
 	if !maps.Equal(r.ports, want.HealthPorts) || !maps.Equal(r.checks, want.Checks) {
 		t.Errorf("health ports %v, checks %v; want %v, %v", r.ports, r.checks, want.HealthPorts, want.Checks)
 	}
-	if want := r.speaker.desired.Announce; !maps.EqualFunc(r.announced, want, plan.Announcement.Equal) {
+	if want := r.speaker.desired.Announce; !maps.EqualFunc(r.announced, want, ownership.Announcement.Equal) {
 		t.Errorf("announced %v, want %v", r.announced, want)
 	}
 	for name, vip := range r.view.VIPs { // one of the two nodes owns each VirtualIP that can be forwarded
 		if first := vip.Nodes[0]; len(r.speaker.desired.VIPs[name].Addresses) > 0 && (first == "a" || first == "b" && r.deadB) {
-			if dec := r.speaker.desired.VIPs[name]; dec.Owner != "a" && dec.Reason != plan.NoLocalEndpoint {
+			if dec := r.speaker.desired.VIPs[name]; dec.Owner != "a" && dec.Reason != view.NoLocalEndpoint {
 				t.Errorf("VirtualIP %s: %+v", name, dec)
 			}
 		}
@@ -217,20 +219,20 @@ func TestProgramsFollowsAndDeletes(t *testing.T) {
 		r := start(t, newWorld(t), &cluster{view: v, synced: true})
 		defer r.stop()
 		r.wantPlanned(t)
-		want := plan.Status{Node: "a", Interfaces: []string{"eth0"}, Announced: true, Reason: plan.Owner, Message: "announced by node a"}
+		want := plan.Status{Node: "a", Interfaces: []string{"eth0"}, Announced: true, Reason: view.Owner, Message: "announced by node a"}
 		if got := r.statuses[vip1.String()]; got.Node != "a" || !slices.Equal(got.Interfaces, want.Interfaces) || got.Reason != want.Reason || !got.Announced {
 			t.Errorf("status %+v, want %+v", got, want)
 		}
-		r.set(func(v *plan.View) { service(v, "api", vip2, []uint16{443}, 3, "b", "a") })
+		r.set(func(v *view.View) { service(v, "api", vip2, []uint16{443}, 3, "b", "a") })
 		r.wantPlanned(t)
-		r.set(func(v *plan.View) { service(v, "web", vip1, []uint16{80}, 1, "b", "a") }) // a port, an endpoint and the ownership are removed
+		r.set(func(v *view.View) { service(v, "web", vip1, []uint16{80}, 1, "b", "a") }) // a port, an endpoint and the ownership are removed
 		r.wantPlanned(t)
 		r.killB(true)
 		r.wantPlanned(t)
 		if d := r.speaker.desired; len(d.Announce) != 2 {
 			t.Errorf("announces %v after b died", d.Announce)
 		}
-		r.set(func(v *plan.View) {
+		r.set(func(v *view.View) {
 			delete(v.Services, pools.ServiceKey{Namespace: "default", Name: "web"})
 			delete(v.VIPs, vip1.String())
 		})
@@ -364,7 +366,7 @@ func TestForeignObjectsAreLeftAlone(t *testing.T) {
 		if h := r.speaker.Health(); h.Ready || !strings.Contains(h.Reason, "address 203.0.113.5 is allocated to a Service but assigned to this node") {
 			t.Errorf("health %+v", h)
 		}
-		if got := w.statuses[vip2.String()]; got.Reason != plan.DataPlaneNotReady || got.Announced {
+		if got := w.statuses[vip2.String()]; got.Reason != view.DataPlaneNotReady || got.Announced {
 			t.Errorf("status of the foreign address: %+v", got)
 		}
 		w.mu.Unlock()
@@ -411,7 +413,7 @@ func TestKernelWithoutIPVS(t *testing.T) {
 		if h := r.speaker.Health(); h.Ready || !strings.Contains(h.Reason, "module ip_vs missing") {
 			t.Errorf("health %+v", h)
 		}
-		if got := w.statuses[vip1.String()]; got.Reason != plan.DataPlaneNotReady || got.Announced || got.Node != "" {
+		if got := w.statuses[vip1.String()]; got.Reason != view.DataPlaneNotReady || got.Announced || got.Node != "" {
 			t.Errorf("status %+v", got)
 		}
 		if n := strings.Count(r.log.String(), "\n"); n != 1 {
@@ -438,7 +440,7 @@ func TestSysctlFails(t *testing.T) {
 		w.failSysctls.All = errInjected
 		w.mu.Unlock()
 		time.Sleep(auditEvery)
-		r.set(func(v *plan.View) {
+		r.set(func(v *view.View) {
 			service(v, "web", vip1, []uint16{80}, 3, "a")
 			service(v, "api", vip2, []uint16{80}, 1, "a")
 		})
@@ -579,7 +581,7 @@ func TestProgrammingIsMeasured(t *testing.T) {
 		r.slowVirtuals = 3 * time.Second
 		r.world.mu.Unlock()
 		r.speaker.cfg.Trigger.resync.Store(true) // so the same reconcile observes the node
-		r.set(func(v *plan.View) { service(v, "web", vip2, []uint16{80}, 1, "b", "a") })
+		r.set(func(v *view.View) { service(v, "web", vip2, []uint16{80}, 1, "b", "a") })
 		time.Sleep(time.Minute)
 		if n, took := measured(); n != first+1 || took < 3 || took > 4 {
 			t.Errorf("%d measured in %v s, want 1", n-first, took)
@@ -594,15 +596,15 @@ func TestInterfaceLost(t *testing.T) {
 		r := start(t, newWorld(t), &cluster{view: v, synced: true})
 		defer r.stop()
 		r.wantPlanned(t)
-		r.touch(func(v *plan.View) plan.Touched {
+		r.touch(func(v *view.View) view.Touched {
 			delete(v.Links, "eth0")
-			return plan.Touched{Links: map[string]struct{}{"eth0": {}}}
+			return view.Touched{Links: map[string]struct{}{"eth0": {}}}
 		})
 		synctest.Wait()
-		if c := r.detector.state().Claims[vip1.String()]; c.State != plan.Declined {
+		if c := r.detector.state().Claims[vip1.String()]; c.State != view.Declined {
 			t.Errorf("got claim %+v", c)
 		}
-		if got := r.statuses[vip1.String()]; got.Reason != plan.NoInterface || got.Announced {
+		if got := r.statuses[vip1.String()]; got.Reason != view.NoInterface || got.Announced {
 			t.Errorf("status %+v", got)
 		}
 		if !strings.Contains(r.log.String(), "msg=withdraw address=203.0.113.4 vip=203.0.113.4 reason=NoInterface") {
@@ -631,7 +633,7 @@ func TestOneVirtualServerFails(t *testing.T) {
 		if _, ok := w.announced[vip1]; ok || len(w.announced) != 1 {
 			t.Errorf("announced %v", w.announced)
 		}
-		if got := w.statuses[vip1.String()].Reason; got != plan.DataPlaneNotReady {
+		if got := w.statuses[vip1.String()].Reason; got != view.DataPlaneNotReady {
 			t.Errorf("reason %s", got)
 		}
 		if has(w.addrs, vip1) {
@@ -682,7 +684,7 @@ func TestFilterFails(t *testing.T) {
 		r.world.mu.Lock()
 		r.failFilter = errInjected
 		r.world.mu.Unlock()
-		r.set(func(v *plan.View) {
+		r.set(func(v *view.View) {
 			service(v, "web", vip1, []uint16{80}, 3, "a")
 			service(v, "api", vip2, []uint16{80}, 1, "a")
 		})
@@ -716,7 +718,7 @@ func TestDeletionFails(t *testing.T) {
 			return fail(op)
 		}
 		w.mu.Unlock()
-		r.set(func(v *plan.View) {
+		r.set(func(v *view.View) {
 			delete(v.Services, pools.ServiceKey{Namespace: "default", Name: "web"})
 			delete(v.VIPs, vip1.String())
 		})
@@ -742,7 +744,7 @@ func TestResyncsAfterAnError(t *testing.T) {
 		defer r.stop()
 		r.wantPlanned(t)
 		r.kernel.Flush()
-		r.set(func(v *plan.View) { service(v, "web", vip1, []uint16{80}, 3, "a") })
+		r.set(func(v *view.View) { service(v, "web", vip1, []uint16{80}, 3, "a") })
 		time.Sleep(retryFirst)
 		r.wantPlanned(t)
 	})
@@ -762,7 +764,7 @@ func TestConvergesAfterAnyPrefix(t *testing.T) {
 					r := start(t, w, &cluster{view: v, synced: true})
 					time.Sleep(time.Second)
 					synctest.Wait()
-					r.set(func(v *plan.View) {
+					r.set(func(v *view.View) {
 						service(v, "api", vip2, []uint16{80, 81}, 3, "a")
 						delete(v.Services, pools.ServiceKey{Namespace: "default", Name: "web"})
 						delete(v.VIPs, vip1.String())

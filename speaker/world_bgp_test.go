@@ -10,18 +10,19 @@ import (
 
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // withBGP adds a router that receives each address, and one that receives 203.0.113.0/24 as one prefix.
-func withBGP(v *plan.View) {
-	v.BGPPeers["near"] = plan.BGPPeer{Address: netip.MustParseAddr("192.0.2.251"), Port: 179, MyASN: 65000, PeerASN: 65000, DualStack: true}
-	v.BGPPeers["far"] = plan.BGPPeer{Address: netip.MustParseAddr("192.0.2.252"), Port: 179, MyASN: 65000, PeerASN: 65001}
-	v.BGPAdvertisements["each"] = plan.BGPAdvertisement{Peers: []string{"near"}, Length4: 32, Length6: 128}
-	v.BGPAdvertisements["all"] = plan.BGPAdvertisement{Peers: []string{"far"}, Length4: 24, Length6: 64}
+func withBGP(v *view.View) {
+	v.BGPPeers["near"] = view.BGPPeer{Address: netip.MustParseAddr("192.0.2.251"), Port: 179, MyASN: 65000, PeerASN: 65000, DualStack: true}
+	v.BGPPeers["far"] = view.BGPPeer{Address: netip.MustParseAddr("192.0.2.252"), Port: 179, MyASN: 65000, PeerASN: 65001}
+	v.BGPAdvertisements["each"] = view.BGPAdvertisement{Peers: []string{"near"}, Length4: 32, Length6: 128}
+	v.BGPAdvertisements["all"] = view.BGPAdvertisement{Peers: []string{"far"}, Length4: 24, Length6: 64}
 }
 
 // changeBGP makes one random change of peers or advertisements.
-func changeBGP(r *rand.Rand, v *plan.View) plan.Touched {
+func changeBGP(r *rand.Rand, v *view.View) view.Touched {
 	if r.IntN(2) == 0 {
 		p := v.BGPPeers["near"]
 		p.HoldTime = time.Duration(3+r.IntN(2)) * time.Second
@@ -30,7 +31,7 @@ func changeBGP(r *rand.Rand, v *plan.View) plan.Touched {
 			p.Wrong = plan.PasswordMissing
 		}
 		v.BGPPeers["near"] = p
-		return plan.Touched{BGPPeers: map[string]struct{}{"near": {}}}
+		return view.Touched{BGPPeers: map[string]struct{}{"near": {}}}
 	}
 	a := v.BGPAdvertisements["all"]
 	a.Peers = nil
@@ -38,9 +39,9 @@ func changeBGP(r *rand.Rand, v *plan.View) plan.Touched {
 		a.Peers = []string{"far"}
 	}
 	a.Length4 = []int{24, 31, 32}[r.IntN(3)]
-	a.Attributes.Communities = plan.NewCommunitySet(uint32(r.IntN(2)))
+	a.Attributes.Communities = view.NewCommunitySet(uint32(r.IntN(2)))
 	v.BGPAdvertisements["all"] = a
-	return plan.Touched{BGPAdvertisements: true}
+	return view.Touched{BGPAdvertisements: true}
 }
 
 func bgpOptions() plan.Options {
@@ -206,10 +207,10 @@ func (r *run) wantRoutes(t *testing.T, want *plan.Desired) {
 }
 
 // prefixes returns the prefixes that a peer receives.
-func (r *run) prefixes(peer string) map[netip.Prefix]plan.Attributes {
+func (r *run) prefixes(peer string) map[netip.Prefix]view.Attributes {
 	r.bgp.mu.Lock()
 	defer r.bgp.mu.Unlock()
-	out := map[netip.Prefix]plan.Attributes{}
+	out := map[netip.Prefix]view.Attributes{}
 	for prefix, route := range r.bgp.published.Routes {
 		if a, sent := route[peer]; sent {
 			out[prefix] = a
@@ -226,17 +227,17 @@ func (r *run) changesSince(n int) []plan.BGPChange {
 }
 
 // local gives a Service policy Local and endpoints on these nodes.
-func local(v *plan.View, name string, nodes ...string) plan.Touched {
+func local(v *view.View, name string, nodes ...string) view.Touched {
 	key := pools.ServiceKey{Namespace: "default", Name: name}
 	svc := v.Services[key]
 	svc.Local = true
 	v.Services[key] = svc
-	slice := plan.Slice{Ports: v.Slices[key]["s"].Ports}
+	slice := view.Slice{Ports: v.Slices[key]["s"].Ports}
 	for i, node := range nodes {
-		slice.Endpoints = append(slice.Endpoints, plan.Endpoint{Addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(10 + i)}), Node: node, Ready: true, Serving: true})
+		slice.Endpoints = append(slice.Endpoints, view.Endpoint{Addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(10 + i)}), Node: node, Ready: true, Serving: true})
 	}
-	v.Slices[key] = map[string]plan.Slice{"s": slice}
-	return plan.Touched{Services: map[pools.ServiceKey]struct{}{key: {}}}
+	v.Slices[key] = map[string]view.Slice{"s": slice}
+	return view.Touched{Services: map[pools.ServiceKey]struct{}{key: {}}}
 }
 
 // metric returns the value of a metric with these label names and values, in pairs; 0 if there is none.

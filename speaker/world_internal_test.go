@@ -9,6 +9,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 type worldInternal struct{ w *world }
@@ -92,7 +93,7 @@ func (p worldPorts) Set(ports map[pools.ServiceKey]plan.HealthPort) map[pools.Se
 
 type worldChecks struct{ w *world }
 
-func (c worldChecks) Set(checks map[plan.Check]struct{}) {
+func (c worldChecks) Set(checks map[view.Check]struct{}) {
 	c.w.mu.Lock()
 	defer c.w.mu.Unlock()
 	c.w.checks = checks

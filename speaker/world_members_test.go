@@ -7,13 +7,13 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // worldDetector receives node b. While alive, b owns every VirtualIP that lists it first, unless a test overrides that.
 type worldDetector struct {
 	w       *world
-	view    func() *plan.View
+	view    func() *view.View
 	trigger *Trigger
 
 	mu         sync.Mutex
@@ -21,9 +21,9 @@ type worldDetector struct {
 	observer   bool // this node
 	begins     bool // b observes
 	asymmetric bool // b receives nothing from this node; c exists then and does
-	override   map[string]plan.Claim
-	last       plan.Members
-	states     []plan.LocalState
+	override   map[string]view.Claim
+	last       view.Members
+	states     []view.LocalState
 	segments   []string
 	peers      map[string][]netip.Addr
 	retained   time.Duration
@@ -31,29 +31,29 @@ type worldDetector struct {
 	onPeers    func() // called by SetPeers, in the middle of a reconcile
 }
 
-func (d *worldDetector) Observe() (plan.Members, map[string]struct{}, map[plan.VIPID]struct{}) {
+func (d *worldDetector) Observe() (view.Members, map[string]struct{}, map[view.VIPID]struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	m := plan.Member{Alive: !d.dead, Observer: d.begins, Synced: true, On: map[string]struct{}{}, Claims: map[plan.VIPID]plan.Claim{}}
+	m := view.Member{Alive: !d.dead, Observer: d.begins, Synced: true, On: map[string]struct{}{}, Claims: map[view.VIPID]view.Claim{}}
 	if m.Alive {
 		m.On["eth0"] = struct{}{}
 	}
-	others := map[string]plan.Member{}
+	others := map[string]view.Member{}
 	if d.asymmetric {
 		m.Asymmetric = map[string]struct{}{"eth0": {}}
-		others["c"] = plan.Member{Alive: true, Synced: true, On: map[string]struct{}{"eth0": {}}}
+		others["c"] = view.Member{Alive: true, Synced: true, On: map[string]struct{}{"eth0": {}}}
 	}
 	for name, vip := range d.view().VIPs {
 		if len(vip.Nodes) > 0 && vip.Nodes[0] == "b" {
-			m.Claims[plan.IDOf(name)] = plan.Claim{State: plan.Held, Generation: vip.Generation}
+			m.Claims[view.IDOf(name)] = view.Claim{State: view.Held, Generation: vip.Generation}
 		}
 	}
 	for name, c := range d.override {
-		m.Claims[plan.IDOf(name)] = c
+		m.Claims[view.IDOf(name)] = c
 	}
 	before := d.last.Peers["b"]
-	nodes, claims := map[string]struct{}{}, map[plan.VIPID]struct{}{}
-	for _, set := range []map[plan.VIPID]plan.Claim{before.Claims, m.Claims} {
+	nodes, claims := map[string]struct{}{}, map[view.VIPID]struct{}{}
+	for _, set := range []map[view.VIPID]view.Claim{before.Claims, m.Claims} {
 		for id := range set {
 			if before.Claims[id] != m.Claims[id] {
 				claims[id] = struct{}{}
@@ -66,12 +66,12 @@ func (d *worldDetector) Observe() (plan.Members, map[string]struct{}, map[plan.V
 	if d.last.Observer != d.observer {
 		nodes["a"] = struct{}{}
 	}
-	d.last = plan.Members{Observer: d.observer, Peers: others}
+	d.last = view.Members{Observer: d.observer, Peers: others}
 	others["b"] = m
 	return d.last, nodes, claims
 }
 
-func (d *worldDetector) Publish(w plan.LocalState) {
+func (d *worldDetector) Publish(w view.LocalState) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.states = append(d.states, w)
@@ -114,26 +114,26 @@ func (d *worldDetector) set(change func(*worldDetector)) {
 }
 
 // state returns the last published state.
-func (d *worldDetector) state() plan.LocalState {
+func (d *worldDetector) state() view.LocalState {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if len(d.states) == 0 {
-		return plan.LocalState{}
+		return view.LocalState{}
 	}
 	return d.states[len(d.states)-1]
 }
 
 // checkState checks that every announced address is claimed and every claimed address is forwarded.
-func (w *world) checkState(state plan.LocalState) {
+func (w *world) checkState(state view.LocalState) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for addr, ann := range w.announced {
-		if c := state.Claims[ann.VIP]; c.State != plan.Held && c.State != plan.HandingOver {
+		if c := state.Claims[ann.VIP]; c.State != view.Held && c.State != view.HandingOver {
 			w.wrong("address %v is answered for while the published claim is %+v", addr, c)
 		}
 	}
 	for vip, c := range state.Claims {
-		if addr, err := netip.ParseAddr(vip); err == nil && c.State == plan.Held {
+		if addr, err := netip.ParseAddr(vip); err == nil && c.State == view.Held {
 			w.checkForwards(addr)
 		}
 	}

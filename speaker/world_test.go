@@ -16,7 +16,9 @@ import (
 	"github.com/ironlb/ironlb/ipvs/ipvstest"
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/speaker/dataplane"
+	"github.com/ironlb/ironlb/speaker/ownership"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // world is an in-memory node and network. It checks the order of each change: nothing is reachable before it is
@@ -34,7 +36,7 @@ type world struct {
 	retained   map[netip.Addr]struct{}
 	failRetain map[netip.Addr]bool
 	blackholes map[netip.Prefix]struct{}
-	announced  map[netip.Addr]plan.Announcement
+	announced  map[netip.Addr]ownership.Announcement
 	ups        map[string]bool // interfaces
 	statuses   map[string]plan.Status
 	changes    int
@@ -81,12 +83,12 @@ type world struct {
 	entries       int           // deleted by each cleanup
 	ports         map[pools.ServiceKey]plan.HealthPort
 	failPorts     map[pools.ServiceKey]error
-	checks        map[plan.Check]struct{}
+	checks        map[view.Check]struct{}
 	ipv6          bool // the IPv6 sysctls are set
 	reports       int
 	announcements int // calls of the announcer
 	deadB         bool
-	conflicts     map[netip.Addr]plan.Conflict
+	conflicts     map[netip.Addr]view.Conflict
 	bgp           worldBGP
 	reach         *worldReach // nil for none
 	probing       bool        // addresses to be probed are not announced yet
@@ -96,7 +98,7 @@ var errInjected = errors.New("injected")
 
 func newWorld(t *testing.T) *world {
 	w := &world{t: t, kernel: ipvstest.NewKernel(), addrs: map[netip.Addr]struct{}{}, foreign: map[netip.Addr]struct{}{}, retained: map[netip.Addr]struct{}{},
-		announced: map[netip.Addr]plan.Announcement{}, ups: map[string]bool{"eth0": true}, internal: ipvstest.NewKernel()}
+		announced: map[netip.Addr]ownership.Announcement{}, ups: map[string]bool{"eth0": true}, internal: ipvstest.NewKernel()}
 	w.internal.Fail = func(op ipvs.Op) error {
 		if op.Action == ipvs.AddVirtual && !isServed(w.filter, op.Virtual) {
 			w.wrong("internal: %v before the filter serves it", op)
@@ -177,7 +179,7 @@ func (w *world) loseFilter() { w.mu.Lock(); w.filter = nil; w.mu.Unlock() }
 func (w *world) restart() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.applied, w.announced = nil, map[netip.Addr]plan.Announcement{}
+	w.applied, w.announced = nil, map[netip.Addr]ownership.Announcement{}
 	w.ports, w.checks = nil, nil
 }
 
@@ -395,7 +397,7 @@ func (s worldSysctls) Apply(ipv6 bool) ([]string, dataplane.SysctlErrors) {
 }
 
 // Announce and Report are the network and the API.
-func (w *world) Announce(want map[netip.Addr]plan.Announcement) (map[netip.Addr][]string, error) {
+func (w *world) Announce(want map[netip.Addr]ownership.Announcement) (map[netip.Addr][]string, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	held := map[netip.Addr][]string{}
@@ -417,7 +419,7 @@ func (w *world) Announce(want map[netip.Addr]plan.Announcement) (map[netip.Addr]
 	return held, nil
 }
 
-func (w *world) Conflicts() map[netip.Addr]plan.Conflict {
+func (w *world) Conflicts() map[netip.Addr]view.Conflict {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return maps.Clone(w.conflicts)
@@ -452,28 +454,28 @@ func (w *world) Report(statuses map[string]plan.Status) {
 // cluster is a Source that the test fills.
 type cluster struct {
 	mu      sync.Mutex
-	view    *plan.View
-	touched plan.Touched
-	pending []func(*plan.View) plan.Touched
+	view    *view.View
+	touched view.Touched
+	pending []func(*view.View) view.Touched
 	synced  bool
 	trigger *Trigger
 }
 
-func (c *cluster) Observe() (*plan.View, plan.Touched, bool) {
+func (c *cluster) Observe() (*view.View, view.Touched, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.synced {
-		return nil, plan.Touched{}, false
+		return nil, view.Touched{}, false
 	}
 	c.fold()
 	touched := c.touched
-	c.touched = plan.Touched{}
+	c.touched = view.Touched{}
 	return c.view, touched, true
 }
 
 // touch changes the View at the next observation, because the View belongs to the speaker, and returns then what it
 // touched.
-func (c *cluster) touch(change func(*plan.View) plan.Touched) {
+func (c *cluster) touch(change func(*view.View) view.Touched) {
 	c.mu.Lock()
 	c.pending = append(c.pending, change)
 	c.mu.Unlock()
@@ -505,10 +507,10 @@ func merge[K comparable](a, b map[K]struct{}) map[K]struct{} {
 }
 
 // set makes any change of the View.
-func (c *cluster) set(change func(*plan.View)) {
-	c.touch(func(v *plan.View) plan.Touched {
+func (c *cluster) set(change func(*view.View)) {
+	c.touch(func(v *view.View) view.Touched {
 		change(v)
-		return plan.Touched{All: true}
+		return view.Touched{All: true}
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/bfd"
 	"github.com/ironlb/ironlb/speaker/bgp"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // bfdSessions are the BFD sessions of BGP peers. They continue while GoBGP is down, so the C bit is set.
@@ -39,7 +40,7 @@ func (b bfdSessions) Set(peers map[string]plan.Peer) {
 // why returns why a session is not up, as text.
 func why(s bfd.Status) string {
 	switch {
-	case s.State == plan.BFDUp:
+	case s.State == view.BFDUp:
 		return ""
 	case s.Problem != "":
 		return s.Problem

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // ask runs "ironlb-bgpd healthy".
@@ -35,7 +36,7 @@ func TestHealthAndMetrics(t *testing.T) {
 			t.Errorf("healthy %v: %v", flags, err)
 		}
 	}
-	r.session(s, "BFD is up", func(s plan.Session) bool { return s.BFD == plan.BFDUp && established(s) })
+	r.session(s, "BFD is up", func(s plan.Session) bool { return s.BFD == view.BFDUp && established(s) })
 	metrics := r.metrics(port)
 	for _, want := range []string{
 		"ironlb_bgp_gobgp_starts_total 1", "ironlb_bgp_gobgp_processes 1", "ironlb_bgp_speaker_connected 1", "ironlb_bgp_wanted_peers 1",

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // fullTable makes a BIRD announce this number of prefixes to one neighbor, each with unique attributes: no two fit into
@@ -92,7 +93,7 @@ func TestFullTable(t *testing.T) {
 		name   string
 		memory string
 		limit  uint32
-		reason plan.Reason
+		reason view.Reason
 		most   float64 // MB of all processes
 	}{
 		{"prefixes", "384", 0, plan.TooManyPrefixes, 256},

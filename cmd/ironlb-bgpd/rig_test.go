@@ -20,6 +20,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 	"github.com/ironlb/ironlb/speaker/bgp"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 	"github.com/ironlb/ironlb/test/lab/host"
 	"github.com/ironlb/ironlb/test/lab/process"
 	"github.com/ironlb/ironlb/test/lab/router"
@@ -54,8 +55,8 @@ var (
 	routerAddr = addr("192.0.2.254")
 	vips       = []netip.Prefix{prefix("203.0.113.1/32"), prefix("203.0.113.2/32")}
 	// timers of BFD that tolerate a machine busy with other tests; quick ones are for time measurements.
-	timers = plan.BFD{Receive: 300 * time.Millisecond, Transmit: 300 * time.Millisecond, Multiplier: 3}
-	quick  = plan.BFD{Receive: 100 * time.Millisecond, Transmit: 100 * time.Millisecond, Multiplier: 3}
+	timers = view.BFD{Receive: 300 * time.Millisecond, Transmit: 300 * time.Millisecond, Multiplier: 3}
+	quick  = view.BFD{Receive: 100 * time.Millisecond, Transmit: 100 * time.Millisecond, Multiplier: 3}
 )
 
 // rig is a node with ironlb-bgpd, a speaker (this test) and a router.
@@ -81,7 +82,7 @@ func newRig(t *testing.T, kind string, withBFD bool, flags ...string) *rig {
 	far := netspace.New(t)
 	netspace.Join(t, r.node, "eth0", "192.0.2.1/24", far, "eth0", routerAddr.String()+"/24")
 	r.far, r.place = far, router.In(t, far)
-	var bfd plan.BFD
+	var bfd view.BFD
 	if withBFD {
 		bfd = timers
 	}
@@ -118,7 +119,7 @@ func newRig(t *testing.T, kind string, withBFD bool, flags ...string) *rig {
 }
 
 // config returns the router's configuration, with the node as its neighbour.
-func config(bfd plan.BFD) router.Config {
+func config(bfd view.BFD) router.Config {
 	n := router.Neighbor{Name: "node", Address: addr("192.0.2.1"), ASN: 65001, Password: password,
 		BFD: router.BFDTimers{Interval: bfd.Receive, Multiplier: int(bfd.Multiplier)}}
 	return router.Config{ASN: 65002, ID: routerAddr, Neighbors: []router.Neighbor{n}}
@@ -176,7 +177,7 @@ func (r *rig) speaker() *speaker {
 func wanted(gracefulRestart, withBFD bool) plan.BGPChange {
 	p := plan.Peer{
 		Address: routerAddr, Port: 179, MyASN: 65001, PeerASN: 65002, ConnectTime: time.Second, HoldTime: 90 * time.Second,
-		IPv4: true, NextHop4: addr("192.0.2.1"), GracefulRestart: gracefulRestart, Password: plan.Secret(password),
+		IPv4: true, NextHop4: addr("192.0.2.1"), GracefulRestart: gracefulRestart, Password: view.Secret(password),
 	}
 	if gracefulRestart {
 		p.RestartTime = 30 * time.Second
@@ -186,7 +187,7 @@ func wanted(gracefulRestart, withBFD bool) plan.BGPChange {
 	}
 	c := plan.BGPChange{Full: true, RouterID: addr("192.0.2.1"), Peers: map[string]*plan.Peer{"tor": &p}, Routes: map[netip.Prefix]plan.Route{}}
 	for _, vip := range vips {
-		c.Routes[vip] = plan.Route{"tor": {Communities: plan.NewCommunitySet(65001<<16 | 1)}}
+		c.Routes[vip] = plan.Route{"tor": {Communities: view.NewCommunitySet(65001<<16 | 1)}}
 	}
 	return c
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 	"github.com/ironlb/ironlb/test/lab/router"
 )
 
@@ -46,7 +47,7 @@ func TestSpeakerRestarts(t *testing.T) {
 			routes, err := r.router.Routes(r.ctx, 4)
 			return len(routes) == 3, err
 		})
-		if again.Changes != mine.Changes || !again.Since.Equal(mine.Since) || again.BFD != plan.BFDUp {
+		if again.Changes != mine.Changes || !again.Since.Equal(mine.Since) || again.BFD != view.BFDUp {
 			t.Errorf("the session was %+v and is %+v", mine, again)
 		}
 		if sessions, err := r.router.Sessions(r.ctx); err != nil || !same(sessions["node"].Since, before.Since) {
@@ -75,7 +76,7 @@ func TestGoBGPIsKilled(t *testing.T) {
 		if err := syscall.Kill(r.child(), syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
-		r.session(s, "the end is reported", func(s plan.Session) bool { return s.Reason == plan.NoBGPProcess && s.BFD == plan.BFDUp })
+		r.session(s, "the end is reported", func(s plan.Session) bool { return s.Reason == plan.NoBGPProcess && s.BFD == view.BFDUp })
 		again := r.session(s, "established again", established)
 		took := time.Since(killed)
 		r.sees("another session", func() (bool, error) {
@@ -83,7 +84,7 @@ func TestGoBGPIsKilled(t *testing.T) {
 			return sessions["node"].Established && !same(sessions["node"].Since, before.Since), err
 		})
 		t.Logf("established again after %v", took)
-		if again.Changes != mine.Changes+1 || again.BFD != plan.BFDUp || !again.BFDSince.Equal(mine.BFDSince) {
+		if again.Changes != mine.Changes+1 || again.BFD != view.BFDUp || !again.BFDSince.Equal(mine.BFDSince) {
 			t.Errorf("the session was %+v and is %+v", mine, again)
 		}
 		if now, err := r.bfd(); err != nil || now.State != "Up" || now.Downs != bfd.Downs || now.Since.Sub(bfd.Since).Abs() > 2*time.Second {
@@ -176,13 +177,13 @@ func TestPathIsCut(t *testing.T) {
 		s.Set(change)
 		r.session(s, "established", established)
 		r.settled(true)
-		r.session(s, "BFD is up", func(s plan.Session) bool { return s.BFD == plan.BFDUp })
+		r.session(s, "BFD is up", func(s plan.Session) bool { return s.BFD == view.BFDUp })
 		cut := time.Now()
 		r.cut()
 		down := r.session(s, "the session is down", func(s plan.Session) bool { return s.State != plan.SessionEstablished })
 		took := time.Since(cut)
 		t.Logf("cut, and down %v later: BFD at +%v, BGP at +%v", took, down.BFDSince.Sub(cut), down.Since.Sub(cut))
-		if down.Reason != plan.BFDWentDown || down.BFD != plan.BFDDown {
+		if down.Reason != plan.BFDWentDown || down.BFD != view.BFDDown {
 			t.Errorf("the session is %+v", down)
 		}
 		if _, err := r.monitor.Wait(r.ctx, func(e router.Event) bool { return e.Deleted && e.Prefix == vips[0] }); err != nil {

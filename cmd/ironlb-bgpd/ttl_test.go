@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 	"github.com/ironlb/ironlb/test/lab/router"
 )
 
@@ -34,7 +35,7 @@ func TestTTLSecurityWithBFD(t *testing.T) {
 			tor := change.Peers["tor"]
 			tor.PeerASN, tor.TTLSecurity, tor.BFD.MinimumTTL = c.asn, true, c.minimum
 			s.Set(change)
-			r.session(s, "established, and BFD is up", func(s plan.Session) bool { return established(s) && s.BFD == plan.BFDUp })
+			r.session(s, "established, and BFD is up", func(s plan.Session) bool { return established(s) && s.BFD == view.BFDUp })
 			r.settled(true)
 			seen, err := r.bfd()
 			if err != nil {
@@ -74,7 +75,7 @@ func TestWhyBFDIsNotUp(t *testing.T) {
 			change.Peers["tor"].MultiHop, change.Peers["tor"].BFD.MinimumTTL = true, c.minimum
 			s.Set(change)
 			r.session(s, "established without BFD, with the reason", func(s plan.Session) bool {
-				return established(s) && s.BFD == plan.BFDDown && s.BFDMessage == c.why
+				return established(s) && s.BFD == view.BFDDown && s.BFDMessage == c.why
 			})
 		})
 	}

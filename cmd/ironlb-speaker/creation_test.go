@@ -18,6 +18,7 @@ import (
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/speaker"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // The addresses of a client, a node and a Pod.
@@ -37,14 +38,14 @@ func threeSpaces(t *testing.T) (client, node, pod *netspace.Space) {
 }
 
 // viewOfPod is exampleView with the Pod as the only endpoint.
-func viewOfPod() *plan.View {
-	view := exampleView()
-	for key, slices := range view.Slices {
+func viewOfPod() *view.View {
+	v := exampleView()
+	for key, slices := range v.Slices {
 		slice := slices["s"]
-		slice.Endpoints = []plan.Endpoint{{Addr: netip.MustParseAddr(pathPod), Node: "a", Ready: true, Serving: true}}
-		view.Slices[key] = map[string]plan.Slice{"s": slice}
+		slice.Endpoints = []view.Endpoint{{Addr: netip.MustParseAddr(pathPod), Node: "a", Ready: true, Serving: true}}
+		v.Slices[key] = map[string]view.Slice{"s": slice}
 	}
-	return view
+	return v
 }
 
 // runLoop runs the loop with the real drivers on the node until the end of the test; the context ends with it.
@@ -119,7 +120,7 @@ func TestNoClientIsRefusedWhileAServiceComes(t *testing.T) {
 // growing is a cluster to which Services are added.
 type growing struct {
 	mu      sync.Mutex
-	view    *plan.View
+	view    *view.View
 	pending []func() pools.ServiceKey
 	planned bool
 }
@@ -129,21 +130,21 @@ func (g *growing) add(name string, vip, pod netip.Addr) {
 	defer g.mu.Unlock()
 	g.pending = append(g.pending, func() pools.ServiceKey {
 		key := pools.ServiceKey{Namespace: "default", Name: name}
-		g.view.Services[key] = plan.Service{
-			Addresses: []plan.Address{{IP: vip, Pool: "main"}}, Ports: []plan.Port{{Name: "http", Protocol: ipvs.TCP, Port: 80}},
+		g.view.Services[key] = view.Service{
+			Addresses: []view.Address{{IP: vip, Pool: "main"}}, Ports: []view.Port{{Name: "http", Protocol: ipvs.TCP, Port: 80}},
 		}
-		g.view.Slices[key] = map[string]plan.Slice{"s": {
-			Ports:     []plan.Port{{Name: "http", Protocol: ipvs.TCP, Port: 8080}},
-			Endpoints: []plan.Endpoint{{Addr: pod, Node: "a", Ready: true, Serving: true}},
+		g.view.Slices[key] = map[string]view.Slice{"s": {
+			Ports:     []view.Port{{Name: "http", Protocol: ipvs.TCP, Port: 8080}},
+			Endpoints: []view.Endpoint{{Addr: pod, Node: "a", Ready: true, Serving: true}},
 		}}
 		return key
 	})
 }
 
-func (g *growing) Observe() (*plan.View, plan.Touched, bool) {
+func (g *growing) Observe() (*view.View, view.Touched, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	touched := plan.Touched{All: !g.planned, Services: map[pools.ServiceKey]struct{}{}}
+	touched := view.Touched{All: !g.planned, Services: map[pools.ServiceKey]struct{}{}}
 	for _, add := range g.pending {
 		touched.Services[add()] = struct{}{}
 	}

@@ -15,18 +15,20 @@ import (
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/speaker"
 	"github.com/ironlb/ironlb/speaker/dataplane"
+	"github.com/ironlb/ironlb/speaker/ownership"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // one is a cluster that does not change, and a network on which everything is answered.
 type one struct {
-	view    *plan.View
-	touched plan.Touched
+	view    *view.View
+	touched view.Touched
 }
 
-func (o *one) Observe() (*plan.View, plan.Touched, bool) {
+func (o *one) Observe() (*view.View, view.Touched, bool) {
 	touched := o.touched
-	o.touched = plan.Touched{}
+	o.touched = view.Touched{}
 	return o.view, touched, true
 }
 
@@ -35,19 +37,19 @@ func (*one) Report(map[string]plan.Status) {}
 // noMembers is a network without other speakers.
 type noMembers struct{}
 
-func (noMembers) Observe() (plan.Members, map[string]struct{}, map[plan.VIPID]struct{}) {
-	return plan.Members{}, nil, nil
+func (noMembers) Observe() (view.Members, map[string]struct{}, map[view.VIPID]struct{}) {
+	return view.Members{}, nil, nil
 }
-func (noMembers) Publish(plan.LocalState)          {}
+func (noMembers) Publish(view.LocalState)          {}
 func (noMembers) SetSegments([]string)             {}
 func (noMembers) Retain(time.Duration)             {}
 func (noMembers) Settled()                         {}
 func (noMembers) SetPeers(map[string][]netip.Addr) {}
 
-func (*one) Conflicts() map[netip.Addr]plan.Conflict { return nil }
+func (*one) Conflicts() map[netip.Addr]view.Conflict { return nil }
 func (*one) SetPeers(map[[6]byte]string)             {}
 
-func (*one) Announce(want map[netip.Addr]plan.Announcement) (map[netip.Addr][]string, error) {
+func (*one) Announce(want map[netip.Addr]ownership.Announcement) (map[netip.Addr][]string, error) {
 	held := map[netip.Addr][]string{}
 	for addr := range want {
 		held[addr] = []string{"eth0"}
@@ -55,25 +57,25 @@ func (*one) Announce(want map[netip.Addr]plan.Announcement) (map[netip.Addr][]st
 	return held, nil
 }
 
-func exampleView() *plan.View {
-	v := plan.NewView()
-	v.Nodes["a"] = plan.Node{}
-	v.Links["eth0"] = plan.Link{Name: "eth0", Subnets: prefixes("203.0.113.0/24", "2001:db8::/32")}
-	v.Advertisements["all"] = plan.Advertisement{}
-	for name, svc := range map[string]plan.Service{
-		"web": {Addresses: []plan.Address{{IP: netip.MustParseAddr("203.0.113.4"), Pool: "main"}, {IP: netip.MustParseAddr("2001:db8::4"), Pool: "main"}}},
-		"own": {Addresses: []plan.Address{{IP: netip.MustParseAddr("203.0.113.5"), Pool: "main"}}, Local: true,
+func exampleView() *view.View {
+	v := view.New()
+	v.Nodes["a"] = view.Node{}
+	v.Links["eth0"] = view.Link{Name: "eth0", Subnets: prefixes("203.0.113.0/24", "2001:db8::/32")}
+	v.Advertisements["all"] = view.Advertisement{}
+	for name, svc := range map[string]view.Service{
+		"web": {Addresses: []view.Address{{IP: netip.MustParseAddr("203.0.113.4"), Pool: "main"}, {IP: netip.MustParseAddr("2001:db8::4"), Pool: "main"}}},
+		"own": {Addresses: []view.Address{{IP: netip.MustParseAddr("203.0.113.5"), Pool: "main"}}, Local: true,
 			Restricted: true, Sources: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}},
 	} {
 		key := pools.ServiceKey{Namespace: "default", Name: name}
-		svc.Ports = []plan.Port{{Name: "http", Protocol: ipvs.TCP, Port: 80}, {Name: "dns", Protocol: ipvs.UDP, Port: 53}}
-		slice := plan.Slice{Ports: []plan.Port{{Name: "http", Protocol: ipvs.TCP, Port: 8080}, {Name: "dns", Protocol: ipvs.UDP, Port: 5353}}}
+		svc.Ports = []view.Port{{Name: "http", Protocol: ipvs.TCP, Port: 80}, {Name: "dns", Protocol: ipvs.UDP, Port: 53}}
+		slice := view.Slice{Ports: []view.Port{{Name: "http", Protocol: ipvs.TCP, Port: 8080}, {Name: "dns", Protocol: ipvs.UDP, Port: 5353}}}
 		for addr, node := range map[string]string{"192.0.2.10": "a", "192.0.2.20": "b", "2001:db8:1::10": "a"} {
-			slice.Endpoints = append(slice.Endpoints, plan.Endpoint{Addr: netip.MustParseAddr(addr), Node: node, Ready: true, Serving: true})
+			slice.Endpoints = append(slice.Endpoints, view.Endpoint{Addr: netip.MustParseAddr(addr), Node: node, Ready: true, Serving: true})
 		}
-		v.Services[key], v.Slices[key] = svc, map[string]plan.Slice{"s": slice}
+		v.Services[key], v.Slices[key] = svc, map[string]view.Slice{"s": slice}
 		for _, a := range svc.Addresses {
-			v.VIPs[a.IP.String()] = plan.VIP{Addresses: []netip.Addr{a.IP}, Services: []pools.ServiceKey{key}, Nodes: []string{"a"}}
+			v.VIPs[a.IP.String()] = view.VIP{Addresses: []netip.Addr{a.IP}, Services: []pools.ServiceKey{key}, Nodes: []string{"a"}}
 		}
 	}
 	return v
@@ -94,23 +96,23 @@ func TestDataPlane(t *testing.T) {
 		}
 		defer closeNode()
 		o := options{nodeName: "a", config: config}
-		view := exampleView()
+		v := exampleView()
 		for range 2 {
-			untilReady(t, node, o, view)
-			compare(t, node, plan.Make(view, o.plan(), time.Now()))
+			untilReady(t, node, o, v)
+			compare(t, node, plan.Make(v, o.plan(), time.Now()))
 		}
 		if err := speaker.Cleanup(t.Context(), node, log); err != nil {
 			return err
 		}
-		compare(t, node, plan.Make(plan.NewView(), plan.Options{Node: "a"}, time.Now()))
+		compare(t, node, plan.Make(view.New(), plan.Options{Node: "a"}, time.Now()))
 		return cleanup(t.Context(), "", log)
 	})
 }
 
 // untilReady runs the loop until the node is programmed as planned.
-func untilReady(t *testing.T, node speaker.Node, o options, view *plan.View) {
+func untilReady(t *testing.T, node speaker.Node, o options, v *view.View) {
 	t.Helper()
-	cluster := &one{view: view}
+	cluster := &one{view: v}
 	loop := speaker.New(speaker.Config{
 		NodeName: "a", Plan: o.plan(), Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Trigger: speaker.NewTrigger(), Source: cluster,
 		Node: node, Announcer: cluster, Detector: noMembers{}, Reporter: cluster, Metrics: speaker.NewMetrics(prometheus.NewRegistry()),

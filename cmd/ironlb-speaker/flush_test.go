@@ -14,6 +14,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 	"github.com/ironlb/ironlb/speaker"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // healed is the time limit for the loop to restore what another program flushed. It includes the extra time of an
@@ -25,8 +26,8 @@ const healed = 5 * time.Second
 // with a reset, not in silence.
 func TestFlush(t *testing.T) {
 	client, node, _ := threeSpaces(t)
-	view := viewOfPod()
-	runLoop(t, node, &one{view: view, touched: plan.Touched{All: true}}, speaker.NewTrigger())
+	v := viewOfPod()
+	runLoop(t, node, &one{view: v, touched: view.Touched{All: true}}, speaker.NewTrigger())
 	const web, dns = "203.0.113.4:80", "203.0.113.4:53"
 	served := func(network, to string, within time.Duration) (net.Conn, time.Duration) {
 		t.Helper()
@@ -80,7 +81,7 @@ func TestFlush(t *testing.T) {
 // is ready (ipvs.md 1.2.8, T3).
 func TestWeightsAreCorrected(t *testing.T) {
 	client, node, _ := threeSpaces(t)
-	view := viewOfPod()
+	v := viewOfPod()
 	node.Must(t, func() error {
 		kind := dataplaneNFTables
 		if hasIPVS() {
@@ -88,8 +89,8 @@ func TestWeightsAreCorrected(t *testing.T) {
 		}
 		n, o, closeNode := dataplaneNode(t, kind, nil)
 		defer closeNode()
-		untilReady(t, n, o, view)
-		want := plan.Make(view, o.plan(), time.Now())
+		untilReady(t, n, o, v)
+		want := plan.Make(v, o.plan(), time.Now())
 		compare(t, n, want)
 		var drain []ipvs.Op
 		for key, virtual := range want.Table {
@@ -106,7 +107,7 @@ func TestWeightsAreCorrected(t *testing.T) {
 		}
 		after, o, closeAfter := dataplaneNode(t, kind, nil)
 		defer closeAfter()
-		untilReady(t, after, o, view)
+		untilReady(t, after, o, v)
 		compare(t, after, want)
 		return nil
 	})

@@ -13,6 +13,7 @@ import (
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/speaker/kube"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // bothFamilies are planned and applied together.
@@ -47,26 +48,26 @@ type checks struct {
 	source    *kube.Source
 
 	mu   sync.Mutex
-	have map[plan.Check]struct{}
+	have map[view.Check]struct{}
 }
 
 func newChecks(source *kube.Source, log *slog.Logger, metrics prometheus.Registerer) *checks {
 	c := &checks{source: source}
 	c.prober = health.NewProber(health.ProberConfig{
 		Log:     log,
-		Changed: func(check health.Check, result health.Result) { c.found(plan.Check(check), plan.CheckResult(result)) },
+		Changed: func(check health.Check, result health.Result) { c.found(view.Check(check), view.CheckResult(result)) },
 	})
 	c.newcomers = health.NewNewcomers(health.NewcomersConfig{
 		Log: log, Metrics: metrics, Limit: plan.NewFor,
 		Ended: func(at netip.AddrPort) {
-			c.found(plan.Check{Addr: at.Addr(), Port: at.Port()}, plan.CheckResult{Healthy: true, Weight: 1})
+			c.found(view.Check{Addr: at.Addr(), Port: at.Port()}, view.CheckResult{Healthy: true, Weight: 1})
 		},
 	})
 	return c
 }
 
 // Set replaces the checks. The result of a removed check is deleted.
-func (c *checks) Set(want map[plan.Check]struct{}) {
+func (c *checks) Set(want map[view.Check]struct{}) {
 	nodes, endpoints := map[health.Check]struct{}{}, map[netip.AddrPort]struct{}{}
 	for check := range want {
 		if check.Path == "" {
@@ -89,7 +90,7 @@ func (c *checks) Set(want map[plan.Check]struct{}) {
 }
 
 // found records the result of a check that is still wanted.
-func (c *checks) found(check plan.Check, result plan.CheckResult) {
+func (c *checks) found(check view.Check, result view.CheckResult) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if _, wanted := c.have[check]; wanted {

@@ -9,7 +9,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/kube"
 	"github.com/ironlb/ironlb/speaker/l2"
 	"github.com/ironlb/ironlb/speaker/link"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // updateHost passes the addresses of this node to the source.
@@ -70,7 +70,7 @@ func updateLinks(source *kube.Source, log *slog.Logger) {
 		log.Warn("the network interfaces of this node are not known; addresses stay where they are", "error", err)
 		return
 	}
-	links := make(map[string]plan.Link, len(all))
+	links := make(map[string]view.Link, len(all))
 	for _, l := range all {
 		links[l.Name] = l
 	}

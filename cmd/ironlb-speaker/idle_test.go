@@ -21,6 +21,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/dataplane"
 	"github.com/ironlb/ironlb/speaker/kubeproxy"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // BenchmarkIdle measures the resource usage of the loop, with the real drivers, on an idle node: an op is one second of
@@ -58,7 +59,7 @@ func atSizes(b *testing.B, during func(*testing.B, *changing) error) {
 }
 
 // alongside runs a loop and, once the node is programmed as planned, the measured function.
-func alongside(b *testing.B, view *plan.View, reach speaker.Reach, during func(*testing.B, *changing) error) error {
+func alongside(b *testing.B, v *view.View, reach speaker.Reach, during func(*testing.B, *changing) error) error {
 	config, log := newConfig(), slog.New(slog.DiscardHandler)
 	config.ServiceProxy = true
 	config.Conntrack = conntrackLimits{} // only the initial network namespace can set its size
@@ -70,7 +71,7 @@ func alongside(b *testing.B, view *plan.View, reach speaker.Reach, during func(*
 	}
 	defer closeNode()
 	cluster := &changing{
-		one: one{view: view, touched: plan.Touched{All: true}}, trigger: speaker.NewTrigger(), applied: make(chan time.Time, 1),
+		one: one{view: v, touched: view.Touched{All: true}}, trigger: speaker.NewTrigger(), applied: make(chan time.Time, 1),
 	}
 	loop := speaker.New(speaker.Config{
 		NodeName: "a", Plan: options{nodeName: "a", config: config}.plan(), Log: log, Trigger: cluster.trigger, Source: cluster, Node: node,
@@ -89,7 +90,7 @@ func alongside(b *testing.B, view *plan.View, reach speaker.Reach, during func(*
 	}()
 	err = errors.Join(loop.Run(ctx), <-done)
 	addrs := map[netip.Addr]struct{}{}
-	for _, svc := range view.Services {
+	for _, svc := range v.Services {
 		addrs[svc.Addresses[0].IP] = struct{}{}
 	}
 	table, listed := node.VirtualServers.ListOf(addrs)
@@ -133,16 +134,16 @@ func (c *changing) programmed(ctx context.Context) error {
 }
 
 // Observe implements speaker.Source.
-func (c *changing) Observe() (*plan.View, plan.Touched, bool) {
-	view, touched, ok := c.one.Observe()
+func (c *changing) Observe() (*view.View, view.Touched, bool) {
+	v, touched, ok := c.one.Observe()
 	if c.changed.Swap(false) {
 		key := serviceKey(0)
 		slice := sliceOf(0)
 		slice.Endpoints[3].Addr = c.last
-		view.Slices[key] = map[string]plan.Slice{"s": slice}
+		v.Slices[key] = map[string]view.Slice{"s": slice}
 		touched.Services = map[pools.ServiceKey]struct{}{key: {}}
 	}
-	return view, touched, ok
+	return v, touched, ok
 }
 
 // Applied and SetNode implement speaker.Progress.
@@ -182,16 +183,16 @@ func used() (d time.Duration) {
 }
 
 // manyServices returns a View of n Services of one port and four endpoints.
-func manyServices(n int) *plan.View {
-	v := plan.NewView()
-	v.Nodes["a"] = plan.Node{}
+func manyServices(n int) *view.View {
+	v := view.New()
+	v.Nodes["a"] = view.Node{}
 	for i := range n {
 		key := serviceKey(i)
-		v.Services[key] = plan.Service{
-			Addresses: []plan.Address{{IP: netip.AddrFrom4([4]byte{203, 0, 113, byte(1 + i%200)}), Kind: plan.ClusterIP}},
-			Ports:     []plan.Port{{Name: "http", Protocol: ipvs.TCP, Port: uint16(1000 + i/200)}}, NodePorts: true,
+		v.Services[key] = view.Service{
+			Addresses: []view.Address{{IP: netip.AddrFrom4([4]byte{203, 0, 113, byte(1 + i%200)}), Kind: view.ClusterIP}},
+			Ports:     []view.Port{{Name: "http", Protocol: ipvs.TCP, Port: uint16(1000 + i/200)}}, NodePorts: true,
 		}
-		v.Slices[key] = map[string]plan.Slice{"s": sliceOf(i)}
+		v.Slices[key] = map[string]view.Slice{"s": sliceOf(i)}
 	}
 	return v
 }
@@ -200,10 +201,10 @@ func serviceKey(i int) pools.ServiceKey {
 	return pools.ServiceKey{Namespace: "default", Name: fmt.Sprint("s", i)}
 }
 
-func sliceOf(i int) plan.Slice {
-	slice := plan.Slice{Ports: []plan.Port{{Name: "http", Protocol: ipvs.TCP, Port: uint16(1000 + i)}}}
+func sliceOf(i int) view.Slice {
+	slice := view.Slice{Ports: []view.Port{{Name: "http", Protocol: ipvs.TCP, Port: uint16(1000 + i)}}}
 	for j := range 4 {
-		slice.Endpoints = append(slice.Endpoints, plan.Endpoint{Addr: netip.AddrFrom4([4]byte{198, 51, 100, byte(1 + j)}), Node: "a", Ready: true, Serving: true})
+		slice.Endpoints = append(slice.Endpoints, view.Endpoint{Addr: netip.AddrFrom4([4]byte{198, 51, 100, byte(1 + j)}), Node: "a", Ready: true, Serving: true})
 	}
 	return slice
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // BenchmarkNodeDeath measures the resource usage of the loop, with the real drivers, until no new connection reaches a
@@ -16,10 +16,10 @@ import (
 func BenchmarkNodeDeath(b *testing.B) {
 	for _, nodes := range []int{10, 100, 1000} {
 		b.Run(fmt.Sprint("nodes=", nodes), func(b *testing.B) {
-			view := manyServices(5000)
-			onNodes(view, nodes)
+			v := manyServices(5000)
+			onNodes(v, nodes)
 			reach := &settable{}
-			reach.Store(&plan.Reachability{})
+			reach.Store(&view.Reachability{})
 			var cluster *changing
 			during := func(b *testing.B, c *changing) error {
 				cluster = c
@@ -27,15 +27,15 @@ func BenchmarkNodeDeath(b *testing.B) {
 				for i := range b.N {
 					if i > 0 { // it returns
 						b.StopTimer()
-						reach.Store(&plan.Reachability{})
+						reach.Store(&view.Reachability{})
 						if err := c.programmed(b.Context()); err != nil {
 							return err
 						}
 						b.StartTimer()
 					}
 					before := used()
-					dead := plan.UnreachableNode{Since: time.Now(), Silent: []plan.Witness{plan.WitnessEcho}}
-					reach.Store(&plan.Reachability{Unreachable: map[string]plan.UnreachableNode{nodeOf(7): dead}})
+					dead := view.UnreachableNode{Since: time.Now(), Silent: []view.Witness{view.WitnessEcho}}
+					reach.Store(&view.Reachability{Unreachable: map[string]view.UnreachableNode{nodeOf(7): dead}})
 					if err := c.programmed(b.Context()); err != nil {
 						return err
 					}
@@ -45,7 +45,7 @@ func BenchmarkNodeDeath(b *testing.B) {
 				b.ReportMetric(float64(5000*4/nodes), "endpoints")
 				return nil
 			}
-			netspace.New(b).Must(b, func() error { return alongside(b, view, reach, during) })
+			netspace.New(b).Must(b, func() error { return alongside(b, v, reach, during) })
 			leftOut := 0
 			for _, vs := range cluster.left {
 				for _, real := range vs.RealServers {
@@ -64,10 +64,10 @@ func BenchmarkNodeDeath(b *testing.B) {
 func nodeOf(i int) string { return fmt.Sprint("node-", i) }
 
 // onNodes gives each endpoint of the View a separate address, on the nodes round-robin.
-func onNodes(v *plan.View, nodes int) {
+func onNodes(v *view.View, nodes int) {
 	for i := range nodes {
 		addr := netip.AddrFrom4([4]byte{192, 0, byte(i / 256), byte(i % 256)})
-		v.Nodes[nodeOf(i)] = plan.Node{Addresses: []netip.Addr{addr}}
+		v.Nodes[nodeOf(i)] = view.Node{Addresses: []netip.Addr{addr}}
 	}
 	for i := range len(v.Services) {
 		for _, slice := range v.Slices[serviceKey(i)] {
@@ -82,9 +82,9 @@ func onNodes(v *plan.View, nodes int) {
 
 // settable is the reachability that a test sets.
 type settable struct {
-	atomic.Pointer[plan.Reachability]
+	atomic.Pointer[view.Reachability]
 }
 
 func (*settable) SetNodes(map[string][]netip.Addr) {}
 func (*settable) SetGateways([]netip.Addr)         {}
-func (s *settable) State() plan.Reachability       { return *s.Load() }
+func (s *settable) State() view.Reachability       { return *s.Load() }

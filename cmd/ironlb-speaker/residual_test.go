@@ -23,6 +23,7 @@ import (
 	"github.com/ironlb/ironlb/speaker"
 	"github.com/ironlb/ironlb/speaker/dataplane"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // hasIPVS reports whether this kernel has IPVS.
@@ -45,9 +46,9 @@ func dataplaneNode(t *testing.T, kind dataplaneKind, fake *ipvstest.Kernel) (spe
 		t.Fatal(err)
 	}
 	if fake != nil {
-		v := node.VirtualServers.(*virtualServers)
-		v.openIPVS = func(config) (driver, error) { return fake, nil }
-		v.loadedIPVS = func() (ipvsTable, error) { return fake, nil }
+		servers := node.VirtualServers.(*virtualServers)
+		servers.openIPVS = func(config) (driver, error) { return fake, nil }
+		servers.loadedIPVS = func() (ipvsTable, error) { return fake, nil }
 		node.Sysctls = noSysctls{} // those of IPVS do not exist
 	}
 	return node, options{nodeName: "a", config: c}, closeNode
@@ -102,36 +103,36 @@ func TestDataplaneSwitch(t *testing.T) {
 				t.Errorf("IPVS has %v, want %v", got, want)
 			}
 		}
-		keysOf := func(view *plan.View, o options) map[ipvs.Key]struct{} {
+		keysOf := func(v *view.View, o options) map[ipvs.Key]struct{} {
 			keys := map[ipvs.Key]struct{}{}
-			for key := range plan.Make(view, o.plan(), time.Now()).Table {
+			for key := range plan.Make(v, o.plan(), time.Now()).Table {
 				keys[key] = struct{}{}
 			}
 			return keys
 		}
 
-		view := exampleView()
+		v := exampleView()
 		node, o, closeNode := dataplaneNode(t, dataplaneIPVS, fake)
-		untilReady(t, node, o, view)
-		inIPVS(keysOf(view, o))
+		untilReady(t, node, o, v)
+		inIPVS(keysOf(v, o))
 		closeNode()
 
 		// A Service is deleted while no speaker runs: its virtual servers are still identified as IronLB's.
 		gone := pools.ServiceKey{Namespace: "default", Name: "own"}
-		delete(view.Services, gone)
-		delete(view.Slices, gone)
+		delete(v.Services, gone)
+		delete(v.Slices, gone)
 		node, o, closeNode = dataplaneNode(t, dataplaneNFTables, fake)
-		untilReady(t, node, o, view)
+		untilReady(t, node, o, v)
 		inIPVS(nil)
-		compare(t, node, plan.Make(view, o.plan(), time.Now()))
+		compare(t, node, plan.Make(v, o.plan(), time.Now()))
 		closeNode()
 
 		// Back again. While IPVS is programmed nftables continues to forward.
 		node, o, closeNode = dataplaneNode(t, dataplaneIPVS, fake)
 		defer closeNode()
-		v := node.VirtualServers.(*virtualServers)
-		open, asked := v.openIPVS, 0
-		v.openIPVS = func(c config) (driver, error) {
+		servers := node.VirtualServers.(*virtualServers)
+		open, asked := servers.openIPVS, 0
+		servers.openIPVS = func(c config) (driver, error) {
 			d, err := open(c)
 			return before{d, func() {
 				if asked++; asked == 1 && !nftables() {
@@ -139,8 +140,8 @@ func TestDataplaneSwitch(t *testing.T) {
 				}
 			}}, err
 		}
-		untilReady(t, node, o, view)
-		inIPVS(keysOf(view, o))
+		untilReady(t, node, o, v)
+		inIPVS(keysOf(v, o))
 		if asked == 0 || nftables() {
 			t.Errorf("IPVS was programmed %d times, and the table %s is left: %v", asked, nftlb.AllTraffic.Table(), nftables())
 		}
@@ -232,12 +233,12 @@ func TestClientsFollowTheSwitch(t *testing.T) {
 		t.Skip("this kernel has no IPVS")
 	}
 	client, node, _ := threeSpaces(t)
-	view := viewOfPod()
+	v := viewOfPod()
 	run := func(kind dataplaneKind) {
 		node.Must(t, func() error {
 			n, o, closeNode := dataplaneNode(t, kind, nil)
 			defer closeNode()
-			untilReady(t, n, o, view)
+			untilReady(t, n, o, v)
 			return nil
 		})
 	}

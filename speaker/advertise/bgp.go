@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // BGPConfig configures a BGP.
@@ -25,7 +26,7 @@ type BGPConfig struct {
 type BGPInputs struct {
 	Desired *plan.Desired
 	// Reason of the changes, for the log.
-	Reason plan.Reason
+	Reason view.Reason
 	// FromSnapshot is set if the plan comes from the on-disk snapshot, NodeListed if the Node object of this node is
 	// known.
 	FromSnapshot, NodeListed bool
@@ -35,14 +36,14 @@ type BGPInputs struct {
 type Work struct {
 	Peers map[string]struct{}
 	// Routes have the reason of their change.
-	Routes map[netip.Prefix]plan.Reason
+	Routes map[netip.Prefix]view.Reason
 	// Other is set if other data of the BGP daemon changed.
 	Other bool
 }
 
 // NewWork returns empty work.
 func NewWork() *Work {
-	return &Work{Peers: map[string]struct{}{}, Routes: map[netip.Prefix]plan.Reason{}}
+	return &Work{Peers: map[string]struct{}{}, Routes: map[netip.Prefix]view.Reason{}}
 }
 
 // Empty reports whether there is nothing to do.
@@ -81,14 +82,14 @@ type BGP struct {
 	blackholes       map[netip.Prefix]struct{}
 	blackholesListed bool
 	// failed are the routes that could not be published, or their blackholes deleted, with errs.
-	failed map[netip.Prefix]plan.Reason
+	failed map[netip.Prefix]view.Reason
 	errs   []error
 }
 
 // NewBGP returns a BGP that has published nothing yet.
 func NewBGP(cfg BGPConfig) *BGP {
 	return &BGP{cfg: cfg, peers: map[string]plan.Peer{}, routes: map[netip.Prefix]plan.Route{}, withoutBFD: map[string]time.Time{},
-		failed: map[netip.Prefix]plan.Reason{}}
+		failed: map[netip.Prefix]view.Reason{}}
 }
 
 // Update takes the inputs of a reconcile.
@@ -106,7 +107,7 @@ func (b *BGP) LateAt() time.Time { return b.lateAt }
 // TakeFailed moves the failed routes into the work and clears their errors.
 func (b *BGP) TakeFailed(todo *Work) {
 	maps.Copy(todo.Routes, b.failed)
-	b.failed, b.errs = map[netip.Prefix]plan.Reason{}, nil
+	b.failed, b.errs = map[netip.Prefix]view.Reason{}, nil
 }
 
 // Settled reports whether there is nothing to retry and no error to clear.

@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // A prefix of several addresses also attracts packets for unallocated addresses. The default route of the node would
@@ -14,7 +14,7 @@ import (
 // announced and until it is withdrawn.
 
 // canRoute reports whether a prefix may be announced. It adds the blackhole route first.
-func (b *BGP) canRoute(prefix netip.Prefix, why plan.Reason) bool {
+func (b *BGP) canRoute(prefix netip.Prefix, why view.Reason) bool {
 	if prefix.IsSingleIP() || b.cfg.Blackholes == nil || has(b.blackholes, prefix) {
 		return true
 	}
@@ -56,7 +56,7 @@ func (b *BGP) PruneBlackholes() {
 		}
 		if _, err := driver.RemoveBlackhole(prefix); err != nil {
 			b.fail(err)
-			b.failed[prefix] = plan.NoService
+			b.failed[prefix] = view.NoService
 			continue
 		}
 		delete(b.blackholes, prefix)
@@ -69,7 +69,7 @@ func (b *BGP) RestoreBlackholes() {
 	for _, prefix := range slices.SortedFunc(maps.Keys(b.blackholes), netip.Prefix.Compare) {
 		added, err := b.cfg.Blackholes.AddBlackhole(prefix)
 		if added {
-			b.cfg.Record("add blackhole", "prefix", prefix, "reason", plan.Restored)
+			b.cfg.Record("add blackhole", "prefix", prefix, "reason", view.Restored)
 		}
 		b.fail(err)
 	}

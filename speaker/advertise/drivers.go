@@ -3,16 +3,18 @@ package advertise
 import (
 	"net/netip"
 
+	"github.com/ironlb/ironlb/speaker/ownership"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // Announcer answers ARP and NDP for addresses.
 type Announcer interface {
 	// Announce replaces the full set and returns the interfaces on which each address is announced. An address that is
 	// still being probed is absent. The end of its probe triggers the loop.
-	Announce(map[netip.Addr]plan.Announcement) (map[netip.Addr][]string, error)
+	Announce(map[netip.Addr]ownership.Announcement) (map[netip.Addr][]string, error)
 	// Conflicts are the addresses of the set for which another host answers. A change triggers the loop.
-	Conflicts() map[netip.Addr]plan.Conflict
+	Conflicts() map[netip.Addr]view.Conflict
 	// SetPeers sets the hardware addresses that belong to members, by node.
 	SetPeers(macs map[[6]byte]string)
 }

@@ -5,7 +5,9 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/ironlb/ironlb/speaker/ownership"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // L2Config configures an L2.
@@ -25,21 +27,21 @@ type L2 struct {
 	desired *plan.Desired
 	// target is the desired set of announcements, announced the last published one, held the interfaces of announced
 	// addresses.
-	target    map[netip.Addr]plan.Announcement
-	announced map[netip.Addr]plan.Announcement
+	target    map[netip.Addr]ownership.Announcement
+	announced map[netip.Addr]ownership.Announcement
 	held      map[netip.Addr][]string
 	// failed is the error of the last publication.
 	failed error
 }
 
 // NewL2 returns an L2 that announces nothing yet.
-func NewL2(cfg L2Config) *L2 { return &L2{cfg: cfg, target: map[netip.Addr]plan.Announcement{}} }
+func NewL2(cfg L2Config) *L2 { return &L2{cfg: cfg, target: map[netip.Addr]ownership.Announcement{}} }
 
 // Update takes the plan. Addresses of the work of the same reconcile follow it.
 func (l *L2) Update(desired *plan.Desired) { l.desired = desired }
 
 // Announced returns the published announcement of an address.
-func (l *L2) Announced(addr netip.Addr) (plan.Announcement, bool) {
+func (l *L2) Announced(addr netip.Addr) (ownership.Announcement, bool) {
 	ann, ok := l.announced[addr]
 	return ann, ok
 }
@@ -74,7 +76,7 @@ func (l *L2) Withdraw(addrs map[netip.Addr]struct{}, vips map[string]struct{}) {
 
 // WithdrawAll stops all announcements.
 func (l *L2) WithdrawAll() {
-	l.target = map[netip.Addr]plan.Announcement{}
+	l.target = map[netip.Addr]ownership.Announcement{}
 	l.publish(map[string]struct{}{})
 }
 
@@ -119,8 +121,8 @@ func (l *L2) publish(vips map[string]struct{}) {
 }
 
 // addChanged adds the VirtualIPs whose announcements changed.
-func (l *L2) addChanged(vips map[string]struct{}, want map[netip.Addr]plan.Announcement, held map[netip.Addr][]string) {
-	for _, set := range []map[netip.Addr]plan.Announcement{l.announced, want} {
+func (l *L2) addChanged(vips map[string]struct{}, want map[netip.Addr]ownership.Announcement, held map[netip.Addr][]string) {
+	for _, set := range []map[netip.Addr]ownership.Announcement{l.announced, want} {
 		for addr, ann := range set {
 			if has(l.announced, addr) != has(want, addr) || !slices.Equal(l.held[addr], held[addr]) {
 				vips[ann.VIP] = struct{}{}
@@ -130,20 +132,20 @@ func (l *L2) addChanged(vips map[string]struct{}, want map[netip.Addr]plan.Annou
 }
 
 // whyNot returns why an address is no longer announced.
-func (l *L2) whyNot(addr netip.Addr, want map[netip.Addr]plan.Announcement) plan.Reason {
+func (l *L2) whyNot(addr netip.Addr, want map[netip.Addr]ownership.Announcement) view.Reason {
 	if ann, ok := want[addr]; ok && ann.Probe {
-		return plan.Probing
+		return view.Probing
 	} else if ok {
-		return plan.NoInterface
+		return view.NoInterface
 	}
 	dec, ok := l.desired.VIPs[l.announced[addr].VIP]
 	switch {
 	case !ok:
-		return plan.NoService
+		return view.NoService
 	case dec.Owner == l.cfg.Node && l.cfg.Leaving(): // no other node took over
-		return plan.Stopping
+		return view.Stopping
 	case dec.Owner == l.cfg.Node: // another address of it is still announced
-		return plan.NoService
+		return view.NoService
 	}
 	return dec.Moved
 }

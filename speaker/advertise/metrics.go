@@ -4,6 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // Metrics are the metrics of routes and sessions. Without BGP they have no values.
@@ -43,7 +44,7 @@ func (m *Metrics) session(peer string, s plan.Session) {
 		m.bfd.DeleteLabelValues(peer)
 		return
 	}
-	m.bfd.WithLabelValues(peer).Set(oneIf(s.BFD == plan.BFDUp))
+	m.bfd.WithLabelValues(peer).Set(oneIf(s.BFD == view.BFDUp))
 }
 
 func (m *Metrics) remove(peer string) {

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // Withdraw withdraws unwanted routes and peers. It precedes every other change.
@@ -62,7 +63,7 @@ func (b *BGP) route(todo *Work, may func(addr netip.Addr) bool) {
 		Peers: map[string]*plan.Peer{}, Routes: map[netip.Prefix]plan.Route{}}
 	peers, routes := todo.Peers, todo.Routes
 	if change.Full {
-		peers, routes = names(want.Peers, struct{}{}), names(want.Routes, plan.Announced)
+		peers, routes = names(want.Peers, struct{}{}), names(want.Routes, view.Announced)
 	}
 	for name := range peers {
 		if peer, wanted := want.Peers[name]; wanted && b.peers[name] != peer {
@@ -139,7 +140,7 @@ func (b *BGP) publish(change plan.BGPChange, todo *Work) {
 
 // recordRoute logs and counts a published route. An earlier process announced and logged most routes of the first
 // change.
-func (b *BGP) recordRoute(prefix netip.Prefix, route plan.Route, why plan.Reason, first bool) {
+func (b *BGP) recordRoute(prefix netip.Prefix, route plan.Route, why view.Reason, first bool) {
 	before := b.routes[prefix]
 	if len(route) > 0 {
 		b.routes[prefix] = route
@@ -149,7 +150,7 @@ func (b *BGP) recordRoute(prefix netip.Prefix, route plan.Route, why plan.Reason
 	action, peers := "change route", route
 	switch {
 	case first:
-		b.cfg.Log.Debug("announce route", "prefix", prefix, "peers", peersOf(route), "reason", plan.Restored)
+		b.cfg.Log.Debug("announce route", "prefix", prefix, "peers", peersOf(route), "reason", view.Restored)
 		return
 	case len(route) == 0:
 		action, peers = "withdraw route", before

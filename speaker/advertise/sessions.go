@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // ObserveSessions logs and counts changes of BGP sessions, and reports whether there were any.
@@ -70,10 +71,10 @@ func (b *BGP) markWithoutBFD(now time.Time) {
 	b.lateAt = time.Time{}
 	maps.DeleteFunc(b.withoutBFD, func(name string, _ time.Time) bool {
 		bfd := b.sessions[name].BFD
-		return bfd == "" || bfd == plan.BFDUp
+		return bfd == "" || bfd == view.BFDUp
 	})
 	for name, is := range b.sessions {
-		if is.BFD == "" || is.BFD == plan.BFDUp {
+		if is.BFD == "" || is.BFD == view.BFDUp {
 			continue
 		}
 		since, known := b.withoutBFD[name]
@@ -118,7 +119,7 @@ func (b *BGP) recordSession(name string, before, now plan.Session, had bool) {
 	case up && now.Reason != before.Reason && now.Reason != "":
 		b.cfg.Log.Warn("BGP session incomplete", args...)
 	}
-	if now.BFD != before.BFD && (now.BFD == plan.BFDUp || before.BFD == plan.BFDUp) {
+	if now.BFD != before.BFD && (now.BFD == view.BFDUp || before.BFD == view.BFDUp) {
 		b.cfg.Log.Info("BFD session", "peer", name, "state", now.BFD)
 	}
 	if now.BFDReason != "" && before.BFDReason == "" {

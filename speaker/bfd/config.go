@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // Config configures a session. It is comparable with ==.
@@ -20,7 +21,7 @@ type Config struct {
 	// MultiHop is a session over several hops (RFC 5883): another port, and Timers.MinimumTTL instead of 255. A
 	// MinimumTTL of 0 means 254.
 	MultiHop bool
-	Timers   plan.BFD
+	Timers   view.BFD
 }
 
 // Of returns the configuration for a BGP peer. It is multihop if a minimum TTL is set.

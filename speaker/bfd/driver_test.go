@@ -12,14 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // TestPair runs two Drivers with sessions to each other in every supported way.
 func TestPair(t *testing.T) {
 	t.Parallel()
 	// Long enough that a busy machine does not take a session down before the silence does.
-	timers := plan.BFD{Receive: 300 * time.Millisecond, Transmit: 300 * time.Millisecond, Multiplier: 5}
+	timers := view.BFD{Receive: 300 * time.Millisecond, Transmit: 300 * time.Millisecond, Multiplier: 5}
 	const detection = 1500 * time.Millisecond
 	multi := timers
 	multi.MinimumTTL = 250
@@ -212,7 +212,7 @@ func TestHop(t *testing.T) {
 	}
 	for _, name := range []string{"b", "six", "multi"} {
 		is := a.wait(t, name, "problem with the TTL", func(s Status) bool { return strings.Contains(s.Problem, "TTL") })
-		if is.State != plan.BFDDown || is.Received {
+		if is.State != view.BFDDown || is.Received {
 			t.Errorf("%s received it: %+v", name, is)
 		}
 	}
@@ -220,7 +220,7 @@ func TestHop(t *testing.T) {
 	inject(t, y, "2001:db8::2", "2001:db8::1", portSingleHop, 255, hello)
 	inject(t, y, "192.0.2.2", "192.0.2.1", portMultiHop, 254, hello)
 	for _, name := range []string{"b", "six", "multi"} {
-		a.wait(t, name, "received", func(s Status) bool { return s.Received && s.State == plan.BFDInit })
+		a.wait(t, name, "received", func(s Status) bool { return s.Received && s.State == view.BFDInit })
 	}
 }
 

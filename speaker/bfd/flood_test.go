@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // routerAndPod returns a node, its router on eth0, and a Pod of the node that also has the router's address and sends
@@ -152,7 +152,7 @@ func TestRestartFiltered(t *testing.T) {
 func restartFiltered(t *testing.T, passive bool) {
 	x, y, pod := routerAndPod(t)
 	a, b := start(t, x), start(t, y)
-	timers := plan.BFD{Transmit: 50 * time.Millisecond, Receive: 100 * time.Millisecond, Multiplier: 10}
+	timers := view.BFD{Transmit: 50 * time.Millisecond, Receive: 100 * time.Millisecond, Multiplier: 10}
 	router := map[string]Config{"a": {Peer: addr("192.0.2.1"), MultiHop: true, Timers: timers}}
 	timers.Passive = passive
 	a.Set(map[string]Config{"b": {Peer: addr("192.0.2.2"), MultiHop: true, Timers: timers}})
@@ -273,7 +273,7 @@ func TestFlood(t *testing.T) {
 
 // flooded runs sessions over one hop and over several during a flood, and returns how many packets were sent and how
 // many of them the loop processed.
-func flooded(t testing.TB, f junk, timers plan.BFD, rate int, lasts time.Duration) (sent, processed int) {
+func flooded(t testing.TB, f junk, timers view.BFD, rate int, lasts time.Duration) (sent, processed int) {
 	x, y, pod := routerAndPod(t)
 	a, cpu := startCounted(t, x)
 	b := start(t, y)

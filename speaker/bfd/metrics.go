@@ -3,7 +3,7 @@ package bfd
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 type metrics struct {
@@ -16,7 +16,7 @@ type metrics struct {
 }
 
 // stateNumber is the number of a state in RFC 5880 (4.1).
-var stateNumber = map[plan.BFDState]float64{plan.BFDAdminDown: 0, plan.BFDDown: 1, plan.BFDInit: 2, plan.BFDUp: 3}
+var stateNumber = map[view.BFDState]float64{view.BFDAdminDown: 0, view.BFDDown: 1, view.BFDInit: 2, view.BFDUp: 3}
 
 func newMetrics(reg prometheus.Registerer) *metrics {
 	const ns, sub = "ironlb", "bfd"

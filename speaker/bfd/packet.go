@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // State of a session (RFC 5880, 4.1).
@@ -21,8 +21,8 @@ const (
 )
 
 // Plan returns the state as a plan.BFDState.
-func (s State) Plan() plan.BFDState {
-	return [...]plan.BFDState{plan.BFDAdminDown, plan.BFDDown, plan.BFDInit, plan.BFDUp}[s&3]
+func (s State) Plan() view.BFDState {
+	return [...]view.BFDState{view.BFDAdminDown, view.BFDDown, view.BFDInit, view.BFDUp}[s&3]
 }
 
 func (s State) String() string { return string(s.Plan()) }

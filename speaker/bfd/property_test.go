@@ -6,13 +6,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // timers returns random timers.
-func timers(r *rand.Rand) plan.BFD {
+func timers(r *rand.Rand) view.BFD {
 	one := func() time.Duration { return time.Duration(10+r.IntN(1500)) * time.Millisecond }
-	return plan.BFD{Receive: one(), Transmit: one(), Multiplier: uint8(1 + r.IntN(6))}
+	return view.BFD{Receive: one(), Transmit: one(), Multiplier: uint8(1 + r.IntN(6))}
 }
 
 // checkedWorld checks the rules of each packet and state during a run.
@@ -72,10 +72,10 @@ func TestNeverUpWithADeadPeer(t *testing.T) {
 				for _, s := range w.sides {
 					is := s.status["x"]
 					silence := w.now.Sub(s.received)
-					if is.State == plan.BFDUp && silence >= is.Detection {
+					if is.State == view.BFDUp && silence >= is.Detection {
 						t.Fatalf("%v: %s is up after %v of silence: %+v", w.now.Sub(w.start), s.name, silence, is)
 					}
-					if is.Since.Equal(w.now) && is.State == plan.BFDDown && is.Reason == Expired && is.Detected != silence {
+					if is.Since.Equal(w.now) && is.State == view.BFDDown && is.Reason == Expired && is.Detected != silence {
 						t.Fatalf("%s went down after %v, it reports %v", s.name, silence, is.Detected)
 					}
 				}
@@ -159,7 +159,7 @@ func TestDetectionBound(t *testing.T) {
 		w := checked(t, seed)
 		w.delay = trip
 		w.pair(func(string) Config {
-			return Config{Timers: plan.BFD{Receive: interval, Transmit: interval, Multiplier: multiplier}}
+			return Config{Timers: view.BFD{Receive: interval, Transmit: interval, Multiplier: multiplier}}
 		})
 		w.run(2*time.Second+time.Duration(w.random.IntN(1000))*time.Millisecond, nil)
 		w.cut["a"] = true
@@ -177,7 +177,7 @@ func TestDiscriminators(t *testing.T) {
 	addr := w.sides["a"].peer.addr
 	for i := range 1000 {
 		addr = addr.Next()
-		configs[fmt.Sprint(i)] = Config{Peer: addr, Timers: plan.BFD{Receive: time.Second, Transmit: time.Second, Multiplier: 3}}
+		configs[fmt.Sprint(i)] = Config{Peer: addr, Timers: view.BFD{Receive: time.Second, Transmit: time.Second, Multiplier: 3}}
 	}
 	w.want(w.sides["a"], configs)
 	seen := map[uint32]bool{0: true}

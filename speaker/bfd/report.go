@@ -6,7 +6,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // reports are the loop's pending reports for the reporting goroutine: logs and callers may block.
@@ -68,7 +68,7 @@ func (r *reports) merge(next report) {
 	r.queue = kept
 }
 
-func (r report) up() bool { return !r.gone && r.status.State == plan.BFDUp }
+func (r report) up() bool { return !r.gone && r.status.State == view.BFDUp }
 
 func (r *reports) take() []report {
 	r.mu.Lock()
@@ -119,9 +119,9 @@ func (d *Driver) publish(all map[string]Status) {
 func (d *Driver) log(name string, was, is Status, known bool) {
 	l := d.options.Log.With("name", name)
 	switch {
-	case is.State == plan.BFDUp && was.State != plan.BFDUp:
+	case is.State == view.BFDUp && was.State != view.BFDUp:
 		l.Info("BFD session up", "transmit", is.Transmit, "detection", is.Detection, "independent", is.RemoteIndependent)
-	case was.State == plan.BFDUp && is.State != plan.BFDUp:
+	case was.State == view.BFDUp && is.State != view.BFDUp:
 		switch is.Reason {
 		case Expired:
 			l.Warn("BFD session down", "reason", is.Reason, "silence", is.Detected)
@@ -130,7 +130,7 @@ func (d *Driver) log(name string, was, is Status, known bool) {
 		default:
 			l.Warn("BFD session down", "reason", is.Reason, "remoteDiagnostic", is.RemoteDiagnostic)
 		}
-	case is.State == plan.BFDUp && (is.Transmit != was.Transmit || is.Detection != was.Detection):
+	case is.State == view.BFDUp && (is.Transmit != was.Transmit || is.Detection != was.Detection):
 		l.Info("BFD session timers changed", "transmit", is.Transmit, "detection", is.Detection)
 	}
 	if is.Problem != was.Problem {

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 	"github.com/ironlb/ironlb/test/lab/router"
 )
 
@@ -228,7 +228,7 @@ func TestRouterAdminDown(t *testing.T) {
 	if err := p.Configure(t.Context(), p.config([]watchedBy{session})); err != nil {
 		t.Fatal(err)
 	}
-	if is := a.wait(t, "b", "down", down); is.Reason != PeerAdminDown || is.RemoteState != plan.BFDAdminDown {
+	if is := a.wait(t, "b", "down", down); is.Reason != PeerAdminDown || is.RemoteState != view.BFDAdminDown {
 		t.Errorf("down for %+v", is)
 	}
 	session.shutdown = false

@@ -4,7 +4,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // slow is the minimum of the desired transmit interval while a session is not up (RFC 5880, 6.8.3).
@@ -275,7 +275,7 @@ const (
 
 // Status is the status of a session. It is comparable with ==.
 type Status struct {
-	State plan.BFDState
+	State view.BFDState
 	Since time.Time
 	// Reason is the reason why it is not up. It stays while the session tries to come up again.
 	Reason Reason
@@ -285,7 +285,7 @@ type Status struct {
 	Downs uint64
 	// RemoteState and RemoteDiagnostic are from the remote system's last packet; Received is set if packets are
 	// received from it.
-	RemoteState      plan.BFDState
+	RemoteState      view.BFDState
 	RemoteDiagnostic Diagnostic
 	Received         bool
 	// RemoteIndependent is the remote system's C bit.

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 const patience = 20 * time.Second
@@ -102,8 +102,8 @@ func (e *end) wait(t testing.TB, name, what string, ok func(Status) bool) Status
 	}
 }
 
-func up(s Status) bool   { return s.State == plan.BFDUp }
-func down(s Status) bool { return s.State == plan.BFDDown }
+func up(s Status) bool   { return s.State == view.BFDUp }
+func down(s Status) bool { return s.State == view.BFDDown }
 
 // agreed reports whether a session is up with these intervals in force.
 func agreed(transmit, detection time.Duration) func(Status) bool {
@@ -111,10 +111,10 @@ func agreed(transmit, detection time.Duration) func(Status) bool {
 }
 
 // fast are the timers of most tests. A session with them may expire on a busy or emulated machine.
-var fast = plan.BFD{Receive: 100 * time.Millisecond, Transmit: 100 * time.Millisecond, Multiplier: 3}
+var fast = view.BFD{Receive: 100 * time.Millisecond, Transmit: 100 * time.Millisecond, Multiplier: 3}
 
 // steady are the timers of sessions that stay up on the busiest machine.
-var steady = plan.BFD{Receive: 300 * time.Millisecond, Transmit: 300 * time.Millisecond, Multiplier: 10}
+var steady = view.BFD{Receive: 300 * time.Millisecond, Transmit: 300 * time.Millisecond, Multiplier: 10}
 
 // silence makes a namespace drop all BFD packets silently, in and out, until heal.
 func silence(t testing.TB, space *netspace.Space) (heal func()) {

@@ -6,12 +6,13 @@ import (
 	"testing"
 
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // many returns a full set of a number of routes to two peers.
 func many(routes int) plan.BGPChange {
 	c := two()
-	attributes := plan.Attributes{Communities: plan.NewCommunitySet(65001<<16|1, 65001<<16|2), LocalPref: 100}
+	attributes := view.Attributes{Communities: view.NewCommunitySet(65001<<16|1, 65001<<16|2), LocalPref: 100}
 	for i := range routes {
 		c.Routes[netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 51 + byte(i>>16), byte(i >> 8), byte(i)}), 32)] = plan.Route{"a": attributes, "b": attributes}
 	}

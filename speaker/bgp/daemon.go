@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // BFD runs the BFD sessions.
@@ -27,7 +28,7 @@ type BFD interface {
 
 // BFDStatus is the state of a BFD session.
 type BFDStatus struct {
-	State plan.BFDState
+	State view.BFDState
 	Since time.Time
 	// Dead is set if the session is down because the path was found dead. It is not set if the remote system ended the
 	// session deliberately (RFC 5882, 3.2), or if the session was recreated.
@@ -242,11 +243,11 @@ func (d *Daemon) BFDChanged(all map[string]BFDStatus) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for name, is := range all {
-		was, c := d.bfd[name].State == plan.BFDUp, d.children[name]
-		if !was && is.State == plan.BFDUp && c != nil && c.link != nil {
+		was, c := d.bfd[name].State == view.BFDUp, d.children[name]
+		if !was && is.State == view.BFDUp && c != nil && c.link != nil {
 			c.link.sendUrgent(Message{Up: &Up{Peer: name}})
 		}
-		if !was || is.State == plan.BFDUp {
+		if !was || is.State == view.BFDUp {
 			continue
 		}
 		if !is.Dead {
@@ -308,7 +309,7 @@ func (d *Daemon) lastApplied() uint64 {
 func (d *Daemon) session(name string) plan.Session {
 	s := d.children[name].status()
 	if d.wanted.Peers[name].BFD.On() {
-		s.BFD, s.BFDSince = plan.BFDDown, d.children[name].began
+		s.BFD, s.BFDSince = view.BFDDown, d.children[name].began
 		if is, ok := d.bfd[name]; ok {
 			s.BFD, s.BFDSince, s.BFDMessage = is.State, is.Since.Round(0).UTC(), is.Why
 		}

@@ -21,6 +21,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // The role of the test's program when it is started with one of these in its environment.
@@ -324,7 +325,7 @@ func peer(last byte) *plan.Peer {
 func to(peers ...string) plan.Route {
 	r := plan.Route{}
 	for _, p := range peers {
-		r[p] = plan.Attributes{}
+		r[p] = view.Attributes{}
 	}
 	return r
 }
@@ -470,7 +471,7 @@ func TestGoBGPPanics(t *testing.T) {
 	n := startNode(t, socketPath(t), 0)
 	s := startSpeaker(t, n.socket)
 	c := two()
-	c.Peers["a"].BFD = plan.BFD{Multiplier: 3}
+	c.Peers["a"].BFD = view.BFD{Multiplier: 3}
 	c.Peers["crash"] = peer(252)
 	s.Set(c)
 	first := [...]plan.Session{s.established("a", 1), s.established("b", 1)}
@@ -587,7 +588,7 @@ func TestBFD(t *testing.T) {
 	s := startSpeaker(t, n.socket)
 	c := two()
 	for _, p := range c.Peers {
-		p.BFD = plan.BFD{Receive: time.Second, Transmit: time.Second, Multiplier: 3}
+		p.BFD = view.BFD{Receive: time.Second, Transmit: time.Second, Multiplier: 3}
 	}
 	s.Set(c)
 	s.established("a", 1)
@@ -597,20 +598,20 @@ func TestBFD(t *testing.T) {
 		a.Since, b.Since = since, since
 		n.daemon.BFDChanged(map[string]BFDStatus{"a": a, "b": b})
 	}
-	status(BFDStatus{State: plan.BFDDown}, BFDStatus{State: plan.BFDInit})
-	status(BFDStatus{State: plan.BFDUp}, BFDStatus{State: plan.BFDUp})
+	status(BFDStatus{State: view.BFDDown}, BFDStatus{State: view.BFDInit})
+	status(BFDStatus{State: view.BFDUp}, BFDStatus{State: view.BFDUp})
 	s.wait("BFD is up", func(now map[string]plan.Session) bool {
-		return now["a"].BFD == plan.BFDUp && now["a"].BFDSince.Equal(since) && now["a"].State == plan.SessionEstablished
+		return now["a"].BFD == view.BFDUp && now["a"].BFDSince.Equal(since) && now["a"].State == plan.SessionEstablished
 	})
-	status(BFDStatus{State: plan.BFDDown, Dead: true, Why: "silence"}, BFDStatus{State: plan.BFDDown, Why: "on purpose"})
+	status(BFDStatus{State: view.BFDDown, Dead: true, Why: "silence"}, BFDStatus{State: view.BFDDown, Why: "on purpose"})
 	is := s.wait("a is down", func(now map[string]plan.Session) bool { return now["a"].State == plan.SessionIdle })
-	if is["a"].Reason != plan.BFDWentDown || is["a"].Message != "silence" || is["a"].BFD != plan.BFDDown || is["a"].BFDMessage != "silence" {
+	if is["a"].Reason != plan.BFDWentDown || is["a"].Message != "silence" || is["a"].BFD != view.BFDDown || is["a"].BFDMessage != "silence" {
 		t.Errorf("a is %+v", is["a"])
 	}
-	if is["b"].State != plan.SessionEstablished || is["b"].BFD != plan.BFDDown || is["b"].BFDMessage != "on purpose" {
+	if is["b"].State != plan.SessionEstablished || is["b"].BFD != view.BFDDown || is["b"].BFDMessage != "on purpose" {
 		t.Errorf("b is %+v", is["b"])
 	}
-	status(BFDStatus{State: plan.BFDUp}, BFDStatus{State: plan.BFDDown})
+	status(BFDStatus{State: view.BFDUp}, BFDStatus{State: view.BFDDown})
 	s.wait("a is tried again", func(now map[string]plan.Session) bool { return now["a"].State == plan.SessionEstablished })
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // A process that reached a limit, of prefixes or of memory, would do so again at once, and routers would see the routes
@@ -19,7 +20,7 @@ const (
 
 // hold is why no process runs for a while.
 type hold struct {
-	reason  plan.Reason
+	reason  view.Reason
 	message string
 }
 

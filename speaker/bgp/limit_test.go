@@ -9,13 +9,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // TestLimits: a process with a session that reached the limit of prefixes, and one that ran out of memory, are not
 // started again for minutes; the reason stays. They are started at once when their peer is changed, and not when
 // another speaker sends the same configuration. The other peer keeps its process.
 func TestLimits(t *testing.T) {
-	for name, reason := range map[string]plan.Reason{"flood": plan.TooManyPrefixes, "hungry": plan.OutOfMemory} {
+	for name, reason := range map[string]view.Reason{"flood": plan.TooManyPrefixes, "hungry": plan.OutOfMemory} {
 		t.Run(name, func(t *testing.T) {
 			n := startNode(t, socketPath(t), 0)
 			s := startSpeaker(t, n.socket)

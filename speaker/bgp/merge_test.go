@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // TestMerged: however messages are merged, the other side reaches the same state.
@@ -97,7 +98,7 @@ func randomChange(r *rand.Rand, full bool) plan.BGPChange {
 				c.Routes[p] = nil
 			}
 		case 1:
-			c.Routes[p] = plan.Route{"a": plan.Attributes{LocalPref: uint32(r.IntN(100))}}
+			c.Routes[p] = plan.Route{"a": view.Attributes{LocalPref: uint32(r.IntN(100))}}
 		}
 	}
 	return c

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 var update = flag.Bool("update", false, "rewrite testdata")
@@ -27,17 +28,17 @@ func everything() []Message {
 		{Change: &plan.BGPChange{
 			Full: true, RouterID: addr("192.0.2.1"), NodeDecommissioning: true, Serial: 7,
 			Peers: map[string]*plan.Peer{"tor-a": {
-				Address: addr("192.0.2.254"), Port: 179, MyASN: 65001, LocalASN: 65003, PeerASN: 4200000000, Dynamic: plan.AnyExternal,
+				Address: addr("192.0.2.254"), Port: 179, MyASN: 65001, LocalASN: 65003, PeerASN: 4200000000, Dynamic: view.AnyExternal,
 				Source: addr("192.0.2.1"), RouterID: addr("192.0.2.7"), NextHop4: addr("192.0.2.1"), NextHop6: addr("2001:db8::1"),
 				HoldTime: 9 * time.Second, KeepaliveTime: 3 * time.Second, ConnectTime: time.Second, Password: "open sesame",
 				MultiHop: true, TTLSecurity: true, GracefulRestart: true, RestartTime: 30 * time.Second, IPv4: true, IPv6: true,
 				MaxReceivedPrefixes: 10_000,
-				BFD:                 plan.BFD{Receive: 300 * time.Millisecond, Transmit: 100 * time.Millisecond, Multiplier: 3, Passive: true, MinimumTTL: 254},
+				BFD:                 view.BFD{Receive: 300 * time.Millisecond, Transmit: 100 * time.Millisecond, Multiplier: 3, Passive: true, MinimumTTL: 254},
 			}},
 			Routes: map[netip.Prefix]plan.Route{
 				prefix("203.0.113.5/32"): {"tor-a": {
-					LocalPref: 100, Communities: plan.NewCommunitySet(65001<<16|7, 65535<<16),
-					LargeCommunities: plan.NewLargeCommunitySet(plan.LargeCommunity{Global: 4200000000, Local1: 1, Local2: 2}),
+					LocalPref: 100, Communities: view.NewCommunitySet(65001<<16|7, 65535<<16),
+					LargeCommunities: view.NewLargeCommunitySet(view.LargeCommunity{Global: 4200000000, Local1: 1, Local2: 2}),
 				}},
 				prefix("2001:db8:1::/64"): {"tor-a": {}},
 			},
@@ -48,7 +49,7 @@ func everything() []Message {
 		}},
 		{Report: &plan.BGPReport{Full: true, Applied: 7, Sessions: map[string]*plan.Session{"tor-a": {
 			State: plan.SessionEstablished, Since: since, Reason: plan.HoldTimeExpired, Message: "words", Prefixes: 2, PeerASN: 4200000000,
-			PeerID: addr("192.0.2.254"), BFD: plan.BFDUp, BFDSince: since, BFDReason: plan.BFDNotUp, BFDMessage: "words", Changes: 3,
+			PeerID: addr("192.0.2.254"), BFD: view.BFDUp, BFDSince: since, BFDReason: plan.BFDNotUp, BFDMessage: "words", Changes: 3,
 		}}}},
 		{Report: &plan.BGPReport{Sessions: map[string]*plan.Session{"tor-b": nil}}},
 		{Down: &Down{Peer: "tor-a", Why: "detection time expired"}},

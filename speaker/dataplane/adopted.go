@@ -5,7 +5,7 @@ import (
 	"net/netip"
 
 	"github.com/ironlb/ironlb/ipvs"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // adopted is the adopted state: entries that the node held at the first observation and that a plan from a snapshot
@@ -61,7 +61,7 @@ func (d *DataPlane) releaseAdopted(todo *Work) {
 	if d.adopted == nil || d.in.FromSnapshot {
 		return
 	}
-	d.adopted, d.in.Reason = nil, plan.Planned
+	d.adopted, d.in.Reason = nil, view.Planned
 	if d.known != nil { // otherwise the next observation does
 		d.addAll(todo)
 	}

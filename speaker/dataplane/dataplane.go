@@ -18,6 +18,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // Config of a DataPlane.
@@ -32,9 +33,9 @@ type Config struct {
 type Inputs struct {
 	Desired *plan.Desired
 	// VIPs are the VirtualIPs of the View.
-	VIPs map[string]plan.VIP
+	VIPs map[string]view.VIP
 	// Reason of the changes, for the log.
-	Reason plan.Reason
+	Reason view.Reason
 	// FromSnapshot is set if the plan comes from the on-disk snapshot: then no adopted state is removed.
 	FromSnapshot bool
 	// Unreachable is set while nodes are unreachable, NodeDied in the reconcile that observes one first.

@@ -8,6 +8,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // Drivers change and observe the node's state.
@@ -126,5 +127,5 @@ type HealthPorts interface {
 // Checks are the probes of other nodes and of new endpoints. Their results appear in the View.
 type Checks interface {
 	// Set replaces the full set and keeps the map.
-	Set(map[plan.Check]struct{})
+	Set(map[view.Check]struct{})
 }

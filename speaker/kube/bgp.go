@@ -14,6 +14,7 @@ import (
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // bgpObjects are the current BGP objects. Their references are resolved after all pending changes are in.
@@ -37,22 +38,22 @@ func newBGPObjects() bgpObjects {
 
 // peerObject is a BGPPeer with the names of the objects that it references.
 type peerObject struct {
-	peer            plan.BGPPeer
+	peer            view.BGPPeer
 	secret, profile string
 }
 
 // profileObject is a BFDProfile. hops is minimumTtl, 0 if it is unset.
 type profileObject struct {
-	bfd  plan.BFD
+	bfd  view.BFD
 	hops uint8
 }
 
 // secretObject is the relevant part of a Secret. It prints without the password.
-type secretObject struct{ Password plan.Secret }
+type secretObject struct{ Password view.Secret }
 
 // adObject is a BGPAdvertisement with its literal communities and the names of the others.
 type adObject struct {
-	ad     plan.BGPAdvertisement
+	ad     view.BGPAdvertisement
 	values []v1alpha1.CommunityValue
 	names  []string
 }
@@ -83,7 +84,7 @@ func (b *bgpObjects) fold(r ref, value any) bool {
 }
 
 // resolve resolves all references and puts into the View what differs from before.
-func (b *bgpObjects) resolve(v *plan.View, touched *plan.Touched, secrets secretsState) {
+func (b *bgpObjects) resolve(v *view.View, touched *view.Touched, secrets secretsState) {
 	if b.changedPeers || b.secretsWere != secrets {
 		b.secretsWere = secrets
 		b.changedPeers = false
@@ -128,7 +129,7 @@ func (b *bgpObjects) resolve(v *plan.View, touched *plan.Touched, secrets secret
 }
 
 // peerOf returns the peer with its BFDProfile and password.
-func (b *bgpObjects) peerOf(o peerObject, secrets secretsState) plan.BGPPeer {
+func (b *bgpObjects) peerOf(o peerObject, secrets secretsState) view.BGPPeer {
 	out := o.peer
 	if o.profile != "" {
 		profile, there := b.profiles[o.profile]
@@ -172,8 +173,8 @@ const defaultHops = 254
 // minimumTTL returns the minimum TTL of the peer's BFD session: 0 for a single-hop one, as to a link-local address. An
 // external peer is multihop by ebgpMultiHop, an internal one by a profile with minimumTtl. With ttlSecurity the peer is
 // on link. A profile with minimumTtl then selects only the multihop port (FRR has its session there).
-func (p profileObject) minimumTTL(peer plan.BGPPeer) uint8 {
-	internal := peer.Dynamic == plan.AnyInternal || peer.PeerASN != 0 && peer.PeerASN == peer.MyASN
+func (p profileObject) minimumTTL(peer view.BGPPeer) uint8 {
+	internal := peer.Dynamic == view.AnyInternal || peer.PeerASN != 0 && peer.PeerASN == peer.MyASN
 	switch {
 	case peer.Address.Zone() != "":
 		return 0
@@ -191,7 +192,7 @@ func (p profileObject) minimumTTL(peer plan.BGPPeer) uint8 {
 const maxPassword = 80
 
 // badPassword returns why a text cannot be a password, empty if it can.
-func badPassword(password plan.Secret) string {
+func badPassword(password view.Secret) string {
 	text := string(password)
 	if text == "" {
 		return fmt.Sprintf("has no key %s, or an empty one: put the password there", corev1.BasicAuthPasswordKey)
@@ -221,7 +222,7 @@ func (b *bgpObjects) known() map[string]v1alpha1.CommunityValue {
 }
 
 // resolve returns the advertisement with its communities.
-func (o adObject) resolve(known map[string]v1alpha1.CommunityValue) plan.BGPAdvertisement {
+func (o adObject) resolve(known map[string]v1alpha1.CommunityValue) view.BGPAdvertisement {
 	out, values := o.ad, slices.Clone(o.values)
 	for _, name := range o.names {
 		if value, there := known[name]; there {
@@ -232,15 +233,15 @@ func (o adObject) resolve(known map[string]v1alpha1.CommunityValue) plan.BGPAdve
 	}
 	slices.Sort(out.Missing)
 	var standard []uint32
-	var large []plan.LargeCommunity
+	var large []view.LargeCommunity
 	for _, v := range values {
 		if v.Large {
-			large = append(large, plan.LargeCommunity{Global: v.Parts[0], Local1: v.Parts[1], Local2: v.Parts[2]})
+			large = append(large, view.LargeCommunity{Global: v.Parts[0], Local1: v.Parts[1], Local2: v.Parts[2]})
 		} else {
 			standard = append(standard, v.Parts[0]<<16|v.Parts[1])
 		}
 	}
-	out.Attributes.Communities, out.Attributes.LargeCommunities = plan.NewCommunitySet(standard...), plan.NewLargeCommunitySet(large...)
+	out.Attributes.Communities, out.Attributes.LargeCommunities = view.NewCommunitySet(standard...), view.NewLargeCommunitySet(large...)
 	return out
 }
 
@@ -259,7 +260,7 @@ const (
 
 // peerObjectOf converts a BGPPeer. The schema accepts only valid ones.
 func peerObjectOf(s *v1alpha1.BGPPeerSpec) peerObject {
-	p := plan.BGPPeer{
+	p := view.BGPPeer{
 		Port:  uint16(s.PeerPort),
 		MyASN: uint32(s.MyASN), LocalASN: uint32(value(s.LocalASN, 0)), PeerASN: uint32(value(s.PeerASN, 0)),
 		DualStack: s.DualStackAddressFamily, MultiHop: s.EBGPMultiHop, TTLSecurity: s.TTLSecurity, GracefulRestart: s.GracefulRestart,
@@ -273,9 +274,9 @@ func peerObjectOf(s *v1alpha1.BGPPeerSpec) peerObject {
 	}
 	switch s.DynamicASN {
 	case v1alpha1.DynamicInternal:
-		p.Dynamic = plan.AnyInternal
+		p.Dynamic = view.AnyInternal
 	case v1alpha1.DynamicExternal:
-		p.Dynamic = plan.AnyExternal
+		p.Dynamic = view.AnyExternal
 	}
 	if s.HoldTime != nil {
 		p.HoldTime = s.HoldTime.Duration
@@ -303,7 +304,7 @@ func convertProfile(obj any) (ref, any) {
 	o := obj.(*v1alpha1.BFDProfile)
 	interval := func(ms int32) time.Duration { return time.Duration(cmp.Or(ms, 300)) * time.Millisecond }
 	return ref{kind: kindBFDProfile, key: pools.ServiceKey{Name: o.Name}}, profileObject{
-		bfd: plan.BFD{Receive: interval(o.Spec.ReceiveInterval), Transmit: interval(o.Spec.TransmitInterval),
+		bfd: view.BFD{Receive: interval(o.Spec.ReceiveInterval), Transmit: interval(o.Spec.TransmitInterval),
 			Multiplier: uint8(cmp.Or(o.Spec.DetectMultiplier, 3)), Passive: o.Spec.PassiveMode},
 		hops: uint8(value(o.Spec.MinimumTTL, 0)),
 	}
@@ -311,7 +312,7 @@ func convertProfile(obj any) (ref, any) {
 
 func convertSecret(obj any) (ref, any) {
 	o := obj.(*corev1.Secret)
-	return ref{kind: kindSecret, key: pools.ServiceKey{Name: o.Name}}, secretObject{plan.Secret(o.Data[corev1.BasicAuthPasswordKey])}
+	return ref{kind: kindSecret, key: pools.ServiceKey{Name: o.Name}}, secretObject{view.Secret(o.Data[corev1.BasicAuthPasswordKey])}
 }
 
 func convertBGPAdvertisement(obj any) (ref, any) {
@@ -320,8 +321,8 @@ func convertBGPAdvertisement(obj any) (ref, any) {
 }
 
 func adObjectOf(s *v1alpha1.BGPAdvertisementSpec) adObject {
-	out := adObject{ad: plan.BGPAdvertisement{
-		Advertisement: plan.Advertisement{
+	out := adObject{ad: view.BGPAdvertisement{
+		Advertisement: view.Advertisement{
 			Pools:         s.IPAddressPools,
 			PoolSelectors: selectors(s.IPAddressPoolSelectors),
 			Services:      selectors(s.ServiceSelectors),
@@ -330,7 +331,7 @@ func adObjectOf(s *v1alpha1.BGPAdvertisementSpec) adObject {
 		Peers:      s.Peers,
 		Length4:    cmp.Or(int(s.AggregationLength), 32), // as the schema's defaults: 0.0.0.0/0 is never advertised
 		Length6:    cmp.Or(int(s.AggregationLengthV6), 128),
-		Attributes: plan.Attributes{LocalPref: uint32(value(s.LocalPref, 0))},
+		Attributes: view.Attributes{LocalPref: uint32(value(s.LocalPref, 0))},
 	}}
 	for _, entry := range s.Communities {
 		if v1alpha1.CommunityName(entry) {

@@ -30,6 +30,7 @@ import (
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // bgpFeed is an in-memory API server for the BGP kinds.
@@ -76,21 +77,21 @@ func bgpWatches(peers, ads, profiles, communities, poolSource, secrets cache.Lis
 
 // until observes at each trigger until the condition holds. It returns the touched peers, sorted, and whether an
 // advertisement was touched.
-func (f *bgpFeed) until(t *testing.T, what string, done func(*plan.View) bool) (peers []string, ads bool) {
+func (f *bgpFeed) until(t *testing.T, what string, done func(*view.View) bool) (peers []string, ads bool) {
 	t.Helper()
 	touched := map[string]struct{}{}
 	deadline := time.After(patience)
 	for {
-		view, now, ok := f.source.Observe()
+		v, now, ok := f.source.Observe()
 		maps.Copy(touched, now.BGPPeers)
 		ads = ads || now.BGPAdvertisements
-		if ok && done(view) {
+		if ok && done(v) {
 			return slices.Sorted(maps.Keys(touched)), ads
 		}
 		select {
 		case <-f.triggers:
 		case <-deadline:
-			t.Fatalf("%s: not seen in the View: %+v", what, view)
+			t.Fatalf("%s: not seen in the View: %+v", what, v)
 		}
 	}
 }
@@ -130,23 +131,23 @@ func TestPeersFollowTheirObjects(t *testing.T) {
 	f.peers.Add(bgpPeer("plain", v1alpha1.BGPPeerSpec{}))
 	f.peers.Add(bgpPeer("fast", v1alpha1.BGPPeerSpec{BFDProfile: "fast"}))
 	f.run(t)
-	f.until(t, "first list", func(v *plan.View) bool {
+	f.until(t, "first list", func(v *view.View) bool {
 		return len(v.BGPPeers) == 2 && v.BGPPeers["fast"].Wrong == plan.NotConfigured && v.BGPPeers["plain"].Wrong == ""
 	})
 	if n := f.secrets.lists.Load(); n != 0 {
 		t.Errorf("Secrets were listed %d times although no BGPPeer names one", n)
 	}
 	f.profiles.Add(profile(3))
-	touched, _ := f.until(t, "profile", func(v *plan.View) bool { return v.BGPPeers["fast"].Wrong == "" })
-	if bfd := f.source.view.BGPPeers["fast"].BFD; !slices.Equal(touched, []string{"fast"}) || bfd != (plan.BFD{Receive: 100 * time.Millisecond, Transmit: 50 * time.Millisecond, Multiplier: 3}) {
+	touched, _ := f.until(t, "profile", func(v *view.View) bool { return v.BGPPeers["fast"].Wrong == "" })
+	if bfd := f.source.view.BGPPeers["fast"].BFD; !slices.Equal(touched, []string{"fast"}) || bfd != (view.BFD{Receive: 100 * time.Millisecond, Transmit: 50 * time.Millisecond, Multiplier: 3}) {
 		t.Errorf("touched %v, BFD %+v", touched, bfd)
 	}
 	f.profiles.Modify(profile(5))
-	f.until(t, "profile changed", func(v *plan.View) bool { return v.BGPPeers["fast"].BFD.Multiplier == 5 })
+	f.until(t, "profile changed", func(v *view.View) bool { return v.BGPPeers["fast"].BFD.Multiplier == 5 })
 
 	secret := v1alpha1.BGPPeerSpec{PasswordSecret: &v1alpha1.SecretReference{Name: "tor"}}
 	f.peers.Modify(bgpPeer("plain", secret))
-	f.until(t, "password", func(v *plan.View) bool {
+	f.until(t, "password", func(v *view.View) bool {
 		if v.BGPPeers["plain"].Wrong != "" {
 			t.Errorf("wrong before the Secrets were read: %+v", v.BGPPeers["plain"])
 		}
@@ -156,16 +157,16 @@ func TestPeersFollowTheirObjects(t *testing.T) {
 		t.Error("the password can be printed")
 	}
 	f.secrets.Modify(password("tor", "other"))
-	touched, _ = f.until(t, "password changed", func(v *plan.View) bool { return v.BGPPeers["plain"].Password == "other" })
+	touched, _ = f.until(t, "password changed", func(v *view.View) bool { return v.BGPPeers["plain"].Password == "other" })
 	if !slices.Equal(touched, []string{"plain"}) {
 		t.Errorf("touched %v, want the one peer with the password", touched)
 	}
 	f.secrets.Modify(password("tor", "other\n"))
-	f.until(t, "bad password", func(v *plan.View) bool { return v.BGPPeers["plain"].Wrong == plan.PasswordMissing })
+	f.until(t, "bad password", func(v *view.View) bool { return v.BGPPeers["plain"].Wrong == plan.PasswordMissing })
 	f.secrets.Delete(password("tor", ""))
-	f.until(t, "no password", func(v *plan.View) bool { return strings.Contains(v.BGPPeers["plain"].Message, "has no Secret tor") })
+	f.until(t, "no password", func(v *view.View) bool { return strings.Contains(v.BGPPeers["plain"].Message, "has no Secret tor") })
 	f.peers.Delete(bgpPeer("plain", secret))
-	touched, _ = f.until(t, "peer gone", func(v *plan.View) bool { return len(v.BGPPeers) == 1 })
+	touched, _ = f.until(t, "peer gone", func(v *view.View) bool { return len(v.BGPPeers) == 1 })
 	if !slices.Equal(touched, []string{"plain"}) {
 		t.Errorf("touched %v", touched)
 	}
@@ -180,14 +181,14 @@ func TestCommunitiesFollowTheirObjects(t *testing.T) {
 	}})
 	f.communities.Add(community("a", "gold=65000:2"))
 	f.run(t)
-	f.until(t, "first list", func(v *plan.View) bool { return slices.Equal(v.BGPAdvertisements["web"].Missing, []string{"silent"}) })
+	f.until(t, "first list", func(v *view.View) bool { return slices.Equal(v.BGPAdvertisements["web"].Missing, []string{"silent"}) })
 	f.communities.Add(community("b", "silent=large:1:2:3", "gold=65000:2"))
-	_, touched := f.until(t, "all there", func(v *plan.View) bool { return v.BGPAdvertisements["web"].Missing == nil })
-	want := plan.BGPAdvertisement{
+	_, touched := f.until(t, "all there", func(v *view.View) bool { return v.BGPAdvertisements["web"].Missing == nil })
+	want := view.BGPAdvertisement{
 		Peers: []string{"tor"}, Length4: 24, Length6: 64,
-		Attributes: plan.Attributes{
-			LocalPref: 4294967295, Communities: plan.NewCommunitySet(65000<<16|1, 65000<<16|2),
-			LargeCommunities: plan.NewLargeCommunitySet(plan.LargeCommunity{Global: 1, Local1: 2, Local2: 3}, plan.LargeCommunity{Global: 64512, Local1: 4294967295}),
+		Attributes: view.Attributes{
+			LocalPref: 4294967295, Communities: view.NewCommunitySet(65000<<16|1, 65000<<16|2),
+			LargeCommunities: view.NewLargeCommunitySet(view.LargeCommunity{Global: 1, Local1: 2, Local2: 3}, view.LargeCommunity{Global: 64512, Local1: 4294967295}),
 		},
 	}
 	if got := f.source.view.BGPAdvertisements["web"]; !touched || !equalAds(got, want) {
@@ -195,18 +196,18 @@ func TestCommunitiesFollowTheirObjects(t *testing.T) {
 	}
 	f.communities.Add(community("unused", "silver=1:1"))
 	f.pools.Add(&v1alpha1.IPAddressPool{ObjectMeta: metav1.ObjectMeta{Name: "lan", Labels: map[string]string{"tier": "front"}}})
-	if _, touched := f.until(t, "pool", func(v *plan.View) bool { _, is := v.Pools["lan"]; return is }); !touched {
+	if _, touched := f.until(t, "pool", func(v *view.View) bool { _, is := v.Pools["lan"]; return is }); !touched {
 		t.Error("the labels of a pool touch no BGPAdvertisement")
 	}
 	f.communities.Modify(community("b", "silent=large:1:2:3", "gold=65000:3"))
-	f.until(t, "two values", func(v *plan.View) bool { return slices.Equal(v.BGPAdvertisements["web"].Missing, []string{"gold"}) })
+	f.until(t, "two values", func(v *view.View) bool { return slices.Equal(v.BGPAdvertisements["web"].Missing, []string{"gold"}) })
 	f.communities.Delete(community("a"))
-	f.until(t, "one value again", func(v *plan.View) bool { return v.BGPAdvertisements["web"].Missing == nil })
+	f.until(t, "one value again", func(v *view.View) bool { return v.BGPAdvertisements["web"].Missing == nil })
 	f.bgpAds.Delete(&v1alpha1.BGPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: "web"}})
-	f.until(t, "gone", func(v *plan.View) bool { return len(v.BGPAdvertisements) == 0 })
+	f.until(t, "gone", func(v *view.View) bool { return len(v.BGPAdvertisements) == 0 })
 }
 
-func equalAds(a, b plan.BGPAdvertisement) bool {
+func equalAds(a, b view.BGPAdvertisement) bool {
 	return a.Attributes == b.Attributes && a.Length4 == b.Length4 && a.Length6 == b.Length6 && slices.Equal(a.Peers, b.Peers)
 }
 
@@ -219,8 +220,8 @@ func TestPeerObject(t *testing.T) {
 		PasswordSecret: &v1alpha1.SecretReference{Name: "tor"}, BFDProfile: "fast", EBGPMultiHop: true, TTLSecurity: true, GracefulRestart: true, RestartTime: second(30), DualStackAddressFamily: true,
 		MaxReceivedPrefixes: 20_000,
 	})
-	want := peerObject{secret: "tor", profile: "fast", peer: plan.BGPPeer{
-		Address: netip.MustParseAddr("2001:db8::1"), Port: 65535, MyASN: 4294967295, LocalASN: 4200000000, Dynamic: plan.AnyExternal,
+	want := peerObject{secret: "tor", profile: "fast", peer: view.BGPPeer{
+		Address: netip.MustParseAddr("2001:db8::1"), Port: 65535, MyASN: 4294967295, LocalASN: 4200000000, Dynamic: view.AnyExternal,
 		Source: netip.MustParseAddr("2001:db8::2"), RouterID: netip.MustParseAddr("192.0.2.9"),
 		HoldTime: 9 * time.Second, KeepaliveTime: 3 * time.Second, ConnectTime: 5 * time.Second, DualStack: true, MultiHop: true, TTLSecurity: true,
 		GracefulRestart: true, RestartTime: 30 * time.Second, MaxReceivedPrefixes: 20_000,
@@ -240,22 +241,22 @@ func TestPeerObject(t *testing.T) {
 func TestBFDHops(t *testing.T) {
 	for _, tt := range []struct {
 		what string
-		peer plan.BGPPeer
+		peer view.BGPPeer
 		hops uint8
 		want uint8
 	}{
-		{"external", plan.BGPPeer{MyASN: 1, PeerASN: 2}, 0, 0},
-		{"external, a profile with minimumTtl", plan.BGPPeer{MyASN: 1, PeerASN: 2}, 250, 0},
-		{"multihop", plan.BGPPeer{MyASN: 1, PeerASN: 2, MultiHop: true}, 0, 254},
-		{"multihop with minimumTtl", plan.BGPPeer{MyASN: 1, Dynamic: plan.AnyExternal, MultiHop: true}, 250, 250},
-		{"internal", plan.BGPPeer{MyASN: 1, PeerASN: 1}, 0, 0},
-		{"internal with minimumTtl", plan.BGPPeer{MyASN: 1, PeerASN: 1}, 250, 250},
-		{"internal, link-local", plan.BGPPeer{MyASN: 1, PeerASN: 1, Address: netip.MustParseAddr("fe80::1%eth0")}, 250, 0},
-		{"internal, dynamic, with minimumTtl", plan.BGPPeer{MyASN: 1, Dynamic: plan.AnyInternal}, 250, 250},
-		{"external, ttlSecurity", plan.BGPPeer{MyASN: 1, PeerASN: 2, TTLSecurity: true}, 0, 0},
-		{"external, ttlSecurity, with minimumTtl", plan.BGPPeer{MyASN: 1, PeerASN: 2, TTLSecurity: true}, 250, 255},
-		{"internal, ttlSecurity, with minimumTtl", plan.BGPPeer{MyASN: 1, PeerASN: 1, TTLSecurity: true}, 250, 255},
-		{"link-local, ttlSecurity", plan.BGPPeer{MyASN: 1, PeerASN: 2, TTLSecurity: true, Address: netip.MustParseAddr("fe80::1%eth0")}, 250, 0},
+		{"external", view.BGPPeer{MyASN: 1, PeerASN: 2}, 0, 0},
+		{"external, a profile with minimumTtl", view.BGPPeer{MyASN: 1, PeerASN: 2}, 250, 0},
+		{"multihop", view.BGPPeer{MyASN: 1, PeerASN: 2, MultiHop: true}, 0, 254},
+		{"multihop with minimumTtl", view.BGPPeer{MyASN: 1, Dynamic: view.AnyExternal, MultiHop: true}, 250, 250},
+		{"internal", view.BGPPeer{MyASN: 1, PeerASN: 1}, 0, 0},
+		{"internal with minimumTtl", view.BGPPeer{MyASN: 1, PeerASN: 1}, 250, 250},
+		{"internal, link-local", view.BGPPeer{MyASN: 1, PeerASN: 1, Address: netip.MustParseAddr("fe80::1%eth0")}, 250, 0},
+		{"internal, dynamic, with minimumTtl", view.BGPPeer{MyASN: 1, Dynamic: view.AnyInternal}, 250, 250},
+		{"external, ttlSecurity", view.BGPPeer{MyASN: 1, PeerASN: 2, TTLSecurity: true}, 0, 0},
+		{"external, ttlSecurity, with minimumTtl", view.BGPPeer{MyASN: 1, PeerASN: 2, TTLSecurity: true}, 250, 255},
+		{"internal, ttlSecurity, with minimumTtl", view.BGPPeer{MyASN: 1, PeerASN: 1, TTLSecurity: true}, 250, 255},
+		{"link-local, ttlSecurity", view.BGPPeer{MyASN: 1, PeerASN: 2, TTLSecurity: true, Address: netip.MustParseAddr("fe80::1%eth0")}, 250, 0},
 	} {
 		if got := (profileObject{hops: tt.hops}).minimumTTL(tt.peer); got != tt.want {
 			t.Errorf("%s: %d, want %d", tt.what, got, tt.want)
@@ -268,7 +269,7 @@ func TestBadPasswords(t *testing.T) {
 		"": "has no key password", "with a line feed\n": "line feed", "tab\t": "control character", strings.Repeat("x", 81): "TCP MD5 takes 80",
 		strings.Repeat("x", 80): "", "pass phrase": "", "passwört": "",
 	} {
-		if got := badPassword(plan.Secret(text)); (got == "") != (message == "") || !strings.Contains(got, message) {
+		if got := badPassword(view.Secret(text)); (got == "") != (message == "") || !strings.Contains(got, message) {
 			t.Errorf("%q: %q, want %q", text, got, message)
 		}
 	}
@@ -374,9 +375,9 @@ func TestFirstViewHasPasswords(t *testing.T) {
 			return false // the state at the time of the call
 		}
 		for range 2 {
-			view, _, ok := s.Observe()
-			if ok && view.BGPPeers["tor"].Password != "s3cret" {
-				t.Errorf("%s: a View with the peers %+v", tt.what, view.BGPPeers)
+			v, _, ok := s.Observe()
+			if ok && v.BGPPeers["tor"].Password != "s3cret" {
+				t.Errorf("%s: a View with the peers %+v", tt.what, v.BGPPeers)
 			}
 			if ok {
 				break

@@ -9,7 +9,7 @@ import (
 
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // The View after any sequence of changes equals the one built at once from the objects, and touched names exactly what
@@ -23,13 +23,13 @@ func TestChangesMakeTheFullView(t *testing.T) {
 		}
 		switch kind {
 		case kindBGPPeer:
-			return peerObject{peer: plan.BGPPeer{MyASN: 1, PeerASN: uint32(1 + random.IntN(2)), MultiHop: random.IntN(2) == 0}, secret: pick("", "a", "b"), profile: pick("", "a", "b")}
+			return peerObject{peer: view.BGPPeer{MyASN: 1, PeerASN: uint32(1 + random.IntN(2)), MultiHop: random.IntN(2) == 0}, secret: pick("", "a", "b"), profile: pick("", "a", "b")}
 		case kindBFDProfile:
-			return profileObject{bfd: plan.BFD{Multiplier: uint8(2 + random.IntN(2))}, hops: uint8(random.IntN(2))}
+			return profileObject{bfd: view.BFD{Multiplier: uint8(2 + random.IntN(2))}, hops: uint8(random.IntN(2))}
 		case kindSecret:
-			return secretObject{plan.Secret(pick("", "one", "two", "bad\n"))}
+			return secretObject{view.Secret(pick("", "one", "two", "bad\n"))}
 		case kindBGPAdvertisement:
-			return adObject{ad: plan.BGPAdvertisement{Length4: 24 + random.IntN(2)}, names: []string{pick("gold", "silver"), pick("bronze", "tin")}}
+			return adObject{ad: view.BGPAdvertisement{Length4: 24 + random.IntN(2)}, names: []string{pick("gold", "silver"), pick("bronze", "tin")}}
 		}
 		out := map[string]v1alpha1.CommunityValue{}
 		for range random.IntN(4) {
@@ -39,7 +39,7 @@ func TestChangesMakeTheFullView(t *testing.T) {
 	}
 	states := []secretsState{{namespace: "ironlb-system"}, {namespace: "ironlb-system", unread: true}, {namespace: "ironlb-system", refused: "forbidden"}}
 
-	objects, view := newBGPObjects(), plan.NewView()
+	objects, v := newBGPObjects(), view.New()
 	have := map[ref]any{}
 	for step := range 3000 {
 		for range 1 + random.IntN(3) {
@@ -55,33 +55,33 @@ func TestChangesMakeTheFullView(t *testing.T) {
 		if random.IntN(4) == 0 {
 			secrets = states[random.IntN(3)]
 		}
-		before, beforeAds := maps.Clone(view.BGPPeers), maps.Clone(view.BGPAdvertisements)
-		touched := plan.Touched{BGPPeers: map[string]struct{}{}}
-		objects.resolve(view, &touched, secrets)
+		before, beforeAds := maps.Clone(v.BGPPeers), maps.Clone(v.BGPAdvertisements)
+		touched := view.Touched{BGPPeers: map[string]struct{}{}}
+		objects.resolve(v, &touched, secrets)
 
 		differ := map[string]struct{}{}
 		for _, name := range []string{"a", "b", "c"} {
 			was, had := before[name]
-			is, has := view.BGPPeers[name]
+			is, has := v.BGPPeers[name]
 			if had != has || !reflect.DeepEqual(was, is) {
 				differ[name] = struct{}{}
 			}
 		}
-		if !maps.Equal(differ, touched.BGPPeers) || touched.BGPAdvertisements == reflect.DeepEqual(beforeAds, view.BGPAdvertisements) {
+		if !maps.Equal(differ, touched.BGPPeers) || touched.BGPAdvertisements == reflect.DeepEqual(beforeAds, v.BGPAdvertisements) {
 			t.Fatalf("step %d: touched %v and %v; the peers that differ are %v", step, touched.BGPPeers, touched.BGPAdvertisements, differ)
 		}
 		if secrets.unread { // what waits for Secrets stays unchanged
 			continue
 		}
-		full, want := newBGPObjects(), plan.NewView()
+		full, want := newBGPObjects(), view.New()
 		for r, v := range have {
 			full.fold(r, v)
 		}
-		full.resolve(want, &plan.Touched{BGPPeers: map[string]struct{}{}}, secrets)
-		if !reflect.DeepEqual(view.BGPPeers, want.BGPPeers) || !reflect.DeepEqual(view.BGPAdvertisements, want.BGPAdvertisements) {
-			t.Fatalf("step %d: the View is\n%s\nand from scratch it is\n%s", step, text(view), text(want))
+		full.resolve(want, &view.Touched{BGPPeers: map[string]struct{}{}}, secrets)
+		if !reflect.DeepEqual(v.BGPPeers, want.BGPPeers) || !reflect.DeepEqual(v.BGPAdvertisements, want.BGPAdvertisements) {
+			t.Fatalf("step %d: the View is\n%s\nand from scratch it is\n%s", step, text(v), text(want))
 		}
 	}
 }
 
-func text(v *plan.View) string { return fmt.Sprintf("%+v\n%+v", v.BGPPeers, v.BGPAdvertisements) }
+func text(v *view.View) string { return fmt.Sprintf("%+v\n%+v", v.BGPPeers, v.BGPAdvertisements) }

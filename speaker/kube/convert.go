@@ -14,7 +14,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // protocol returns the IP protocol number, 0 if IPVS does not support it.
@@ -35,14 +35,14 @@ func port(n int32) (uint16, bool) { return uint16(n), n > 0 && n <= 65535 }
 // sliceOf returns the parts of an EndpointSlice that the plan uses. As in kube-proxy, only the first address of an
 // endpoint counts, and only if it is of the slice's type. Ports without a name or a number are left out (ipvs.md 1.6.2,
 // 3.4).
-func sliceOf(slice *discoveryv1.EndpointSlice) plan.Slice {
-	var out plan.Slice
+func sliceOf(slice *discoveryv1.EndpointSlice) view.Slice {
+	var out view.Slice
 	for _, p := range slice.Ports {
 		if p.Name == nil || p.Port == nil {
 			continue
 		}
 		if number, ok := port(*p.Port); ok {
-			out.Ports = append(out.Ports, plan.Port{Name: *p.Name, Protocol: protocol(value(p.Protocol, "")), Port: number})
+			out.Ports = append(out.Ports, view.Port{Name: *p.Name, Protocol: protocol(value(p.Protocol, "")), Port: number})
 		}
 	}
 	for _, e := range slice.Endpoints {
@@ -71,8 +71,8 @@ func ofType(addr netip.Addr, t discoveryv1.AddressType) bool {
 
 // endpointOf applies the defaults of unset conditions: an endpoint is ready and serving, and does not terminate
 // (ipvs.md 3.1).
-func endpointOf(e discoveryv1.Endpoint, addr netip.Addr) plan.Endpoint {
-	out := plan.Endpoint{
+func endpointOf(e discoveryv1.Endpoint, addr netip.Addr) view.Endpoint {
+	out := view.Endpoint{
 		Addr:        addr,
 		Node:        value(e.NodeName, ""),
 		Ready:       value(e.Conditions.Ready, true),
@@ -123,8 +123,8 @@ func excluded(node *corev1.Node) bool {
 	return there && (yes || err != nil)
 }
 
-func nodeOf(node *corev1.Node, ignoreExclude bool) plan.Node {
-	out := plan.Node{
+func nodeOf(node *corev1.Node, ignoreExclude bool) view.Node {
+	out := view.Node{
 		Labels:             node.Labels,
 		Excluded:           !ignoreExclude && excluded(node),
 		NetworkUnavailable: is(node, corev1.NodeNetworkUnavailable),
@@ -172,18 +172,18 @@ func prefixes(texts []string) []netip.Prefix {
 }
 
 // poolOf returns the parts of a pool that the plan uses. Invalid ranges are left out; the controller reports them.
-func poolOf(pool *v1alpha1.IPAddressPool) plan.Pool {
-	out := plan.Pool{Labels: pool.Labels, Created: pool.CreationTimestamp.Unix()}
+func poolOf(pool *v1alpha1.IPAddressPool) view.Pool {
+	out := view.Pool{Labels: pool.Labels, Created: pool.CreationTimestamp.Unix()}
 	if ranges, err := pools.ParseRanges(pool.Spec.Addresses); err == nil {
 		out.Ranges = ranges
 	}
 	return out
 }
 
-func vipOf(vip *v1alpha1.VirtualIP) plan.VIP {
-	out := plan.VIP{Nodes: vip.Spec.Nodes, ReportedOwner: vip.Status.Node, Generation: vip.Generation}
+func vipOf(vip *v1alpha1.VirtualIP) view.VIP {
+	out := view.VIP{Nodes: vip.Spec.Nodes, ReportedOwner: vip.Status.Node, Generation: vip.Generation}
 	if c := meta.FindStatusCondition(vip.Status.Conditions, v1alpha1.ConditionConflict); c != nil {
-		out.Contested = c.Status == metav1.ConditionTrue && c.Reason == string(plan.AnsweredTwice)
+		out.Contested = c.Status == metav1.ConditionTrue && c.Reason == string(view.AnsweredTwice)
 	}
 	for _, text := range vip.Spec.Addresses {
 		if addr, err := netip.ParseAddr(text); err == nil {
@@ -196,8 +196,8 @@ func vipOf(vip *v1alpha1.VirtualIP) plan.VIP {
 	return out
 }
 
-func advertisementOf(ad *v1alpha1.L2Advertisement) plan.Advertisement {
-	return plan.Advertisement{
+func advertisementOf(ad *v1alpha1.L2Advertisement) view.Advertisement {
+	return view.Advertisement{
 		Pools:         ad.Spec.IPAddressPools,
 		PoolSelectors: selectors(ad.Spec.IPAddressPoolSelectors),
 		Services:      selectors(ad.Spec.ServiceSelectors),

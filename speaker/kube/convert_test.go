@@ -14,7 +14,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 var comparePrefixes = cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })
@@ -144,7 +144,7 @@ func trimTwice(t *testing.T, proxy bool, svc *corev1.Service) {
 func addressText(s served) string {
 	var texts []string
 	for _, a := range s.service.Addresses {
-		kind := map[plan.AddressKind]string{plan.LoadBalancer: "lb", plan.External: "external", plan.ClusterIP: "cluster", plan.Foreign: "foreign"}[a.Kind]
+		kind := map[view.AddressKind]string{view.LoadBalancer: "lb", view.External: "external", view.ClusterIP: "cluster", view.Foreign: "foreign"}[a.Kind]
 		if a.AnnounceOnly {
 			kind = "announce"
 		}
@@ -166,57 +166,57 @@ func addressText(s served) string {
 
 // The fields of a Service other than its addresses.
 func TestService(t *testing.T) {
-	want := plan.Service{
-		Ports:    []plan.Port{{Name: "http", Protocol: ipvs.TCP, Port: 80, NodePort: 30080}, {Name: "dns", Protocol: ipvs.UDP, Port: 53, NodePort: 30053}},
-		Families: plan.OnlyIPv4, Created: 100,
+	want := view.Service{
+		Ports:    []view.Port{{Name: "http", Protocol: ipvs.TCP, Port: 80, NodePort: 30080}, {Name: "dns", Protocol: ipvs.UDP, Port: 53, NodePort: 30053}},
+		Families: view.OnlyIPv4, Created: 100,
 	}
-	with := func(change func(*plan.Service)) plan.Service { s := want; change(&s); return s }
+	with := func(change func(*view.Service)) view.Service { s := want; change(&s); return s }
 	annotate := func(key, value string) func(*corev1.Service) {
 		return func(s *corev1.Service) { s.Annotations[key] = value }
 	}
-	scheduled := func(name string, flags ipvs.Flags) plan.Service {
-		return with(func(s *plan.Service) { s.Scheduler, s.Flags = name, flags })
+	scheduled := func(name string, flags ipvs.Flags) view.Service {
+		return with(func(s *view.Service) { s.Scheduler, s.Flags = name, flags })
 	}
-	restricted := func(texts ...string) plan.Service {
-		return with(func(s *plan.Service) { s.Restricted, s.Sources = true, prefixes(texts) })
+	restricted := func(texts ...string) view.Service {
+		return with(func(s *view.Service) { s.Restricted, s.Sources = true, prefixes(texts) })
 	}
 	local := func(s *corev1.Service) {
 		s.Spec.ExternalTrafficPolicy, s.Spec.HealthCheckNodePort = corev1.ServiceExternalTrafficPolicyLocal, 31000
 	}
 	tests := map[string]struct {
 		change func(*corev1.Service)
-		want   plan.Service
+		want   view.Service
 	}{
 		"plain":                       {nil, want},
-		"policy Local":                {local, with(func(s *plan.Service) { s.Local, s.HealthCheckNodePort = true, 31000 })},
+		"policy Local":                {local, with(func(s *view.Service) { s.Local, s.HealthCheckNodePort = true, 31000 })},
 		"health check port left over": {func(s *corev1.Service) { s.Spec.HealthCheckNodePort = 31000 }, want},
 		"internal policy Local": {func(s *corev1.Service) {
 			s.Spec.InternalTrafficPolicy = ptr.To(corev1.ServiceInternalTrafficPolicyLocal)
 		},
-			with(func(s *plan.Service) { s.InternalLocal = true })},
+			with(func(s *view.Service) { s.InternalLocal = true })},
 		"internal policy Cluster": {func(s *corev1.Service) {
 			s.Spec.InternalTrafficPolicy = ptr.To(corev1.ServiceInternalTrafficPolicyCluster)
 		}, want},
 		"dual stack": {func(s *corev1.Service) { s.Spec.ClusterIPs = append(s.Spec.ClusterIPs, "2001:db8::9") },
-			with(func(s *plan.Service) { s.Families = 0 })},
+			with(func(s *view.Service) { s.Families = 0 })},
 		"IPv6": {func(s *corev1.Service) { s.Spec.ClusterIP, s.Spec.ClusterIPs = "2001:db8::9", []string{"2001:db8::9"} },
-			with(func(s *plan.Service) { s.Families = plan.OnlyIPv6 })},
+			with(func(s *view.Service) { s.Families = view.OnlyIPv6 })},
 		"affinity": {func(s *corev1.Service) {
 			s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
 			s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: ptr.To[int32](60)}}
-		}, with(func(s *plan.Service) { s.Affinity = 60 })},
+		}, with(func(s *view.Service) { s.Affinity = 60 })},
 		"affinity, default time-out": {func(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP },
-			with(func(s *plan.Service) { s.Affinity = 10800 })},
+			with(func(s *view.Service) { s.Affinity = 10800 })},
 		"scheduler":         {annotate(v1alpha1.AnnotationScheduler, "wlc"), scheduled("wlc", 0)},
 		"mh":                {annotate(v1alpha1.AnnotationScheduler, "mh"), scheduled("mh", ipvs.SchedFallback|ipvs.SchedPort)},
 		"sh by port":        {annotate(v1alpha1.AnnotationScheduler, "sh,port"), scheduled("sh", ipvs.SchedPort)},
 		"unknown scheduler": {annotate(v1alpha1.AnnotationScheduler, "best"), want},
-		"nodeport":          {annotate(v1alpha1.AnnotationForwarding, "nodeport"), with(func(s *plan.Service) { s.Forwarding = plan.ToNodePort })},
+		"nodeport":          {annotate(v1alpha1.AnnotationForwarding, "nodeport"), with(func(s *view.Service) { s.Forwarding = view.ToNodePort })},
 		"nodeport, but a port has none": {func(s *corev1.Service) {
 			s.Annotations[v1alpha1.AnnotationForwarding] = "nodeport"
 			s.Spec.Ports[1].NodePort = 0
-		}, with(func(s *plan.Service) {
-			s.Ports = []plan.Port{want.Ports[0], {Name: "dns", Protocol: ipvs.UDP, Port: 53}}
+		}, with(func(s *view.Service) {
+			s.Ports = []view.Port{want.Ports[0], {Name: "dns", Protocol: ipvs.UDP, Port: 53}}
 		})},
 		"unknown forwarding": {annotate(v1alpha1.AnnotationForwarding, "tunnel"), want},
 		"ranges": {func(s *corev1.Service) { s.Spec.LoadBalancerSourceRanges = []string{" 192.0.2.0/24 ", "2001:db8::/32"} },
@@ -292,9 +292,9 @@ func TestSlice(t *testing.T) {
 			{},
 		},
 	}
-	want := plan.Slice{
-		Ports: []plan.Port{{Name: "http", Protocol: ipvs.TCP, Port: 8080}, {Name: "dns", Protocol: ipvs.UDP, Port: 5353}},
-		Endpoints: []plan.Endpoint{
+	want := view.Slice{
+		Ports: []view.Port{{Name: "http", Protocol: ipvs.TCP, Port: 8080}, {Name: "dns", Protocol: ipvs.UDP, Port: 5353}},
+		Endpoints: []view.Endpoint{
 			{Addr: netip.MustParseAddr("192.0.2.10"), Node: "a", Ready: true, Serving: true},
 			{Addr: netip.MustParseAddr("192.0.2.11"), Node: "a", Serving: true},
 			{Addr: netip.MustParseAddr("192.0.2.12"), Node: "a", Terminating: true},
@@ -370,36 +370,36 @@ func TestNode(t *testing.T) {
 		change(n)
 		return n
 	}
-	want := plan.Node{
+	want := view.Node{
 		Labels:    map[string]string{"zone": "z"},
 		Addresses: []netip.Addr{netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("2001:db8::1")},
 		Reached:   []netip.Addr{netip.MustParseAddr("203.0.113.200"), netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("198.51.100.2"), netip.MustParseAddr("2001:db8::1")},
 		PodCIDRs:  prefixes([]string{"192.0.2.0/26", "2001:db8:1::/64"}),
 	}
-	with := func(change func(*plan.Node)) plan.Node { n := want; change(&n); return n }
+	with := func(change func(*view.Node)) view.Node { n := want; change(&n); return n }
 	tests := map[string]struct {
 		change func(*corev1.Node)
-		want   plan.Node
+		want   view.Node
 	}{
 		"sound":        {func(*corev1.Node) {}, want},
 		"no condition": {func(n *corev1.Node) { n.Status.Conditions = nil }, want},
 		"no network": {func(n *corev1.Node) { n.Status.Conditions[1].Status = corev1.ConditionTrue },
-			with(func(n *plan.Node) { n.NetworkUnavailable = true })},
+			with(func(n *view.Node) { n.NetworkUnavailable = true })},
 		"ready": {func(n *corev1.Node) { n.Status.Conditions[2].Status = corev1.ConditionTrue },
-			with(func(n *plan.Node) { n.Ready = true })},
+			with(func(n *view.Node) { n.Ready = true })},
 		"being deleted": {func(n *corev1.Node) { n.DeletionTimestamp = ptr.To(metav1.Unix(1, 0)) },
-			with(func(n *plan.Node) { n.BeingDeleted = true })},
+			with(func(n *view.Node) { n.BeingDeleted = true })},
 		"tainted by the autoscaler": {func(n *corev1.Node) { n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: taintLeaving}) },
-			with(func(n *plan.Node) { n.BeingDeleted = true })},
+			with(func(n *view.Node) { n.BeingDeleted = true })},
 		"cordoned": {func(n *corev1.Node) { n.Spec.Unschedulable = true },
-			with(func(n *plan.Node) { n.Stopping = true })},
+			with(func(n *view.Node) { n.Stopping = true })},
 		"out of service": {func(n *corev1.Node) {
 			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: corev1.TaintNodeOutOfService, Value: "nodeshutdown", Effect: corev1.TaintEffectNoExecute})
-		}, with(func(n *plan.Node) { n.Stopping = true })},
+		}, with(func(n *view.Node) { n.Stopping = true })},
 		"shuts down": {func(n *corev1.Node) {
 			ready := &n.Status.Conditions[2]
 			ready.Reason, ready.Message = "KubeletNotReady", "[container runtime is down, node is shutting down]"
-		}, with(func(n *plan.Node) { n.Stopping = true })},
+		}, with(func(n *view.Node) { n.Stopping = true })},
 		"has shut down": {func(n *corev1.Node) {
 			ready := &n.Status.Conditions[2]
 			ready.Status, ready.Reason, ready.Message = corev1.ConditionUnknown, "NodeStatusUnknown", "Kubelet stopped posting node status."
@@ -409,8 +409,8 @@ func TestNode(t *testing.T) {
 			ready.Reason, ready.Message = "KubeletNotReady", "container runtime network not ready"
 		}, want},
 		"one range": {func(n *corev1.Node) { n.Spec.PodCIDRs = nil },
-			with(func(n *plan.Node) { n.PodCIDRs = prefixes([]string{"192.0.2.0/26"}) })},
-		"no range": {func(n *corev1.Node) { n.Spec = corev1.NodeSpec{} }, with(func(n *plan.Node) { n.PodCIDRs = nil })},
+			with(func(n *view.Node) { n.PodCIDRs = prefixes([]string{"192.0.2.0/26"}) })},
+		"no range": {func(n *corev1.Node) { n.Spec = corev1.NodeSpec{} }, with(func(n *view.Node) { n.PodCIDRs = nil })},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -442,7 +442,7 @@ func TestAdvertisement(t *testing.T) {
 			{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "c", Operator: metav1.LabelSelectorOpNotIn}}}, // invalid: matches nothing
 		},
 	}}
-	want := plan.Advertisement{
+	want := view.Advertisement{
 		Pools: []string{"main"}, Interfaces: []string{"eth0"},
 		PoolSelectors: []pools.Selector{{{Key: "p", Operator: pools.In, Values: []string{"1"}}}},
 		Services:      []pools.Selector{{{Key: "s", Operator: pools.In, Values: []string{"1"}}}},
@@ -466,7 +466,7 @@ func TestVIP(t *testing.T) {
 		},
 		Status: v1alpha1.VirtualIPStatus{Node: "c"},
 	}
-	want := plan.VIP{
+	want := view.VIP{
 		Addresses:     []netip.Addr{netip.MustParseAddr("203.0.113.4"), netip.MustParseAddr("2001:db8::4")},
 		Services:      []pools.ServiceKey{{Namespace: "default", Name: "web"}},
 		Nodes:         []string{"b", "a"},
@@ -475,7 +475,7 @@ func TestVIP(t *testing.T) {
 	if diff := cmp.Diff(want, vipOf(vip), compareAddrs); diff != "" {
 		t.Errorf("VIP (-want +got):\n%s", diff)
 	}
-	for reason, contested := range map[plan.Reason]bool{plan.AddressConflict: false, plan.AnsweredTwice: true} {
+	for reason, contested := range map[view.Reason]bool{view.AddressConflict: false, view.AnsweredTwice: true} {
 		vip.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionConflict, Status: metav1.ConditionTrue, Reason: string(reason)}}
 		if got := vipOf(vip).Contested; got != contested {
 			t.Errorf("conflict %s: contested is %v", reason, got)

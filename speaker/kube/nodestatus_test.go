@@ -17,6 +17,7 @@ import (
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // writes are the SpeakerStatuses that were written.
@@ -44,7 +45,7 @@ func (w *writes) set(fail error) (n int) {
 func nodeStatus(members map[string]plan.MemberState) plan.NodeStatus {
 	return plan.NodeStatus{
 		Healthy: true, VirtualIPs: 2, Members: members,
-		Links: map[string]plan.Link{"eth0": {Name: "eth0", Subnets: []netip.Prefix{netip.MustParsePrefix("2001:db8::/64"), netip.MustParsePrefix("192.0.2.0/24")}}},
+		Links: map[string]view.Link{"eth0": {Name: "eth0", Subnets: []netip.Prefix{netip.MustParsePrefix("2001:db8::/64"), netip.MustParsePrefix("192.0.2.0/24")}}},
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // Ours is what IronLB serves on a node where kube-proxy serves the other Services.
@@ -72,15 +72,15 @@ func (s *Source) Ours(node string) Ours {
 			switch {
 			case a.AnnounceOnly:
 				announced = true
-			case a.Kind == plan.LoadBalancer:
+			case a.Kind == view.LoadBalancer:
 				out.Forwarded = true
 			default:
 				out.Full = append(out.Full, a.IP)
 			}
 		}
-		if svc.NodePorts && slices.ContainsFunc(svc.Ports, func(p plan.Port) bool { return p.NodePort != 0 }) {
-			nodePorts[0] = nodePorts[0] || svc.Families != plan.OnlyIPv6
-			nodePorts[1] = nodePorts[1] || svc.Families != plan.OnlyIPv4
+		if svc.NodePorts && slices.ContainsFunc(svc.Ports, func(p view.Port) bool { return p.NodePort != 0 }) {
+			nodePorts[0] = nodePorts[0] || svc.Families != view.OnlyIPv6
+			nodePorts[1] = nodePorts[1] || svc.Families != view.OnlyIPv4
 		}
 	}
 	out.Forwarded = out.Forwarded || !announced

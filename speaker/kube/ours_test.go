@@ -10,7 +10,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 func TestOurs(t *testing.T) {
@@ -53,7 +53,7 @@ func TestOurs(t *testing.T) {
 				f.services.Add(s.DeepCopy())
 			}
 			f.run(t)
-			f.until(t, "all", func(v *plan.View) bool {
+			f.until(t, "all", func(v *view.View) bool {
 				return len(v.Services) == len(c.services) && len(f.source.informers[kindPool].GetStore().List()) == 1
 			})
 			ours := f.source.Ours("a")
@@ -94,7 +94,7 @@ func TestEndpoints(t *testing.T) {
 		t.Error("known before they are listed")
 	}
 	f.run(t)
-	f.until(t, "all", func(*plan.View) bool { _, _, ok := f.source.Endpoints("a"); return ok })
+	f.until(t, "all", func(*view.View) bool { _, _, ok := f.source.Endpoints("a"); return ok })
 	endpoints, podCIDRs, _ := f.source.Endpoints("a")
 	if got := fmt.Sprint(endpoints, podCIDRs); got != "[10.1.0.2 10.1.0.9] [10.1.0.0/24]" {
 		t.Errorf("got %s", got)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 func plain(change func(*corev1.Service)) *corev1.Service {
@@ -34,7 +35,7 @@ func TestLabelAtRuntime(t *testing.T) {
 	labelled := func(name string) *corev1.Service {
 		return plain(func(s *corev1.Service) { s.Labels = map[string]string{labelProxy: name} })
 	}
-	state := func(v *plan.View) [2]bool {
+	state := func(v *view.View) [2]bool {
 		_, here := v.Services[web]
 		_, other := v.OtherProxy[web]
 		return [2]bool{here, other}
@@ -56,7 +57,7 @@ func TestLabelAtRuntime(t *testing.T) {
 			if i > 0 {
 				f.services.Modify(svc)
 			}
-			touched := f.until(t, "label", func(v *plan.View) bool { return state(v) == tt.want[i] })
+			touched := f.until(t, "label", func(v *view.View) bool { return state(v) == tt.want[i] })
 			if _, ok := touched.Services[web]; i > 0 && ok != (tt.want[i][0] || tt.want[i-1][0]) {
 				t.Errorf("service proxy %v, step %d: touched %+v", tt.serviceProxy, i, touched)
 			}
@@ -72,10 +73,10 @@ func TestServicesOfOthersAreLeftOut(t *testing.T) {
 	f := newFeed(t)
 	f.services.Add(plain(nil))
 	f.run(t)
-	f.until(t, "first list", func(v *plan.View) bool { return v != nil })
+	f.until(t, "first list", func(v *view.View) bool { return v != nil })
 	f.services.Modify(plain(func(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP }))
 	f.nodes.Add(readyNode("a", ""))
-	touched := f.until(t, "node", func(v *plan.View) bool { _, ok := v.Nodes["a"]; return ok })
+	touched := f.until(t, "node", func(v *view.View) bool { _, ok := v.Nodes["a"]; return ok })
 	if len(f.source.view.Services)+len(touched.Services) > 0 {
 		t.Errorf("View has %v, touched %v", f.source.view.Services, touched.Services)
 	}
@@ -87,32 +88,32 @@ func TestServiceNetworks(t *testing.T) {
 	cidr.Spec.CIDRs = []string{"198.51.100.0/24", "2001:db8:2::/112"}
 	f.cidrs.Add(cidr)
 	f.run(t)
-	if touched := f.until(t, "ServiceCIDR", func(v *plan.View) bool { return len(v.ServiceNetworks["kubernetes"]) == 2 }); !touched.ServiceNetworks {
+	if touched := f.until(t, "ServiceCIDR", func(v *view.View) bool { return len(v.ServiceNetworks["kubernetes"]) == 2 }); !touched.ServiceNetworks {
 		t.Errorf("touched %+v", touched)
 	}
 	f.cidrs.Delete(cidr)
-	f.until(t, "ServiceCIDR gone", func(v *plan.View) bool { return len(v.ServiceNetworks) == 0 })
+	f.until(t, "ServiceCIDR gone", func(v *view.View) bool { return len(v.ServiceNetworks) == 0 })
 }
 
 // The node's own facts arrive by the same path.
 func TestNodeKnowledge(t *testing.T) {
 	f := newFeed(t)
 	f.run(t)
-	f.until(t, "first list", func(v *plan.View) bool { return v != nil })
-	check := plan.Check{Node: "b", Addr: netip.MustParseAddr("198.51.100.2"), Port: 10256, Path: "/healthz"}
-	f.source.Checked(check, &plan.CheckResult{Healthy: true, Weight: 3})
-	touched := f.until(t, "check", func(v *plan.View) bool { return v.Checks[check] == plan.CheckResult{Healthy: true, Weight: 3} })
+	f.until(t, "first list", func(v *view.View) bool { return v != nil })
+	check := view.Check{Node: "b", Addr: netip.MustParseAddr("198.51.100.2"), Port: 10256, Path: "/healthz"}
+	f.source.Checked(check, &view.CheckResult{Healthy: true, Weight: 3})
+	touched := f.until(t, "check", func(v *view.View) bool { return v.Checks[check] == view.CheckResult{Healthy: true, Weight: 3} })
 	if _, ok := touched.Checks[check]; !ok {
 		t.Errorf("touched %+v", touched)
 	}
 	f.source.Checked(check, nil)
-	f.until(t, "check gone", func(v *plan.View) bool { return len(v.Checks) == 0 })
+	f.until(t, "check gone", func(v *view.View) bool { return len(v.Checks) == 0 })
 
 	host := func() map[netip.Addr]struct{} {
 		return map[netip.Addr]struct{}{netip.MustParseAddr("198.51.100.1"): {}}
 	}
 	f.source.SetHost(host())
-	if touched := f.until(t, "host", func(v *plan.View) bool { return len(v.Host) == 1 }); !touched.Host {
+	if touched := f.until(t, "host", func(v *view.View) bool { return len(v.Host) == 1 }); !touched.Host {
 		t.Errorf("touched %+v", touched)
 	}
 	f.source.SetHost(host())
@@ -120,7 +121,7 @@ func TestNodeKnowledge(t *testing.T) {
 		t.Errorf("the same addresses again touch %+v", touched)
 	}
 	f.source.SetHost(nil)
-	f.until(t, "host gone", func(v *plan.View) bool { return len(v.Host) == 0 })
+	f.until(t, "host gone", func(v *view.View) bool { return len(v.Host) == 0 })
 }
 
 // Each text is written once, and again when it changed or came back, also if it was reported before Run.
@@ -196,14 +197,14 @@ func TestEvents(t *testing.T) {
 	if err := vips.Add(virtualIP()); err != nil {
 		t.Fatal(err)
 	}
-	status := plan.Status{Node: "a", Announced: true, Moved: plan.FirstUse, At: time.Unix(1, 0)}
+	status := plan.Status{Node: "a", Announced: true, Moved: view.FirstUse, At: time.Unix(1, 0)}
 	report := func() { e.VIPs(vips, map[string]plan.Status{"203.0.113.4": status}) }
 	report() // the first use causes no Event
-	status.Moved, status.From, status.At = plan.OwnerLost, "b", time.Unix(2, 0)
+	status.Moved, status.From, status.At = view.OwnerLost, "b", time.Unix(2, 0)
 	report()
 	report()
 	until(5)
-	status.Conflict, status.ConflictReason = "another host answers", plan.AddressConflict
+	status.Conflict, status.ConflictReason = "another host answers", view.AddressConflict
 	report()
 	report()
 	until(6)
@@ -211,7 +212,7 @@ func TestEvents(t *testing.T) {
 	if seen[4] != "Normal|OwnerLost"+about+"node a answers for 203.0.113.4 in place of node b" || seen[5] != "Warning|AddressConflict"+about+status.Conflict {
 		t.Errorf("Events %q", seen[4:])
 	}
-	status.Moved, status.From, status.At = plan.TakenOver, "c", time.Unix(3, 0)
+	status.Moved, status.From, status.At = view.TakenOver, "c", time.Unix(3, 0)
 	report()
 	report()
 	until(7)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // Reasons of the Events about a node's reachability.
@@ -82,7 +83,7 @@ func (e *Events) writes(about string, status plan.NodeStatus) bool {
 	return true
 }
 
-func unreachableText(from string, u plan.UnreachableNode, n plan.UnreachableEndpoints) string {
+func unreachableText(from string, u view.UnreachableNode, n view.UnreachableEndpoints) string {
 	var silent []string
 	for _, w := range u.Silent {
 		silent = append(silent, string(w))

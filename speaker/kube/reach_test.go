@@ -12,17 +12,18 @@ import (
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // died is the report of a speaker while node dead is unreachable.
 func died(members map[string]plan.MemberState) plan.NodeStatus {
 	return plan.NodeStatus{
 		Members: members,
-		Reach: plan.Reachability{Unreachable: map[string]plan.UnreachableNode{"dead": {
-			Since: time.Unix(1000, 5), Silent: []plan.Witness{plan.WitnessEcho, plan.WitnessNeighbor},
+		Reach: view.Reachability{Unreachable: map[string]view.UnreachableNode{"dead": {
+			Since: time.Unix(1000, 5), Silent: []view.Witness{view.WitnessEcho, view.WitnessNeighbor},
 			Gateway: netip.MustParseAddr("192.0.2.254"),
 		}}},
-		Unreachable: map[string]plan.UnreachableEndpoints{"dead": {LeftOut: 12, FailedOpen: 1}},
+		Unreachable: map[string]view.UnreachableEndpoints{"dead": {LeftOut: 12, FailedOpen: 1}},
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 const (
@@ -20,7 +20,7 @@ const (
 type served struct {
 	// here is set if the Service is served or announced here, as described by service.
 	here    bool
-	service plan.Service
+	service view.Service
 	// other is set if a proxy other than IronLB or kube-proxy serves it.
 	other bool
 }
@@ -37,7 +37,7 @@ func serviceOf(svc *corev1.Service, serviceProxy bool) served {
 		return out
 	}
 	out.here = true
-	out.service = plan.Service{
+	out.service = view.Service{
 		Addresses:     addresses,
 		Ports:         ports(svc.Spec.Ports),
 		Local:         svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal,
@@ -63,7 +63,7 @@ func headless(svc *corev1.Service) bool {
 
 // loadBalancer adds what only a Service of type LoadBalancer has. Forwarding through the nodes requires a NodePort for
 // every port.
-func loadBalancer(out *plan.Service, svc *corev1.Service) {
+func loadBalancer(out *view.Service, svc *corev1.Service) {
 	out.Labels = svc.Labels
 	ranges := v1alpha1.ParseSourceRanges(svc.Spec.LoadBalancerSourceRanges, svc.Annotations[v1alpha1.AnnotationSourceRanges])
 	out.Restricted, out.Sources = ranges.Given, ranges.Prefixes
@@ -71,29 +71,29 @@ func loadBalancer(out *plan.Service, svc *corev1.Service) {
 		out.HealthCheckNodePort, _ = port(svc.Spec.HealthCheckNodePort)
 	}
 	forwarding, _ := v1alpha1.ParseForwarding(svc.Annotations[v1alpha1.AnnotationForwarding])
-	bare := slices.ContainsFunc(out.Ports, func(p plan.Port) bool { return p.NodePort == 0 })
+	bare := slices.ContainsFunc(out.Ports, func(p view.Port) bool { return p.NodePort == 0 })
 	if forwarding == v1alpha1.ForwardingNodePort && !bare {
-		out.Forwarding = plan.ToNodePort
+		out.Forwarding = view.ToNodePort
 	}
 }
 
 // addresses returns the addresses of a Service that are served or announced here, each once.
-func addresses(svc *corev1.Service, full bool) []plan.Address {
-	var out []plan.Address
+func addresses(svc *corev1.Service, full bool) []view.Address {
+	var out []view.Address
 	records, ours := v1alpha1.RecordsOf(svc)
-	add := func(text string, a plan.Address) {
+	add := func(text string, a view.Address) {
 		ip, err := netip.ParseAddr(text)
-		if a.IP = ip.Unmap(); err != nil || ip.Zone() != "" || slices.ContainsFunc(out, func(b plan.Address) bool { return b.IP == a.IP }) {
+		if a.IP = ip.Unmap(); err != nil || ip.Zone() != "" || slices.ContainsFunc(out, func(b view.Address) bool { return b.IP == a.IP }) {
 			return
 		}
-		if a.Kind == plan.LoadBalancer {
+		if a.Kind == view.LoadBalancer {
 			a.Pool, _ = v1alpha1.PoolOf(records, a.IP)
 		}
 		out = append(out, a)
 	}
 	if full {
 		for _, ip := range svc.Spec.ClusterIPs {
-			add(ip, plan.Address{Kind: plan.ClusterIP})
+			add(ip, view.Address{Kind: view.ClusterIP})
 		}
 	}
 	if svc.Spec.Type == corev1.ServiceTypeLoadBalancer && svc.DeletionTimestamp == nil {
@@ -101,33 +101,33 @@ func addresses(svc *corev1.Service, full bool) []plan.Address {
 			proxyMode := value(in.IPMode, corev1.LoadBalancerIPModeVIP) == corev1.LoadBalancerIPModeProxy
 			switch {
 			case ours: // of either mode; alongside kube-proxy, kube-proxy forwards those of mode VIP
-				add(in.IP, plan.Address{AnnounceOnly: !full && !proxyMode})
+				add(in.IP, view.Address{AnnounceOnly: !full && !proxyMode})
 			case full && !proxyMode:
-				add(in.IP, plan.Address{Kind: plan.Foreign})
+				add(in.IP, view.Address{Kind: view.Foreign})
 			}
 		}
 	}
 	if full {
 		for _, ip := range svc.Spec.ExternalIPs {
-			add(ip, plan.Address{Kind: plan.External})
+			add(ip, view.Address{Kind: view.External})
 		}
 	}
 	return out
 }
 
-func ports(from []corev1.ServicePort) []plan.Port {
-	var out []plan.Port
+func ports(from []corev1.ServicePort) []view.Port {
+	var out []view.Port
 	for _, p := range from {
 		if number, ok := port(p.Port); ok {
 			nodePort, _ := port(p.NodePort)
-			out = append(out, plan.Port{Name: p.Name, Protocol: protocol(p.Protocol), Port: number, NodePort: nodePort})
+			out = append(out, view.Port{Name: p.Name, Protocol: protocol(p.Protocol), Port: number, NodePort: nodePort})
 		}
 	}
 	return out
 }
 
 // families returns the families of the ClusterIPs.
-func families(clusterIPs []string) plan.Families {
+func families(clusterIPs []string) view.Families {
 	four, six := false, false
 	for _, text := range clusterIPs {
 		if ip, err := netip.ParseAddr(text); err == nil {
@@ -136,9 +136,9 @@ func families(clusterIPs []string) plan.Families {
 	}
 	switch {
 	case four && !six:
-		return plan.OnlyIPv4
+		return view.OnlyIPv4
 	case six && !four:
-		return plan.OnlyIPv6
+		return view.OnlyIPv6
 	}
 	return 0
 }

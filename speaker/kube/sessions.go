@@ -13,6 +13,7 @@ import (
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // Reasons of the Events about BGPPeers, in addition to those of plan.Session.
@@ -84,7 +85,7 @@ func peerNamed(peers cache.Store, name string) *v1alpha1.BGPPeer {
 type recordedSession struct {
 	plan.Session
 	// reason and message explain why it is not established.
-	reason  plan.Reason
+	reason  view.Reason
 	message string
 }
 
@@ -145,7 +146,7 @@ func (e *Events) session(peer *v1alpha1.BGPPeer, s plan.Session, before recorded
 		event(corev1.EventTypeWarning, string(s.Reason), "no session"+because(s.Reason, s.Message))
 	}
 	switch {
-	case s.BFD == plan.BFDUp && (was && before.BFD != plan.BFDUp || !was && s.BFDSince.After(e.began)):
+	case s.BFD == view.BFDUp && (was && before.BFD != view.BFDUp || !was && s.BFDSince.After(e.began)):
 		event(corev1.EventTypeNormal, BFDUp, "BFD is up")
 	case s.BFDReason != "" && before.BFDReason == "": // a changed reason is only in the status
 		event(corev1.EventTypeWarning, string(s.BFDReason), "the session is established, but BFD is not up, and nothing watches the path"+because("", s.BFDMessage))
@@ -154,7 +155,7 @@ func (e *Events) session(peer *v1alpha1.BGPPeer, s plan.Session, before recorded
 }
 
 // because returns why a session is not established or up, if known.
-func because(reason plan.Reason, message string) string {
+func because(reason view.Reason, message string) string {
 	if why := cmp.Or(message, string(reason)); why != "" {
 		return ": " + why
 	}

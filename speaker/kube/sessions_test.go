@@ -13,6 +13,7 @@ import (
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 func torStore(t *testing.T) cache.Store {
@@ -31,8 +32,8 @@ func TestSessionsInTheSpeakerStatus(t *testing.T) {
 	at := time.Date(2026, 5, 4, 3, 2, 1, 999, time.UTC)
 	since := metav1.NewTime(time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC))
 	got := bgpStatusOf(map[string]plan.Session{
-		"tor": {State: plan.SessionEstablished, Since: at, Prefixes: 7, PeerASN: 4200000000, PeerID: netip.MustParseAddr("192.0.2.254"), BFD: plan.BFDUp, BFDSince: at, Changes: 3},
-		"six": {State: plan.SessionActive, Since: at, Reason: plan.Refused, Message: "connection refused", BFD: plan.BFDDown, BFDMessage: "a TTL of 63", BFDReason: plan.BFDNotUp},
+		"tor": {State: plan.SessionEstablished, Since: at, Prefixes: 7, PeerASN: 4200000000, PeerID: netip.MustParseAddr("192.0.2.254"), BFD: view.BFDUp, BFDSince: at, Changes: 3},
+		"six": {State: plan.SessionActive, Since: at, Reason: plan.Refused, Message: "connection refused", BFD: view.BFDDown, BFDMessage: "a TTL of 63", BFDReason: plan.BFDNotUp},
 		"new": {Reason: plan.PasswordMissing, Message: "no Secret"},
 	}, torStore(t))
 	want := &v1alpha1.BGPStatus{Established: "1/3", Sessions: []v1alpha1.SessionStatus{
@@ -105,30 +106,30 @@ func TestSessionEvents(t *testing.T) {
 	// BFD comes up, and then is not up for long while BGP is. A different number of tries or another text causes no
 	// Event.
 	e.Sessions(store, map[string]plan.Session{})
-	watched := func(state plan.BFDState, reason plan.Reason, message string) {
+	watched := func(state view.BFDState, reason view.Reason, message string) {
 		s := up(3)
 		s.BFD, s.BFDSince, s.BFDReason, s.BFDMessage = state, later, reason, message
 		report(s)
 	}
-	watched(plan.BFDDown, "", "no packet")
+	watched(view.BFDDown, "", "no packet")
 	expect("Normal SessionUp node a: the session is established")
-	watched(plan.BFDInit, "", "no packet")
-	watched(plan.BFDUp, "", "")
-	watched(plan.BFDUp, "", "")
+	watched(view.BFDInit, "", "no packet")
+	watched(view.BFDUp, "", "")
+	watched(view.BFDUp, "", "")
 	expect("Normal BFDUp node a: BFD is up")
-	watched(plan.BFDDown, "", "ended on purpose")
+	watched(view.BFDDown, "", "ended on purpose")
 	expect()
-	watched(plan.BFDDown, plan.BFDNotUp, "ended on purpose")
-	watched(plan.BFDInit, plan.BFDNotUp, "ended on purpose")
-	watched(plan.BFDDown, plan.BFDNotUp, "a TTL of 63")
+	watched(view.BFDDown, plan.BFDNotUp, "ended on purpose")
+	watched(view.BFDInit, plan.BFDNotUp, "ended on purpose")
+	watched(view.BFDDown, plan.BFDNotUp, "a TTL of 63")
 	expect("Warning BFDNotUp node a: the session is established, but BFD is not up, and nothing watches the path: ended on purpose")
-	watched(plan.BFDUp, "", "")
+	watched(view.BFDUp, "", "")
 	expect("Normal BFDUp node a: BFD is up")
 
 	// A restarted speaker finds sessions established by the previous process: no Event.
 	old := &Events{node: "a", recorder: recorder, began: later.Add(time.Hour), running: true}
 	was := up(9)
-	was.BFD, was.BFDSince = plan.BFDUp, later
+	was.BFD, was.BFDSince = view.BFDUp, later
 	old.Sessions(store, map[string]plan.Session{"tor": was})
 	expect()
 	old.Sessions(store, map[string]plan.Session{"tor": down})

@@ -33,6 +33,7 @@ import (
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // outage is an API server that can be unavailable, fully or for one kind, with a cluster state.
@@ -151,7 +152,7 @@ func (f *outage) back(kinds ...string) {
 }
 
 // observed returns a copy of the View.
-func (p *process) observed(t *testing.T) (plan.View, plan.Touched) {
+func (p *process) observed(t *testing.T) (view.View, view.Touched) {
 	t.Helper()
 	synctest.Wait()
 	v, touched, ok := p.Observe()
@@ -173,7 +174,7 @@ func (p *process) observed(t *testing.T) (plan.View, plan.Touched) {
 }
 
 // written returns the path of a snapshot of the cluster, and its View.
-func written(t *testing.T) (path string, was plan.View) {
+func written(t *testing.T) (path string, was view.View) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "state", "snapshot")
 	p := newOutage(t).start(t, path)
@@ -202,7 +203,7 @@ func TestSnapshotIsUsed(t *testing.T) {
 		f.slices.Modify(slice("web-1", "192.0.2.10"))
 		f.ads.Delete(&v1alpha1.L2Advertisement{ObjectMeta: metav1.ObjectMeta{Name: "all"}})
 		p := f.start(t, path, everyKind...)
-		p.SetLinks(map[string]plan.Link{"eth0": {Name: "eth0"}})
+		p.SetLinks(map[string]view.Link{"eth0": {Name: "eth0"}})
 		time.Sleep(snapshotAfter - time.Millisecond)
 		if _, _, ok := p.Observe(); ok {
 			t.Error("a View before the lists had their time")
@@ -228,7 +229,7 @@ func TestSnapshotIsUsed(t *testing.T) {
 
 		f.back(kindService, kindSlice, kindNode, kindVIP, kindAdvertisement)
 		time.Sleep(aMoment)
-		p.SetLinks(map[string]plan.Link{})
+		p.SetLinks(map[string]view.Link{})
 		v, touched := p.observed(t)
 		if !v.FromSnapshot || len(v.Nodes) != 1 || len(touched.Nodes)+len(touched.Services) > 0 || len(touched.Links) != 1 {
 			t.Errorf("half the lists: %+v, touched %+v", v, touched)
@@ -240,7 +241,7 @@ func TestSnapshotIsUsed(t *testing.T) {
 		if v.FromSnapshot || len(v.Nodes) != 2 || len(v.Advertisements) != 0 || len(v.Slices[web]["web-1"].Endpoints) != 1 || v.VIPs["203.0.113.4"].ReportedOwner != "a" {
 			t.Errorf("every list: %+v", v)
 		}
-		want := plan.Touched{Nodes: set("b"), VIPs: set("203.0.113.4"), Services: set(web), Advertisements: true}
+		want := view.Touched{Nodes: set("b"), VIPs: set("203.0.113.4"), Services: set(web), Advertisements: true}
 		if !same(touched, want) {
 			t.Errorf("touched %+v, want %+v", touched, want)
 		}
@@ -270,7 +271,7 @@ func set[K comparable](keys ...K) map[K]struct{} {
 	return out
 }
 
-func same(a, b plan.Touched) bool {
+func same(a, b view.Touched) bool {
 	return maps.Equal(a.Nodes, b.Nodes) && maps.Equal(a.VIPs, b.VIPs) && maps.Equal(a.Services, b.Services) &&
 		a.Advertisements == b.Advertisements && a.ServiceNetworks == b.ServiceNetworks && a.All == b.All
 }
@@ -529,7 +530,7 @@ func TestReporterFromSnapshotWritesNothing(t *testing.T) {
 	}
 	r := newReporter(store, func(context.Context, string, []byte) error { writes++; return nil }, slog.New(slog.DiscardHandler))
 	r.fromSnapshot = func() bool { return fromSnapshot }
-	r.Report(map[string]plan.Status{"203.0.113.4": {Reason: plan.NodeNotAlive}})
+	r.Report(map[string]plan.Status{"203.0.113.4": {Reason: view.NodeNotAlive}})
 	if r.write(t.Context()); writes != 0 {
 		t.Error("written by a snapshot")
 	}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 const secretText = "t0p-s3cret"
@@ -120,8 +121,8 @@ func TestSnapshotOfBGP(t *testing.T) {
 // A password that is about to be read is awaited silently, and the known state of the peer stays.
 func TestPasswordIsAwaited(t *testing.T) {
 	unread := secretsState{namespace: "ironlb-system", unread: true}
-	touched := func() *plan.Touched { return &plan.Touched{BGPPeers: map[string]struct{}{}} }
-	b, v := newBGPObjects(), plan.NewView()
+	touched := func() *view.Touched { return &view.Touched{BGPPeers: map[string]struct{}{}} }
+	b, v := newBGPObjects(), view.New()
 	b.fold(convertPeer(bgpPeer("was", v1alpha1.BGPPeerSpec{})))
 	b.resolve(v, touched(), secretsState{namespace: "ironlb-system"})
 	was := v.BGPPeers["was"]

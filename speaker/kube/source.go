@@ -1,4 +1,4 @@
-// Package kube is the speaker's access to the Kubernetes API: the cluster state comes in as a plan.View, the status of
+// Package kube is the speaker's access to the Kubernetes API: the cluster state comes in as a view.View, the status of
 // VirtualIPs is sent.
 package kube
 
@@ -20,7 +20,7 @@ import (
 
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // ref names a part of the View.
@@ -29,7 +29,7 @@ type ref struct {
 	key  pools.ServiceKey // or only a name
 	// slice is the name of an EndpointSlice; key is its Service.
 	slice string
-	check plan.Check
+	check view.Check
 }
 
 // Source keeps a View up to date. While the API server is unavailable the last known state stays in use.
@@ -47,10 +47,10 @@ type Source struct {
 	mu      sync.Mutex
 	pending map[ref]any                        // nil for deleted objects
 	own     map[string]map[netip.Addr]struct{} // kindHost and kindGateway
-	links   map[string]plan.Link
+	links   map[string]view.Link
 
 	// Used by the caller of Observe.
-	view  *plan.View
+	view  *view.View
 	bgp   bgpObjects
 	begun bool // a View has been returned
 }
@@ -85,7 +85,7 @@ func newSource(watches []watch, trigger func(), log *slog.Logger) (*Source, erro
 		each:      map[string]cache.InformerSynced{},
 		pending:   map[ref]any{},
 		own:       map[string]map[netip.Addr]struct{}{},
-		view:      plan.NewView(),
+		view:      view.New(),
 		bgp:       newBGPObjects(),
 	}
 	for _, w := range watches {
@@ -149,22 +149,22 @@ func (s *Source) Run(ctx context.Context) error {
 }
 
 // Observe implements speaker.Source. It puts only changes into the View.
-func (s *Source) Observe() (*plan.View, plan.Touched, bool) {
+func (s *Source) Observe() (*view.View, view.Touched, bool) {
 	secrets := s.secrets.state() // before the Secrets themselves, so that none is missing when the state is complete
 	fromSnapshot := s.view.FromSnapshot
 	s.mu.Lock()
 	pending, ok := s.take(secrets)
 	s.mu.Unlock()
 	if !ok {
-		return nil, plan.Touched{}, false
+		return nil, view.Touched{}, false
 	}
 	s.begun = true
-	touched := plan.Touched{
+	touched := view.Touched{
 		Services:     map[pools.ServiceKey]struct{}{},
 		Slices:       map[pools.ServiceKey]struct{}{},
 		Nodes:        map[string]struct{}{},
 		VIPs:         map[string]struct{}{},
-		Checks:       map[plan.Check]struct{}{},
+		Checks:       map[view.Check]struct{}{},
 		Links:        map[string]struct{}{},
 		BGPPeers:     map[string]struct{}{},
 		FromSnapshot: s.view.FromSnapshot != fromSnapshot,
@@ -179,13 +179,13 @@ func (s *Source) Observe() (*plan.View, plan.Touched, bool) {
 }
 
 // fold puts one changed object into the View.
-func fold(v *plan.View, touched *plan.Touched, r ref, value any) {
+func fold(v *view.View, touched *view.Touched, r ref, value any) {
 	switch r.kind {
 	case kindService:
 		foldService(v, touched, r.key, value)
 	case kindSlice:
 		if v.Slices[r.key] == nil {
-			v.Slices[r.key] = map[string]plan.Slice{}
+			v.Slices[r.key] = map[string]view.Slice{}
 		}
 		put(v.Slices[r.key], r.slice, value)
 		if len(v.Slices[r.key]) == 0 {
@@ -231,7 +231,7 @@ func fold(v *plan.View, touched *plan.Touched, r ref, value any) {
 }
 
 // foldService puts a Service into the right part of the View.
-func foldService(v *plan.View, touched *plan.Touched, key pools.ServiceKey, value any) {
+func foldService(v *view.View, touched *view.Touched, key pools.ServiceKey, value any) {
 	svc, _ := value.(served)
 	_, was := v.OtherProxy[key]
 	if svc.other != was {
@@ -322,7 +322,7 @@ const (
 )
 
 // Checked records the result of a check, nil for one that is no longer made.
-func (s *Source) Checked(c plan.Check, result *plan.CheckResult) {
+func (s *Source) Checked(c view.Check, result *view.CheckResult) {
 	r := ref{kind: kindCheck, check: c}
 	if result == nil {
 		s.put(r, nil)
@@ -349,7 +349,7 @@ func (s *Source) setOwn(kind string, addrs map[netip.Addr]struct{}) {
 }
 
 // SetLinks sets this node's interfaces on which addresses can be announced. The map then belongs to the Source.
-func (s *Source) SetLinks(links map[string]plan.Link) {
+func (s *Source) SetLinks(links map[string]view.Link) {
 	s.mu.Lock()
 	before := s.links
 	s.links = links

@@ -18,6 +18,7 @@ import (
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 const patience = 10 * time.Second
@@ -73,19 +74,19 @@ func (f *feed) run(t *testing.T) {
 }
 
 // until observes at each trigger until the condition holds, and returns what was touched.
-func (f *feed) until(t *testing.T, what string, done func(*plan.View) bool) plan.Touched {
+func (f *feed) until(t *testing.T, what string, done func(*view.View) bool) view.Touched {
 	t.Helper()
-	all := plan.Touched{Services: map[pools.ServiceKey]struct{}{}, Nodes: map[string]struct{}{}, VIPs: map[string]struct{}{}, Checks: map[plan.Check]struct{}{}}
+	all := view.Touched{Services: map[pools.ServiceKey]struct{}{}, Nodes: map[string]struct{}{}, VIPs: map[string]struct{}{}, Checks: map[view.Check]struct{}{}}
 	deadline := time.After(patience)
 	for {
-		view, touched, ok := f.source.Observe()
+		v, touched, ok := f.source.Observe()
 		maps.Copy(all.Services, touched.Services)
 		maps.Copy(all.Nodes, touched.Nodes)
 		maps.Copy(all.VIPs, touched.VIPs)
 		maps.Copy(all.Checks, touched.Checks)
 		all.Advertisements = all.Advertisements || touched.Advertisements
 		all.Host, all.ServiceNetworks = all.Host || touched.Host, all.ServiceNetworks || touched.ServiceNetworks
-		if ok && done(view) {
+		if ok && done(v) {
 			return all
 		}
 		select {
@@ -133,37 +134,37 @@ func TestViewFollowsTheAPI(t *testing.T) {
 	f.vips.Add(virtualIP())
 	f.ads.Add(&v1alpha1.L2Advertisement{ObjectMeta: metav1.ObjectMeta{Name: "all"}})
 	f.run(t)
-	f.until(t, "first list", func(v *plan.View) bool {
+	f.until(t, "first list", func(v *view.View) bool {
 		return len(v.Services) == 1 && len(v.Slices[web]) == 1 && len(v.Nodes) == 1 && len(v.VIPs) == 1 && len(v.Advertisements) == 1
 	})
-	f.source.SetLinks(map[string]plan.Link{"eth0": {Name: "eth0", Subnets: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}}})
-	f.until(t, "link", func(v *plan.View) bool { return len(v.Links) == 1 })
+	f.source.SetLinks(map[string]view.Link{"eth0": {Name: "eth0", Subnets: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}}})
+	f.until(t, "link", func(v *view.View) bool { return len(v.Links) == 1 })
 	d := plan.Make(f.source.view, plan.Options{Node: "a"}, time.Now())
 	if len(d.Table) != 4 || len(d.Announce) != 1 {
 		t.Fatalf("plan: %v, announce %v", d.Table, d.Announce)
 	}
 
 	f.slices.Add(slice("web-2", "192.0.2.20"))
-	touched := f.until(t, "second slice", func(v *plan.View) bool { return len(v.Slices[web]) == 2 })
+	touched := f.until(t, "second slice", func(v *view.View) bool { return len(v.Slices[web]) == 2 })
 	if _, ok := touched.Services[web]; !ok || len(touched.Nodes)+len(touched.VIPs) > 0 || touched.Advertisements {
 		t.Errorf("touched %+v, want the Service alone", touched)
 	}
 	f.slices.Delete(slice("web-2"))
-	f.until(t, "slice gone", func(v *plan.View) bool { return len(v.Slices[web]) == 1 })
+	f.until(t, "slice gone", func(v *view.View) bool { return len(v.Slices[web]) == 1 })
 
 	f.services.Modify(ours(func(s *corev1.Service) { s.Annotations, s.Status.Conditions = nil, nil }))
-	f.until(t, "Service no longer ours", func(v *plan.View) bool { return len(v.Services) == 0 })
+	f.until(t, "Service no longer ours", func(v *view.View) bool { return len(v.Services) == 0 })
 	f.services.Modify(ours(nil))
-	f.until(t, "Service ours again", func(v *plan.View) bool { return len(v.Services) == 1 })
+	f.until(t, "Service ours again", func(v *view.View) bool { return len(v.Services) == 1 })
 
 	down := readyNode("a", "")
 	down.Status.Conditions = append(down.Status.Conditions, corev1.NodeCondition{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionTrue})
 	f.nodes.Modify(down)
-	if touched := f.until(t, "node without network", func(v *plan.View) bool { return v.Nodes["a"].NetworkUnavailable }); len(touched.Nodes) != 1 {
+	if touched := f.until(t, "node without network", func(v *view.View) bool { return v.Nodes["a"].NetworkUnavailable }); len(touched.Nodes) != 1 {
 		t.Errorf("touched %+v, want the Node", touched)
 	}
 	f.vips.Delete(virtualIP())
-	f.until(t, "VirtualIP gone", func(v *plan.View) bool { return len(v.VIPs) == 0 })
+	f.until(t, "VirtualIP gone", func(v *view.View) bool { return len(v.VIPs) == 0 })
 }
 
 // A change without effect on the plan triggers nothing: the heartbeat of a node passes unobserved.
@@ -171,15 +172,15 @@ func TestHeartbeatsTriggerNothing(t *testing.T) {
 	f := newFeed(t)
 	f.nodes.Add(readyNode("a", "first"))
 	f.run(t)
-	f.until(t, "first list", func(v *plan.View) bool { return len(v.Nodes) == 1 })
+	f.until(t, "first list", func(v *view.View) bool { return len(v.Nodes) == 1 })
 	for range 10 {
 		f.nodes.Modify(readyNode("a", "again"))
 	}
 	f.nodes.Add(readyNode("b", ""))
 	triggers := 0
 	for done := false; !done; {
-		view, _, _ := f.source.Observe()
-		if _, done = view.Nodes["b"]; !done {
+		v, _, _ := f.source.Observe()
+		if _, done = v.Nodes["b"]; !done {
 			select {
 			case <-f.triggers:
 				triggers++

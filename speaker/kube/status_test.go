@@ -22,6 +22,7 @@ import (
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // server keeps one VirtualIP and applies merge patches to it, as the API server does.
@@ -106,7 +107,7 @@ func run(t *testing.T, r *Reporter) {
 }
 
 func announced(node string) map[string]plan.Status {
-	return map[string]plan.Status{"203.0.113.4": {Node: node, Interfaces: []string{"eth0"}, Announced: true, Reason: plan.Owner, Message: "m"}}
+	return map[string]plan.Status{"203.0.113.4": {Node: node, Interfaces: []string{"eth0"}, Announced: true, Reason: view.Owner, Message: "m"}}
 }
 
 func TestStatusIsWrittenOnChangeOnly(t *testing.T) {
@@ -141,7 +142,7 @@ func TestStatusIsWrittenOnChangeOnly(t *testing.T) {
 			t.Errorf("%d patches, node %q", s.patches.Load(), s.get().Status.Node)
 		}
 		// A VirtualIP that is no longer announced loses node, interfaces and since.
-		r.Report(map[string]plan.Status{"203.0.113.4": {Reason: plan.NoLocalEndpoint, Message: "none"}})
+		r.Report(map[string]plan.Status{"203.0.113.4": {Reason: view.NoLocalEndpoint, Message: "none"}})
 		synctest.Wait()
 		got := s.get().Status
 		if got.Node != "" || got.Interfaces != nil || got.Since != nil || len(got.Conditions) != 1 ||
@@ -212,12 +213,12 @@ func TestAddressConflict(t *testing.T) {
 		s, r := newServer(t)
 		run(t, r)
 		status := announced("a")["203.0.113.4"]
-		status.Conflict, status.ConflictReason = "another host answers", plan.AddressConflict
+		status.Conflict, status.ConflictReason = "another host answers", view.AddressConflict
 		status.Hosts = []plan.HostConflict{{Addr: netip.MustParseAddr("203.0.113.4"), MAC: "02:00:00:00:00:09", Interface: "eth0"}}
 		hosts := []v1alpha1.AddressConflict{{Address: "203.0.113.4", MAC: "02:00:00:00:00:09", Interface: "eth0"}}
 		for _, held := range []bool{true, false} {
 			if !held {
-				status.Node, status.Interfaces, status.Announced, status.Reason = "", nil, false, plan.AddressConflict
+				status.Node, status.Interfaces, status.Announced, status.Reason = "", nil, false, view.AddressConflict
 			}
 			r.Report(map[string]plan.Status{"203.0.113.4": status})
 			synctest.Wait()

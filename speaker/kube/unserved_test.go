@@ -7,16 +7,17 @@ import (
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // TestUnservedStatus: at most ten addresses are listed per reason, and all are counted.
 func TestUnservedStatus(t *testing.T) {
-	unserved := map[plan.Reason]plan.Unserved{plan.NoPeer: {Message: "words", Addresses: []netip.Addr{netip.MustParseAddr("203.0.113.200")}}}
+	unserved := map[view.Reason]plan.Unserved{view.NoPeer: {Message: "words", Addresses: []netip.Addr{netip.MustParseAddr("203.0.113.200")}}}
 	many := plan.Unserved{}
 	for i := range 12 {
 		many.Addresses = append(many.Addresses, netip.AddrFrom4([4]byte{203, 0, 113, byte(i)}))
 	}
-	unserved[plan.NoEndpoint] = many
+	unserved[view.NoEndpoint] = many
 	got := withUnserved(nil, unserved)
 	want := &v1alpha1.BGPStatus{Unserved: []v1alpha1.UnservedStatus{
 		{Reason: "NoEndpoint", Count: 12, Addresses: []string{"203.0.113.0", "203.0.113.1", "203.0.113.2", "203.0.113.3", "203.0.113.4", "203.0.113.5",

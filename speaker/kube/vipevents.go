@@ -6,6 +6,7 @@ import (
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // VIPs writes Events about the Services of VirtualIPs that this node took over from another one, or for which another
@@ -15,7 +16,7 @@ func (e *Events) VIPs(vips cache.Store, statuses map[string]plan.Status) {
 	defer e.mu.Unlock()
 	for name, status := range statuses {
 		before := e.statuses[name]
-		if status.Announced && !status.At.Equal(before.At) && (status.Moved == plan.OwnerLost || status.Moved == plan.TakenOver) {
+		if status.Announced && !status.At.Equal(before.At) && (status.Moved == view.OwnerLost || status.Moved == view.TakenOver) {
 			text := "node " + e.node + " answers for " + name
 			if status.From != "" {
 				text += " in place of node " + status.From

@@ -20,7 +20,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/ownership"
 )
 
 // Config configures an Announcer. Except for Log, the zero value has good defaults.
@@ -149,7 +149,7 @@ func (a *Announcer) Run(ctx context.Context) error {
 // is announced there at once; others are not.
 //
 // An error concerns single interfaces; the others are served.
-func (a *Announcer) Announce(want map[netip.Addr]plan.Announcement) (map[netip.Addr][]string, error) {
+func (a *Announcer) Announce(want map[netip.Addr]ownership.Announcement) (map[netip.Addr][]string, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.closed {
@@ -174,7 +174,7 @@ func (a *Announcer) Announce(want map[netip.Addr]plan.Announcement) (map[netip.A
 }
 
 // unfit returns an error for each requested interface that cannot be used in its present state.
-func (a *Announcer) unfit(want map[netip.Addr]plan.Announcement) []error {
+func (a *Announcer) unfit(want map[netip.Addr]ownership.Announcement) []error {
 	found := map[string]error{}
 	for _, ann := range want {
 		for _, name := range ann.Interfaces {

@@ -18,7 +18,7 @@ import (
 	"github.com/mdlayher/packet"
 	"golang.org/x/sys/unix"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/ownership"
 )
 
 // answererEnv makes the test binary an announcer in its own process, so that its processor time is separate from the
@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 func answerer(n int) {
 	a := New(Config{Log: slog.New(slog.NewTextHandler(os.Stderr, nil))})
 	go a.Run(context.Background())
-	want := map[netip.Addr]plan.Announcement{}
+	want := map[netip.Addr]ownership.Announcement{}
 	for _, addr := range append(addrsFrom("198.51.100.0", n), addrsFrom("2001:db8::1:0", n)...) {
 		want[addr] = on("eth0")
 	}
@@ -267,7 +267,7 @@ func BenchmarkAnnounce(b *testing.B) {
 	for _, n := range []int{10, 2000} {
 		b.Run("addresses="+strconv.Itoa(n), func(b *testing.B) {
 			s := newSegment(b, nil)
-			want := map[netip.Addr]plan.Announcement{}
+			want := map[netip.Addr]ownership.Announcement{}
 			for _, a := range append(addrsFrom("198.51.100.0", n), addrsFrom("2001:db8::1:0", n)...) {
 				want[a] = on("eth0")
 			}

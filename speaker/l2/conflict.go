@@ -7,7 +7,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/ownership"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 const (
@@ -82,7 +83,7 @@ type conflict struct {
 }
 
 // update updates the entries to the wanted set.
-func (a *Announcer) update(want map[netip.Addr]plan.Announcement, now time.Time) {
+func (a *Announcer) update(want map[netip.Addr]ownership.Announcement, now time.Time) {
 	for addr, e := range a.entries {
 		if _, ok := want[addr]; ok || !e.removedAt.IsZero() {
 			continue
@@ -139,13 +140,13 @@ func (a *Announcer) hold(e *entry) {
 
 // Conflicts returns the addresses for which another host answers. An address that has left the set stays among them
 // until that host is gone, for ten minutes at most.
-func (a *Announcer) Conflicts() map[netip.Addr]plan.Conflict {
+func (a *Announcer) Conflicts() map[netip.Addr]view.Conflict {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	out := map[netip.Addr]plan.Conflict{}
+	out := map[netip.Addr]view.Conflict{}
 	for addr, e := range a.entries {
 		if c := e.conflict; c != nil && c.pending == nil {
-			out[addr] = plan.Conflict{MAC: net.HardwareAddr(c.mac[:]).String(), Interface: c.on, Since: c.since}
+			out[addr] = view.Conflict{MAC: net.HardwareAddr(c.mac[:]).String(), Interface: c.on, Since: c.since}
 		}
 	}
 	return out

@@ -9,15 +9,15 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/ownership"
 )
 
-func probe(names ...string) plan.Announcement {
-	return plan.Announcement{VIP: "vip", Interfaces: names, Probe: true}
+func probe(names ...string) ownership.Announcement {
+	return ownership.Announcement{VIP: "vip", Interfaces: names, Probe: true}
 }
 
 // until announces the set after each wake, as the reconcile loop does, until the held set is as wanted.
-func (s *side) until(t *testing.T, set map[netip.Addr]plan.Announcement, ok func(held map[netip.Addr][]string) bool) {
+func (s *side) until(t *testing.T, set map[netip.Addr]ownership.Announcement, ok func(held map[netip.Addr][]string) bool) {
 	t.Helper()
 	for !ok(s.announce(t, set)) {
 		s.waitWake(t)
@@ -47,7 +47,7 @@ func (s *side) take(t *testing.T, addr netip.Addr) {
 // No other host has the address: it is probed twice, then held and announced.
 func TestProbeWithoutAnswer(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, s *side) {
-		set := map[netip.Addr]plan.Announcement{s.vip[0]: probe("eth0"), s.vip[1]: on("eth0")}
+		set := map[netip.Addr]ownership.Announcement{s.vip[0]: probe("eth0"), s.vip[1]: on("eth0")}
 		began := time.Now()
 		if held, want := s.announce(t, set), (map[netip.Addr][]string{s.vip[1]: {"eth0"}}); !same(held, want) {
 			t.Fatalf("answers on %v, want %v", held, want)
@@ -84,7 +84,7 @@ func TestProbeFindsAHost(t *testing.T) {
 			addrs, err := s.segment.host.Handle.RouteGetWithOptions(s.vip[0].AsSlice(), &netlink.RouteGetOptions{FIBMatch: true})
 			return err == nil && len(addrs) == 1 && addrs[0].Type == unix.RTN_LOCAL
 		})
-		set := map[netip.Addr]plan.Announcement{s.vip[0]: probe("eth0"), s.vip[1]: probe("eth0")}
+		set := map[netip.Addr]ownership.Announcement{s.vip[0]: probe("eth0"), s.vip[1]: probe("eth0")}
 		began := time.Now()
 		s.until(t, set, func(map[netip.Addr][]string) bool { return len(s.announcer.Conflicts()) > 0 })
 		if took := time.Since(began); took > controlFor[s.family]+time.Second {
@@ -111,7 +111,7 @@ func TestProbeFindsAHost(t *testing.T) {
 // Another host that probes at the same time is a conflict, too (RFC 5227, 2.1.1; RFC 4862, 5.4.3).
 func TestProbeMeetsAProbe(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, s *side) {
-		set := map[netip.Addr]plan.Announcement{s.vip[0]: probe("eth0")}
+		set := map[netip.Addr]ownership.Announcement{s.vip[0]: probe("eth0")}
 		s.announce(t, set)
 		s.next(t, "probe", func(m message, _ []byte) bool { return m.target == s.vip[0] && m.probe() })
 		s.transmit(t, s.request(s.unspecified(), s.vip[0]))
@@ -125,7 +125,7 @@ func TestProbeMeetsAProbe(t *testing.T) {
 // On a failover there is no time to probe: an address that is being probed is held at once.
 func TestProbeIsCutShort(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, s *side) {
-		s.announce(t, map[netip.Addr]plan.Announcement{s.vip[0]: probe("eth0")})
+		s.announce(t, map[netip.Addr]ownership.Announcement{s.vip[0]: probe("eth0")})
 		s.hold(t, s.vip[0])
 		s.answered(t, s.vip[0])
 	})
@@ -256,7 +256,7 @@ func TestConflictEndsWithAMove(t *testing.T) {
 		if c := s.announcer.Conflicts(); len(c) != 1 {
 			t.Fatalf("conflicts %v, want one", c)
 		}
-		s.announce(t, map[netip.Addr]plan.Announcement{s.vip[1]: on("eth0")})
+		s.announce(t, map[netip.Addr]ownership.Announcement{s.vip[1]: on("eth0")})
 		if c := s.announcer.Conflicts(); len(c) > 0 {
 			t.Errorf("conflicts %v after the address moved", c)
 		}

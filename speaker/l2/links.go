@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironlb/ironlb/speaker/link/dump"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // link is a network interface that can serve addresses.
@@ -37,14 +37,14 @@ func (l link) same(m link) bool { return l == m }
 
 // Links lists the interfaces of the calling thread's network namespace that can serve addresses: up, with carrier,
 // Ethernet, and not a port of another one.
-func Links() ([]plan.Link, error) {
+func Links() ([]view.Link, error) {
 	n, err := observe()
 	if err != nil {
 		return nil, err
 	}
-	out := make([]plan.Link, 0, len(n.links))
+	out := make([]view.Link, 0, len(n.links))
 	for _, l := range n.links {
-		out = append(out, plan.Link{Name: l.name, Subnets: n.subnets[l.index]})
+		out = append(out, view.Link{Name: l.name, Subnets: n.subnets[l.index]})
 	}
 	return out, nil
 }

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // A host may answer for every address (proxy ARP, RFC 1027; a proxy of neighbour discovery, RFC 4861, 7.2.8). It is
@@ -232,16 +232,16 @@ func (a *Announcer) watch(sets map[int]*[families]duties) {
 }
 
 // Proxies returns the hosts that answer for every address.
-func (a *Announcer) Proxies() []plan.Proxy {
+func (a *Announcer) Proxies() []view.Proxy {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	var out []plan.Proxy
+	var out []view.Proxy
 	for key, p := range a.proxies {
-		out = append(out, plan.Proxy{
+		out = append(out, view.Proxy{
 			MAC: net.HardwareAddr(key.mac[:]).String(), Interface: p.on, Family: codecs[key.family].family(), Since: p.since,
 		})
 	}
-	slices.SortFunc(out, func(x, y plan.Proxy) int {
+	slices.SortFunc(out, func(x, y view.Proxy) int {
 		return cmp.Or(cmp.Compare(x.Interface, y.Interface), cmp.Compare(x.MAC, y.MAC), cmp.Compare(x.Family, y.Family))
 	})
 	return out

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/ownership"
 )
 
 // proxied makes the host answer every probe of the node, for every address, until the test ends.
@@ -46,7 +46,7 @@ func TestProxyCostsNoAddress(t *testing.T) {
 			t.Errorf("the metric is %v without a proxy", n)
 		}
 		s.proxied(t)
-		set := map[netip.Addr]plan.Announcement{}
+		set := map[netip.Addr]ownership.Announcement{}
 		for _, addr := range s.vip {
 			set[addr] = probe("eth0")
 		}
@@ -88,7 +88,7 @@ func TestProxyCostsNoAddress(t *testing.T) {
 // other.
 func TestProxyOfMany(t *testing.T) {
 	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, _ func() int) {
-		set, by := map[netip.Addr]plan.Announcement{}, mac{2, 0, 0, 0, 9, 9}
+		set, by := map[netip.Addr]ownership.Announcement{}, mac{2, 0, 0, 0, 9, 9}
 		all := map[netip.Addr]mac{controlAddrs[ipv4]: by}
 		for _, addr := range addrsFrom("203.0.113.4", 200) {
 			set[addr], all[addr] = probe("eth0"), by
@@ -109,7 +109,7 @@ func TestProxyOfMany(t *testing.T) {
 // check runs.
 func TestManyProxies(t *testing.T) {
 	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, _ func() int) {
-		set := map[netip.Addr]plan.Announcement{vip: probe("eth0")}
+		set := map[netip.Addr]ownership.Announcement{vip: probe("eth0")}
 		announce(t, a, set)
 		elapse(50 * ms) // the first probe was sent
 		on := sys.sockets[1]
@@ -146,7 +146,7 @@ func TestManyProxies(t *testing.T) {
 // TestClaimWhileChecking: while a check runs for the host that answered, a claim of another host is reported at once.
 func TestClaimWhileChecking(t *testing.T) {
 	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, _ func() int) {
-		announce(t, a, map[netip.Addr]plan.Announcement{vip: probe("eth0")})
+		announce(t, a, map[netip.Addr]ownership.Announcement{vip: probe("eth0")})
 		elapse(50 * ms) // the first probe was sent
 		on := sys.sockets[1]
 		on.occupy(map[netip.Addr]mac{vip: {2, 0, 0, 0, 9, 1}})
@@ -167,7 +167,7 @@ func TestClaimWhileChecking(t *testing.T) {
 func TestAddressOfAProxy(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, s *side) {
 		s.proxied(t)
-		set := map[netip.Addr]plan.Announcement{s.vip[0]: probe("eth0")}
+		set := map[netip.Addr]ownership.Announcement{s.vip[0]: probe("eth0")}
 		s.until(t, set, func(held map[netip.Addr][]string) bool { return len(held) == 1 })
 		own := s.vip[1]
 		set[own] = probe("eth0")
@@ -201,7 +201,7 @@ func TestClaimsOfAProxy(t *testing.T) {
 		"gratuitous reply":   {arpFrame{op: opReply, targetIP: vip}, true},
 	} {
 		simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, _ func() int) {
-			set := map[netip.Addr]plan.Announcement{vip: probe("eth0")}
+			set := map[netip.Addr]ownership.Announcement{vip: probe("eth0")}
 			announce(t, a, set)
 			on := sys.sockets[1]
 			on.occupy(map[netip.Addr]mac{vip: by, controlAddrs[ipv4]: by})
@@ -253,7 +253,7 @@ func TestProxyOfLinux(t *testing.T) {
 			break
 		}
 	}
-	set := map[netip.Addr]plan.Announcement{s.vip[0]: probe("eth0")}
+	set := map[netip.Addr]ownership.Announcement{s.vip[0]: probe("eth0")}
 	s.until(t, set, func(held map[netip.Addr][]string) bool { return len(held) == 1 })
 	eventually(t, "its answer to an announcement is reported", func() bool { return len(s.announcer.Conflicts()) == 1 })
 	if held := s.announce(t, set); len(held) != 1 || len(s.log.with("do not use")) > 0 {
@@ -279,7 +279,7 @@ func TestAnyIP(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			set := map[netip.Addr]plan.Announcement{}
+			set := map[netip.Addr]ownership.Announcement{}
 			for _, addr := range s.vip {
 				set[addr] = probe("eth0")
 			}
@@ -298,7 +298,7 @@ func TestAnyIP(t *testing.T) {
 // however long that lasts. Only the control address is probed in addition, at most every ten seconds.
 func TestSubnetIsNoProxy(t *testing.T) {
 	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, _ func() int) {
-		set, all := map[netip.Addr]plan.Announcement{}, map[netip.Addr]mac{}
+		set, all := map[netip.Addr]ownership.Announcement{}, map[netip.Addr]mac{}
 		for _, addr := range addrsFrom("203.0.113.4", 20) {
 			set[addr] = probe("eth0")
 		}
@@ -346,7 +346,7 @@ func TestSlowProxy(t *testing.T) {
 			simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, calls func() int) {
 				var stale atomic.Bool
 				a.cfg.Fresh = func() bool { return !stale.Load() }
-				set := map[netip.Addr]plan.Announcement{test.addr: probe("eth0")}
+				set := map[netip.Addr]ownership.Announcement{test.addr: probe("eth0")}
 				announce(t, a, set)
 				elapse(50 * ms) // the first probe was sent
 				on, by := sys.sockets[1], mac{2, 0, 0, 0, 9, 9}
@@ -398,7 +398,7 @@ func unspecified(family int) netip.Addr {
 func TestControlOfOthers(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, s *side) {
 		control := controlAddrs[s.family]
-		set := map[netip.Addr]plan.Announcement{s.vip[0]: probe("eth0")}
+		set := map[netip.Addr]ownership.Announcement{s.vip[0]: probe("eth0")}
 		s.announce(t, set)
 		s.next(t, "probe", func(m message, _ []byte) bool { return m.target == s.vip[0] && m.probe() })
 		s.transmit(t, must(s.codec.answer(station{mac: s.peer}, message{from: s.self, sender: s.unspecified(), target: s.vip[0]})))
@@ -432,9 +432,9 @@ func TestControlIsOurs(t *testing.T) {
 	} {
 		simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, _ func() int) {
 			sys.subnets = map[int][]netip.Prefix{1: test.subnets}
-			set := map[netip.Addr]plan.Announcement{}
+			set := map[netip.Addr]ownership.Announcement{}
 			for i, addr := range test.set {
-				set[addr] = plan.Announcement{VIP: addr.String(), Interfaces: []string{"eth0"}, Probe: i == 0}
+				set[addr] = ownership.Announcement{VIP: addr.String(), Interfaces: []string{"eth0"}, Probe: i == 0}
 			}
 			if _, err := a.Announce(set); err != nil {
 				t.Fatal(err)
@@ -453,7 +453,7 @@ func TestControlIsOurs(t *testing.T) {
 // has it is no proxy.
 func TestControlBecomesOurs(t *testing.T) {
 	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, _ func() int) {
-		set, control := map[netip.Addr]plan.Announcement{vip: probe("eth0")}, controlAddrs[ipv4]
+		set, control := map[netip.Addr]ownership.Announcement{vip: probe("eth0")}, controlAddrs[ipv4]
 		announce(t, a, set)
 		elapse(50 * ms) // its first probe was sent
 		on, by := sys.sockets[1], mac{2, 0, 0, 0, 9, 9}
@@ -462,7 +462,7 @@ func TestControlBecomesOurs(t *testing.T) {
 		if on.count("control") != 1 {
 			t.Fatalf("%d probes for the control address", on.count("control"))
 		}
-		set[control] = plan.Announcement{VIP: "other", Interfaces: []string{"eth0"}, Probe: true}
+		set[control] = ownership.Announcement{VIP: "other", Interfaces: []string{"eth0"}, Probe: true}
 		announce(t, a, set)
 		elapse(240 * ms)
 		if held := announce(t, a, set); len(held) > 0 || on.count("control") != 3 || len(a.Conflicts()) != 1 {
@@ -479,7 +479,7 @@ func TestControlBecomesOurs(t *testing.T) {
 // without a gap even if answers are lost. It is no proxy any more some minutes after its last answer.
 func TestProxyLeaves(t *testing.T) {
 	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, calls func() int) {
-		set := map[netip.Addr]plan.Announcement{vip: probe("eth0")}
+		set := map[netip.Addr]ownership.Announcement{vip: probe("eth0")}
 		announce(t, a, set)
 		on, by := sys.sockets[1], mac{2, 0, 0, 0, 9, 9}
 		all := map[netip.Addr]mac{vip: by, controlAddrs[ipv4]: by}
@@ -521,7 +521,7 @@ func TestProxyLeaves(t *testing.T) {
 // prevents the use of no address.
 func TestProxyComesLater(t *testing.T) {
 	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, _ func() int) {
-		set := map[netip.Addr]plan.Announcement{vip: probe("eth0")}
+		set := map[netip.Addr]ownership.Announcement{vip: probe("eth0")}
 		announce(t, a, set)
 		on, by := sys.sockets[1], mac{2, 0, 0, 0, 9, 9}
 		on.occupy(map[netip.Addr]mac{vip: by})
@@ -541,7 +541,7 @@ func TestProxyComesLater(t *testing.T) {
 // and is probed again when the interface returns.
 func TestInterfaceRemovedWhileChecking(t *testing.T) {
 	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, _ func() int) {
-		set, both := map[netip.Addr]plan.Announcement{vip: probe("eth0")}, sys.links
+		set, both := map[netip.Addr]ownership.Announcement{vip: probe("eth0")}, sys.links
 		announce(t, a, set)
 		sys.sockets[1].occupy(map[netip.Addr]mac{vip: {2, 0, 0, 0, 9, 9}})
 		elapse(150 * ms) // its second probe was answered
@@ -567,7 +567,7 @@ func TestInterfaceRemovedWhileChecking(t *testing.T) {
 func TestProbeOfAUnit(t *testing.T) {
 	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, calls func() int) {
 		free := addrsFrom(vip.String(), 2)[1]
-		set := map[netip.Addr]plan.Announcement{vip: probe("eth0"), free: probe("eth0")}
+		set := map[netip.Addr]ownership.Announcement{vip: probe("eth0"), free: probe("eth0")}
 		announce(t, a, set)
 		sys.sockets[1].occupy(map[netip.Addr]mac{vip: {2, 0, 0, 0, 9, 9}})
 		for calls() == 0 {

@@ -20,7 +20,7 @@ import (
 
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 	"github.com/ironlb/ironlb/speaker/link/dump"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/ownership"
 )
 
 const patience = 10 * time.Second
@@ -113,10 +113,12 @@ func runs(t testing.TB, a *Announcer) (stop func()) {
 }
 
 // on returns an announcement on these interfaces.
-func on(names ...string) plan.Announcement { return plan.Announcement{VIP: "vip", Interfaces: names} }
+func on(names ...string) ownership.Announcement {
+	return ownership.Announcement{VIP: "vip", Interfaces: names}
+}
 
 // announce passes the full set to the announcer and returns what it holds.
-func (s *segment) announce(t testing.TB, set map[netip.Addr]plan.Announcement) map[netip.Addr][]string {
+func (s *segment) announce(t testing.TB, set map[netip.Addr]ownership.Announcement) map[netip.Addr][]string {
 	t.Helper()
 	var held map[netip.Addr][]string
 	s.node.Must(t, func() (err error) {
@@ -129,7 +131,7 @@ func (s *segment) announce(t testing.TB, set map[netip.Addr]plan.Announcement) m
 // hold makes the announcer answer for exactly these addresses on the node's interface.
 func (s *segment) hold(t testing.TB, addrs ...netip.Addr) {
 	t.Helper()
-	set, want := map[netip.Addr]plan.Announcement{}, map[netip.Addr][]string{}
+	set, want := map[netip.Addr]ownership.Announcement{}, map[netip.Addr][]string{}
 	for _, a := range addrs {
 		set[a], want[a] = on(s.on), []string{s.on}
 	}

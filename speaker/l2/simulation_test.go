@@ -15,7 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"golang.org/x/sys/unix"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/ownership"
 )
 
 // simulated is a system with a virtual clock, for tests that take minutes; wire_test.go tests the kernel.
@@ -145,7 +145,7 @@ func simulation(t *testing.T, links int, test func(t *testing.T, a *Announcer, s
 	})
 }
 
-func announce(t *testing.T, a *Announcer, set map[netip.Addr]plan.Announcement) []string {
+func announce(t *testing.T, a *Announcer, set map[netip.Addr]ownership.Announcement) []string {
 	t.Helper()
 	held, err := a.Announce(set)
 	if err != nil {
@@ -164,7 +164,7 @@ func announce(t *testing.T, a *Announcer, set map[netip.Addr]plan.Announcement) 
 // seconds, so that it is held within seconds once the host is gone. The conflict is reported once.
 func TestProbingBacksOff(t *testing.T) {
 	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, wakes func() int) {
-		set := map[netip.Addr]plan.Announcement{vip: probe("eth0")}
+		set := map[netip.Addr]ownership.Announcement{vip: probe("eth0")}
 		announce(t, a, set)
 		on := sys.sockets[1]
 		on.occupy(map[netip.Addr]mac{vip: asker})
@@ -242,7 +242,7 @@ func TestNoAnswerAfterGivingUp(t *testing.T) {
 // An address of two interfaces is held when probes on both are unanswered; a host on one of them prevents it on both.
 func TestProbesOnAllInterfaces(t *testing.T) {
 	simulation(t, 2, func(t *testing.T, a *Announcer, sys *simulated, wakes func() int) {
-		set := map[netip.Addr]plan.Announcement{vip: probe("eth0", "eth1")}
+		set := map[netip.Addr]ownership.Announcement{vip: probe("eth0", "eth1")}
 		announce(t, a, set)
 		elapse(240 * ms)
 		if got := announce(t, a, set); got != nil || wakes() > 0 {
@@ -256,7 +256,7 @@ func TestProbesOnAllInterfaces(t *testing.T) {
 			t.Errorf("held on %v", got)
 		}
 		announce(t, a, nil)
-		set = map[netip.Addr]plan.Announcement{host: probe("eth0", "eth1")}
+		set = map[netip.Addr]ownership.Announcement{host: probe("eth0", "eth1")}
 		announce(t, a, set)
 		sys.mu.Lock()
 		sys.sockets[2].occupant = map[netip.Addr]mac{host: asker}
@@ -272,7 +272,7 @@ func TestProbesOnAllInterfaces(t *testing.T) {
 func TestInterfacesChangeWhileProbing(t *testing.T) {
 	simulation(t, 2, func(t *testing.T, a *Announcer, sys *simulated, _ func() int) {
 		both := sys.links
-		set := map[netip.Addr]plan.Announcement{vip: probe("eth0", "eth1")}
+		set := map[netip.Addr]ownership.Announcement{vip: probe("eth0", "eth1")}
 		sys.links = both[:1]
 		announce(t, a, set)
 		elapse(200 * ms)
@@ -297,7 +297,7 @@ func TestInterfacesChangeWhileProbing(t *testing.T) {
 // for ten seconds (RFC 5227, 2.4 (c)). The conflict ends when no claim was received for a while.
 func TestDefenceIsLimited(t *testing.T) {
 	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, wakes func() int) {
-		set := map[netip.Addr]plan.Announcement{vip: on("eth0")}
+		set := map[netip.Addr]ownership.Announcement{vip: on("eth0")}
 		announce(t, a, set)
 		elapse(10 * time.Second)
 		on := sys.sockets[1]
@@ -335,7 +335,7 @@ func TestDefenceIsLimited(t *testing.T) {
 // Of two hosts that claim an address, the first is reported, and the second once the first is silent.
 func TestTwoForeignClaims(t *testing.T) {
 	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, wakes func() int) {
-		announce(t, a, map[netip.Addr]plan.Announcement{vip: on("eth0")})
+		announce(t, a, map[netip.Addr]ownership.Announcement{vip: on("eth0")})
 		first := must(arpCodec{}.announcement(station{mac: asker}, vip, asRequest))
 		second := must(arpCodec{}.announcement(station{mac: mac{2, 7}}, vip, asRequest))
 		for range 20 {
@@ -362,7 +362,7 @@ func TestTwoForeignClaims(t *testing.T) {
 func TestConflictIsCheckedAfterGivingUp(t *testing.T) {
 	for _, leaves := range []bool{true, false} {
 		simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, wakes func() int) {
-			announce(t, a, map[netip.Addr]plan.Announcement{vip: probe("eth0")})
+			announce(t, a, map[netip.Addr]ownership.Announcement{vip: probe("eth0")})
 			on := sys.sockets[1]
 			occupy := func(by map[netip.Addr]mac) {
 				sys.mu.Lock()
@@ -422,7 +422,7 @@ func TestAnnouncedOnceFree(t *testing.T) {
 			simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, wakes func() int) {
 				wanted := true
 				reconcile := func() {
-					set := map[netip.Addr]plan.Announcement{}
+					set := map[netip.Addr]ownership.Announcement{}
 					if _, conflict := a.Conflicts()[vip]; wanted && !conflict {
 						set[vip] = probe("eth0")
 					}
@@ -456,7 +456,7 @@ func TestAnnouncedOnceFree(t *testing.T) {
 // total.
 func TestManyConflicts(t *testing.T) {
 	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, _ func() int) {
-		set, occupant, addr := map[netip.Addr]plan.Announcement{}, map[netip.Addr]mac{}, vip
+		set, occupant, addr := map[netip.Addr]ownership.Announcement{}, map[netip.Addr]mac{}, vip
 		for range 200 {
 			set[addr], occupant[addr] = probe("eth0"), asker
 			addr = addr.Next()
@@ -486,7 +486,7 @@ func TestManyConflicts(t *testing.T) {
 // only the first one is defended.
 func TestHeldConflictEnds(t *testing.T) {
 	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, wakes func() int) {
-		announce(t, a, map[netip.Addr]plan.Announcement{vip: on("eth0")})
+		announce(t, a, map[netip.Addr]ownership.Announcement{vip: on("eth0")})
 		elapse(10 * time.Second)
 		on := sys.sockets[1]
 		occupy := func(by map[netip.Addr]mac) {
@@ -521,7 +521,7 @@ func TestHeldConflictEnds(t *testing.T) {
 func TestSystemFails(t *testing.T) {
 	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, _ func() int) {
 		sys.fails = errors.New("no")
-		set := map[netip.Addr]plan.Announcement{vip: on("eth0")}
+		set := map[netip.Addr]ownership.Announcement{vip: on("eth0")}
 		if held, err := a.Announce(set); !errors.Is(err, sys.fails) || len(held) > 0 {
 			t.Errorf("held %v, error %v", held, err)
 		}

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/ownership"
 )
 
 // stack adds an interface and sets it up; the test is skipped if the kernel does not support its kind.
@@ -56,7 +56,7 @@ func TestVLAN(t *testing.T) {
 		if s.family == ipv6 {
 			tagged = netip.MustParseAddr("2001:db8:7::4")
 		}
-		held := s.announce(t, map[netip.Addr]plan.Announcement{tagged: on("eth0.7"), s.vip[0]: on("eth0")})
+		held := s.announce(t, map[netip.Addr]ownership.Announcement{tagged: on("eth0.7"), s.vip[0]: on("eth0")})
 		if len(held) != 2 || held[tagged][0] != "eth0.7" {
 			t.Fatalf("answers on %v", held)
 		}
@@ -104,7 +104,7 @@ func TestBond(t *testing.T) {
 		}
 		s.port, s.on, s.self = "br0", "bond0", mac(s.node.MAC(t, "bond0"))
 		s.node.Must(t, func() error {
-			if _, err := s.announcer.Announce(map[netip.Addr]plan.Announcement{s.vip[0]: on("eth0")}); err == nil || !strings.Contains(err.Error(), "name bond0") {
+			if _, err := s.announcer.Announce(map[netip.Addr]ownership.Announcement{s.vip[0]: on("eth0")}); err == nil || !strings.Contains(err.Error(), "name bond0") {
 				t.Errorf("error %v for a port", err)
 			}
 			return nil

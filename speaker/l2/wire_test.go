@@ -17,7 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/ownership"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 func TestForeignHostLearnsOurMAC(t *testing.T) {
@@ -196,7 +197,7 @@ func TestInterfaceDownAndUp(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.waitWake(t)
-		if held := s.announce(t, map[netip.Addr]plan.Announcement{s.vip[0]: on("eth0")}); len(held) > 0 {
+		if held := s.announce(t, map[netip.Addr]ownership.Announcement{s.vip[0]: on("eth0")}); len(held) > 0 {
 			t.Errorf("answers on %v, which is down", held)
 		}
 		if err := s.node.Handle.LinkSetUp(linkOf(t, s.node, "eth0")); err != nil {
@@ -272,7 +273,7 @@ func TestInterfacesAreChosen(t *testing.T) {
 	third := netspace.New(t)
 	netspace.Join(t, s.node, "eth1", "198.51.100.1/24", third, "eth0", "198.51.100.200/24")
 	a := func(n byte) netip.Addr { return netip.AddrFrom4([4]byte{203, 0, 113, n}) }
-	held := s.announce(t, map[netip.Addr]plan.Announcement{
+	held := s.announce(t, map[netip.Addr]ownership.Announcement{
 		a(4): on("eth0"), a(5): on("eth1"), a(6): on("absent", "eth0", "eth1"), a(8): on("absent"), vip6: on("eth1"),
 	})
 	want := map[netip.Addr][]string{a(4): {"eth0"}, a(5): {"eth1"}, a(6): {"eth0", "eth1"}, vip6: {"eth1"}}
@@ -290,11 +291,11 @@ func TestLinks(t *testing.T) {
 	if err := third.Handle.LinkSetDown(linkOf(t, third, "eth0")); err != nil {
 		t.Fatal(err)
 	}
-	want := []plan.Link{{Name: "eth0", Subnets: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24"), netip.MustParsePrefix("2001:db8::/64")}}}
-	var got []plan.Link
+	want := []view.Link{{Name: "eth0", Subnets: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24"), netip.MustParsePrefix("2001:db8::/64")}}}
+	var got []view.Link
 	eventually(t, "only eth0 has carrier, and its link-local address can be used", func() bool {
 		s.node.Must(t, func() (err error) { got, err = Links(); return err })
-		return slices.EqualFunc(got, want, func(a, b plan.Link) bool { return a.Name == b.Name && slices.Equal(a.Subnets, b.Subnets) })
+		return slices.EqualFunc(got, want, func(a, b view.Link) bool { return a.Name == b.Name && slices.Equal(a.Subnets, b.Subnets) })
 	})
 }
 
@@ -338,7 +339,7 @@ func TestLinksWithoutLinkLocalAddress(t *testing.T) {
 func TestUnfitInterface(t *testing.T) {
 	s := newSegment(t, nil).side(t, ipv4)
 	s.node.Must(t, func() error {
-		held, err := s.announcer.Announce(map[netip.Addr]plan.Announcement{s.vip[0]: on("eth0"), s.vip[1]: on("lo")})
+		held, err := s.announcer.Announce(map[netip.Addr]ownership.Announcement{s.vip[0]: on("eth0"), s.vip[1]: on("lo")})
 		if err == nil || !strings.Contains(err.Error(), "announce vip on lo: it is the loopback interface") {
 			t.Errorf("error %v", err)
 		}
@@ -352,7 +353,7 @@ func TestUnfitInterface(t *testing.T) {
 func TestIPv6Off(t *testing.T) {
 	s := newSegment(t, nil).side(t, ipv4)
 	s.node.Sysctl(t, "net.ipv6.conf.eth0.disable_ipv6", "1")
-	want := map[netip.Addr]plan.Announcement{vip6: on("eth0"), s.vip[0]: on("eth0")}
+	want := map[netip.Addr]ownership.Announcement{vip6: on("eth0"), s.vip[0]: on("eth0")}
 	s.node.Must(t, func() error {
 		held, err := s.announcer.Announce(want)
 		if err == nil || !strings.Contains(err.Error(), "sysctl net.ipv6.conf.eth0.disable_ipv6=0") {
@@ -378,7 +379,7 @@ func TestFilterFails(t *testing.T) {
 			conn := p.responders[s.family].socket.(*packetSocket).conn
 			lock(t, conn)
 		}
-		want := map[netip.Addr]plan.Announcement{s.vip[0]: on("eth0"), s.vip[1]: on("eth0")}
+		want := map[netip.Addr]ownership.Announcement{s.vip[0]: on("eth0"), s.vip[1]: on("eth0")}
 		s.node.Must(t, func() error {
 			if held, err := s.announcer.Announce(want); err == nil || len(held) > 0 {
 				t.Errorf("answers on %v although its filter could not be attached, error %v", held, err)
@@ -423,7 +424,7 @@ func TestBridgeAnswersForItsPort(t *testing.T) {
 		waitCarrier(t, s.node, "br0")
 		s.self, s.on = mac(s.node.MAC(t, "br0")), "br0"
 		s.node.Must(t, func() error {
-			held, err := s.announcer.Announce(map[netip.Addr]plan.Announcement{
+			held, err := s.announcer.Announce(map[netip.Addr]ownership.Announcement{
 				s.vip[0]: on("br0"), s.vip[1]: on("eth0"), s.vip[2]: on("br0", "eth0")})
 			if err == nil || !strings.Contains(err.Error(), "name br0") {
 				t.Errorf("error %v", err)
@@ -443,7 +444,7 @@ func TestStoppedAnnouncerAnswersNothing(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, s *side) {
 		other := New(Config{Log: slog.New(slog.DiscardHandler)})
 		stop := runs(t, other)
-		set := map[netip.Addr]plan.Announcement{s.vip[0]: on("eth0")}
+		set := map[netip.Addr]ownership.Announcement{s.vip[0]: on("eth0")}
 		s.node.Must(t, func() error { _, err := other.Announce(set); return err })
 		s.answered(t, s.vip[0])
 		stop()
@@ -550,7 +551,7 @@ func TestReannounced(t *testing.T) {
 		s.setNeighbour(t, s.vip[0], mac{2, 0, 0, 0, 0, 0x66})
 		again := on(s.on)
 		again.Epoch = 1
-		s.announce(t, map[netip.Addr]plan.Announcement{s.vip[0]: again, s.vip[1]: on(s.on)})
+		s.announce(t, map[netip.Addr]ownership.Announcement{s.vip[0]: again, s.vip[1]: on(s.on)})
 		s.wantNeighbour(t, s.vip[0], s.self)
 		eventually(t, "one of the two is announced again", func() bool { return announced() == 3*per })
 	})

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"sort"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // tombstones is how many removed claims are kept before the oldest are deleted. A node that has missed a removal
@@ -16,25 +16,25 @@ const tombstones = 1024
 // versions name a part of it, and a node that has all up to one version needs only the later changes.
 type journal struct {
 	version, digest uint64
-	at              map[plan.VIPID]versionedClaim // with state 0: removed
+	at              map[view.VIPID]versionedClaim // with state 0: removed
 	order           []change                      // ascending by version; superseded if at has another version
 	live            int
 }
 
 type versionedClaim struct {
-	claim   plan.Claim
+	claim   view.Claim
 	version uint64
 }
 
 type change struct {
 	version uint64
-	id      plan.VIPID
+	id      view.VIPID
 }
 
-func newJournal() journal { return journal{at: map[plan.VIPID]versionedClaim{}} }
+func newJournal() journal { return journal{at: map[view.VIPID]versionedClaim{}} }
 
 // set changes one claim; state 0 removes it. It reports whether anything changed.
-func (j *journal) set(id plan.VIPID, claim plan.Claim) bool {
+func (j *journal) set(id view.VIPID, claim view.Claim) bool {
 	have := j.at[id]
 	if have.claim == claim {
 		return false
@@ -80,7 +80,7 @@ func (j *journal) since(version uint64) []change {
 
 // replica is the received part of another node's claims.
 type replica struct {
-	claims          map[plan.VIPID]plan.Claim
+	claims          map[view.VIPID]view.Claim
 	version, digest uint64
 	// advertisedVersion and advertisedDigest are the version and digest in the newest datagram.
 	advertisedVersion, advertisedDigest uint64
@@ -103,16 +103,16 @@ func (r *replica) next() uint64 {
 }
 
 // apply applies a part of the other's journal and reports each VirtualIP whose claim changed.
-func (r *replica) apply(after, upTo uint64, entries []entry, changed func(plan.VIPID)) {
+func (r *replica) apply(after, upTo uint64, entries []entry, changed func(view.VIPID)) {
 	if r.fresh != nil && after <= r.fresh.version && upTo > r.fresh.version {
-		r.fresh.applyEntries(upTo, entries, func(plan.VIPID) {})
+		r.fresh.applyEntries(upTo, entries, func(view.VIPID) {})
 	}
 	if after <= r.version && upTo > r.version {
 		r.applyEntries(upTo, entries, changed)
 	}
 }
 
-func (r *replica) applyEntries(upTo uint64, entries []entry, changed func(plan.VIPID)) {
+func (r *replica) applyEntries(upTo uint64, entries []entry, changed func(view.VIPID)) {
 	for _, e := range entries {
 		have := r.claims[e.id]
 		if have == e.claim {
@@ -121,7 +121,7 @@ func (r *replica) applyEntries(upTo uint64, entries []entry, changed func(plan.V
 		if r.shared || r.claims == nil {
 			r.claims, r.shared = maps.Clone(r.claims), false
 			if r.claims == nil {
-				r.claims = map[plan.VIPID]plan.Claim{}
+				r.claims = map[view.VIPID]view.Claim{}
 			}
 		}
 		r.digest += weigh(e.id, e.claim) - weigh(e.id, have)
@@ -137,7 +137,7 @@ func (r *replica) applyEntries(upTo uint64, entries []entry, changed func(plan.V
 
 // reconcile compares the replica with the node's last version and digest. If the digest differs, everything is
 // requested again; the new copy replaces the old one once it is complete.
-func (r *replica) reconcile(changed func(plan.VIPID)) {
+func (r *replica) reconcile(changed func(view.VIPID)) {
 	if f := r.fresh; f != nil && f.version >= r.advertisedVersion {
 		for id, claim := range f.claims {
 			if r.claims[id] != claim {
@@ -158,7 +158,7 @@ func (r *replica) reconcile(changed func(plan.VIPID)) {
 
 // weigh is the share of one claim in the digest, which is their sum: it distinguishes sets of claims that differ by
 // accident, not by design.
-func weigh(id plan.VIPID, c plan.Claim) uint64 {
+func weigh(id view.VIPID, c view.Claim) uint64 {
 	if c.State == 0 {
 		return 0
 	}

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/ironlb/ironlb/speaker/member"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // A virtual machine that was paused without a trace in its clocks gives up what it held before any node has yielded to
@@ -24,15 +24,15 @@ func testPausedMachine(t *testing.T, nodes int, profile member.Profile) {
 	w.loss = 0.02
 	w.must("settled", 20*time.Second, w.settled)
 	a := w.nodes[0]
-	id := plan.IDOf("vip-0")
+	id := view.IDOf("vip-0")
 	w.publish(a, claims(1))
-	w.must("known", 5*time.Second, func() bool { return w.nodes[1].members.Peers[a.name].Claims[id].State == plan.Held })
+	w.must("known", 5*time.Second, func() bool { return w.nodes[1].members.Peers[a.name].Claims[id].State == view.Held })
 	w.run(30*time.Second, nil)
 	w.pause(a, 10*time.Second)
 	resumed := w.now
 	w.watch = func(m *machine) {
 		p := m.members.Peers[a.name]
-		if m != a && p.Alive && p.Claims[id].State == plan.Held && !p.Returned {
+		if m != a && p.Alive && p.Claims[id].State == view.Held && !p.Returned {
 			t.Fatalf("%v after it resumed %s takes what it held for held", w.now.Sub(resumed), m.name)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // Core holds the liveness state and the claims of all nodes. It does no I/O, has no clock and starts nothing: its owner
@@ -41,9 +41,9 @@ type Core struct {
 	fences, fencesAcked uint64    // fencesAcked: fences that the reconcile loop has observed
 	forgive             time.Time // silence before it does not count
 
-	published plan.LocalState // advertised last
+	published view.LocalState // advertised last
 	changes   []entry
-	ids       map[string]plan.VIPID
+	ids       map[string]view.VIPID
 	mine      journal
 	recent    [3]uint64 // versions of mine at the last heartbeats, newest first
 	leaving   bool
@@ -147,7 +147,7 @@ func NewCore(c Config) (*Core, error) {
 	core := &Core{
 		config: c, profile: c.Profile, ring: ring, random: rand.New(rand.NewPCG(c.Seed, nodeID(c.Node))),
 		cluster: nodeID(c.Cluster), self: nodeID(c.Node), incarnation: max(c.Incarnation, 1),
-		observer: true, ids: map[string]plan.VIPID{}, mine: newJournal(), ifaces: []iface{{keys: []uint64{0}}},
+		observer: true, ids: map[string]view.VIPID{}, mine: newJournal(), ifaces: []iface{{keys: []uint64{0}}},
 		peers: map[string]*peer{}, byID: map[uint64]*peer{}, removed: map[uint64]uint64{}, out: newOutbox(),
 	}
 	core.SetAuthorities(c.Authorities)
@@ -248,7 +248,7 @@ func (c *Core) removePeer(p *peer) {
 
 // Publish advertises this node's claims to the others. It ends a fence, because the claims were decided after it. An
 // observer's Held and Leaving are advertised only once its observer phase has ended.
-func (c *Core) Publish(w plan.LocalState) {
+func (c *Core) Publish(w view.LocalState) {
 	c.fenced, c.fencesAcked = false, c.fences
 	c.published = w
 	c.updateJournal()
@@ -258,7 +258,7 @@ func (c *Core) Publish(w plan.LocalState) {
 // produce the same journal.
 func (c *Core) updateJournal() {
 	c.changes = c.changes[:0]
-	record := func(id plan.VIPID, claim plan.Claim) {
+	record := func(id view.VIPID, claim view.Claim) {
 		if c.mine.at[id].claim != claim {
 			c.changes = append(c.changes, entry{id, claim})
 		}
@@ -266,13 +266,13 @@ func (c *Core) updateJournal() {
 	for name, claim := range c.published.Claims {
 		id, known := c.ids[name]
 		if !known {
-			id = plan.IDOf(name)
+			id = view.IDOf(name)
 			c.ids[name] = id
 		}
-		if c.observer && claim.State != plan.Declined {
-			claim = plan.Claim{}
+		if c.observer && claim.State != view.Declined {
+			claim = view.Claim{}
 		}
-		if claim.State != plan.HandingOver {
+		if claim.State != view.HandingOver {
 			claim.Successor = ""
 		}
 		record(id, claim)
@@ -281,7 +281,7 @@ func (c *Core) updateJournal() {
 		for name, id := range c.ids {
 			if _, still := c.published.Claims[name]; !still {
 				delete(c.ids, name)
-				record(id, plan.Claim{})
+				record(id, view.Claim{})
 			}
 		}
 	}

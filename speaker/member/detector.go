@@ -16,7 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // DefaultPort is the speakers' UDP port. IANA has no assignment from 7934 up to it; 7946 is memberlist's, which MetalLB
@@ -82,7 +82,7 @@ type Detector struct {
 
 // inbox is what the loop takes over at its next tick; nil means unchanged.
 type inbox struct {
-	published *plan.LocalState
+	published *view.LocalState
 	fence     uint64 // number of fences when the claims were decided
 	peers     map[string][]netip.Addr
 	keys      [][]byte
@@ -99,9 +99,9 @@ type inbox struct {
 
 // results is what Observe returns next.
 type results struct {
-	members     plan.Members
+	members     view.Members
 	nodes       map[string]struct{}
-	vips        map[plan.VIPID]struct{}
+	vips        map[view.VIPID]struct{}
 	fences      uint64
 	fencesAcked uint64 // fences that the reconcile loop has observed
 }
@@ -130,17 +130,17 @@ func New(o Options) (*Detector, error) {
 	d.limit.Store(int64(core.FenceAfter()))
 	d.macs.Store(&map[[6]byte]string{})
 	d.results.members.Observer = true
-	d.results.nodes, d.results.vips = map[string]struct{}{}, map[plan.VIPID]struct{}{}
+	d.results.nodes, d.results.vips = map[string]struct{}{}, map[view.VIPID]struct{}{}
 	return d, nil
 }
 
 // Observe returns the state and claims of all members, and the nodes and VirtualIPs whose state or claims changed since
 // the last call. This node is among the nodes when Observer, Isolated or Returned changed.
-func (d *Detector) Observe() (plan.Members, map[string]struct{}, map[plan.VIPID]struct{}) {
+func (d *Detector) Observe() (view.Members, map[string]struct{}, map[view.VIPID]struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	nodes, vips := d.results.nodes, d.results.vips
-	d.results.nodes, d.results.vips = map[string]struct{}{}, map[plan.VIPID]struct{}{}
+	d.results.nodes, d.results.vips = map[string]struct{}{}, map[view.VIPID]struct{}{}
 	d.results.fencesAcked = d.results.fences
 	d.observed.Store(int64(time.Since(d.start)))
 	return d.results.members, nodes, vips
@@ -148,7 +148,7 @@ func (d *Detector) Observe() (plan.Members, map[string]struct{}, map[plan.VIPID]
 
 // Publish advertises this node's claims to the others, at once if they differ. The argument must not change afterwards.
 // Claims decided before a fence that Observe has not returned yet are dropped.
-func (d *Detector) Publish(w plan.LocalState) {
+func (d *Detector) Publish(w view.LocalState) {
 	d.put(func(in *inbox) { in.published, in.fence = &w, d.results.fencesAcked })
 }
 

@@ -15,7 +15,7 @@ import (
 
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 	"github.com/ironlb/ironlb/speaker/member"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 var secret = bytes.Repeat([]byte("k"), 32)
@@ -32,7 +32,7 @@ type node struct {
 	registry *prometheus.Registry
 	stop     context.CancelFunc
 	ended    chan error
-	seen     plan.Members
+	seen     view.Members
 	log      journal
 }
 
@@ -176,7 +176,7 @@ func (h *hub) begin(t *testing.T, n *node) {
 }
 
 // until waits until the observed state is as wanted, and returns how long that took.
-func (n *node) until(t *testing.T, what string, ok func(plan.Members) bool) time.Duration {
+func (n *node) until(t *testing.T, what string, ok func(view.Members) bool) time.Duration {
 	t.Helper()
 	start := time.Now()
 	deadline := time.After(patience)
@@ -193,8 +193,8 @@ func (n *node) until(t *testing.T, what string, ok func(plan.Members) bool) time
 	}
 }
 
-func receivesAll(names ...string) func(plan.Members) bool {
-	return func(m plan.Members) bool {
+func receivesAll(names ...string) func(view.Members) bool {
+	return func(m view.Members) bool {
 		for _, name := range names {
 			if _, on := m.Peers[name].On["eth0"]; !on {
 				return false
@@ -204,8 +204,8 @@ func receivesAll(names ...string) func(plan.Members) bool {
 	}
 }
 
-func lacks(name string) func(plan.Members) bool {
-	return func(m plan.Members) bool {
+func lacks(name string) func(view.Members) bool {
+	return func(m view.Members) bool {
 		_, on := m.Peers[name].On["eth0"]
 		return !on
 	}
@@ -234,7 +234,7 @@ func TestDetectorFindsDeadNode(t *testing.T) {
 	h.up(t, "lan1", false)
 	h.up(t, "mgmt1", false)
 	for _, n := range h.nodes[1:] {
-		n.until(t, "a is dead", func(m plan.Members) bool { return lacks("a")(m) && !m.Peers["a"].Alive })
+		n.until(t, "a is dead", func(m view.Members) bool { return lacks("a")(m) && !m.Peers["a"].Alive })
 	}
 	// Back: nothing was restarted, so it is received at once.
 	h.up(t, "lan1", true)
@@ -253,7 +253,7 @@ func TestDetectorFindsLinkCut(t *testing.T) {
 			t.Errorf("%s: a is alive on the node network", n.name)
 		}
 	}
-	h.nodes[0].until(t, "isolated", func(m plan.Members) bool { _, is := m.Isolated["eth0"]; return is })
+	h.nodes[0].until(t, "isolated", func(m view.Members) bool { _, is := m.Isolated["eth0"]; return is })
 	h.enslave(t, "lan1", "lan")
 	h.settle(t)
 }
@@ -263,7 +263,7 @@ func TestDetectorLosesCarrier(t *testing.T) {
 	h.settle(t)
 	h.up(t, "lan1", false)
 	h.nodes[0].SetSegments([]string{"eth0"}) // as the caller does on a netlink event
-	h.nodes[0].until(t, "receives no node on the LAN", func(m plan.Members) bool { return lacks("b")(m) && lacks("c")(m) && m.Peers["b"].Alive })
+	h.nodes[0].until(t, "receives no node on the LAN", func(m view.Members) bool { return lacks("b")(m) && lacks("c")(m) && m.Peers["b"].Alive })
 	h.nodes[1].until(t, "a is dead on the LAN", lacks("a"))
 	h.up(t, "lan1", true)
 	h.nodes[0].SetSegments([]string{"eth0"})
@@ -288,7 +288,7 @@ func TestDetectorInterfaceReturns(t *testing.T) {
 	h.settle(t)
 	mac := [6]byte(h.nodes[0].space.MAC(t, "eth0"))
 	for _, n := range h.nodes[1:] {
-		n.until(t, "has the new hardware address", func(plan.Members) bool { return n.MACs()[mac] == "a" })
+		n.until(t, "has the new hardware address", func(view.Members) bool { return n.MACs()[mac] == "a" })
 	}
 }
 
@@ -300,7 +300,7 @@ func TestDetectorGoodbye(t *testing.T) {
 		t.Error("it runs and is not fresh")
 	}
 	a.stop()
-	took := b.until(t, "a is gone", func(m plan.Members) bool { return !m.Peers["a"].Alive })
+	took := b.until(t, "a is gone", func(m view.Members) bool { return !m.Peers["a"].Alive })
 	if took >= member.Standard.Dead {
 		t.Errorf("after %v, as by its silence", took)
 	}
@@ -322,7 +322,7 @@ func TestDetectorRetains(t *testing.T) {
 	a, b := h.nodes[0], h.nodes[1]
 	a.Retain(3 * time.Second)
 	a.stop()
-	took := b.until(t, "a is gone", func(m plan.Members) bool { return !m.Peers["a"].Alive })
+	took := b.until(t, "a is gone", func(m view.Members) bool { return !m.Peers["a"].Alive })
 	if took < 2500*time.Millisecond {
 		t.Errorf("after %v", took)
 	}
@@ -342,7 +342,7 @@ func TestDetectorProbes(t *testing.T) {
 	a, b := h.nodes[0], h.nodes[1]
 	a.Retain(time.Minute)
 	a.stop()
-	gone := func(m plan.Members) bool { _, on := m.Peers["a"].On["eth0"]; return !on }
+	gone := func(m view.Members) bool { _, on := m.Peers["a"].On["eth0"]; return !on }
 	for hold := time.After(8 * time.Second); hold != nil; {
 		select {
 		case <-hold:
@@ -368,16 +368,16 @@ func TestDetectorPublishes(t *testing.T) {
 	h.settle(t)
 	a, b := h.nodes[0], h.nodes[1]
 	b.Observe()
-	id := plan.IDOf("web")
-	for _, want := range []plan.Claim{
-		{State: plan.Held, Generation: 1}, {State: plan.HandingOver, Generation: 2, Rank: 1, Successor: "b"}, {State: plan.Declined, Generation: 3}, {},
+	id := view.IDOf("web")
+	for _, want := range []view.Claim{
+		{State: view.Held, Generation: 1}, {State: view.HandingOver, Generation: 2, Rank: 1, Successor: "b"}, {State: view.Declined, Generation: 3}, {},
 	} {
-		state := plan.LocalState{Claims: map[string]plan.Claim{"mail": {State: plan.Held}}}
+		state := view.LocalState{Claims: map[string]view.Claim{"mail": {State: view.Held}}}
 		if want.State != 0 {
 			state.Claims["web"] = want
 		}
 		a.Publish(state)
-		var vips map[plan.VIPID]struct{}
+		var vips map[view.VIPID]struct{}
 		deadline := time.After(patience)
 		for done := false; !done; {
 			m, _, changed := b.Observe()
@@ -395,8 +395,8 @@ func TestDetectorPublishes(t *testing.T) {
 			t.Errorf("%+v: the change is not reported", want)
 		}
 	}
-	a.Publish(plan.LocalState{Leaving: true})
-	b.until(t, "a leaves", func(m plan.Members) bool { return m.Peers["a"].Leaving && len(m.Peers["a"].Claims) == 0 })
+	a.Publish(view.LocalState{Leaving: true})
+	b.until(t, "a leaves", func(m view.Members) bool { return m.Peers["a"].Leaving && len(m.Peers["a"].Claims) == 0 })
 }
 
 // A segment without IPv4.
@@ -452,7 +452,7 @@ func TestDetectorOtherKey(t *testing.T) {
 	if n := h.nodes[0].metric(t, "ironlb_liveness_false_deaths_total", ""); n != 1 {
 		t.Errorf("%v false deaths", n)
 	}
-	h.nodes[0].until(t, "c is known to have returned", func(m plan.Members) bool { return m.Returned > 0 })
+	h.nodes[0].until(t, "c is known to have returned", func(m view.Members) bool { return m.Returned > 0 })
 }
 
 func TestDetectorPortInUse(t *testing.T) {

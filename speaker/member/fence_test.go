@@ -13,7 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // A stalled loop: no answers are given, claims decided before the fence are no longer advertised, later ones are.
@@ -56,7 +56,7 @@ func TestDetectorFence(t *testing.T) {
 	}
 	observer := func() bool { m, _, _ := d.Observe(); return m.Observer }
 	wait("no observer", func() bool { return !observer() })
-	held := plan.LocalState{Claims: map[string]plan.Claim{"web": {State: plan.Held}}}
+	held := view.LocalState{Claims: map[string]view.Claim{"web": {State: view.Held}}}
 	d.Publish(held)
 	wait("fresh", d.Fresh)
 
@@ -134,13 +134,13 @@ func TestDetectorWedged(t *testing.T) {
 	}
 	observes := func() bool { m, _, _ := d.Observe(); return !m.Observer }
 	wait("no observer", observes)
-	d.Publish(plan.LocalState{Claims: map[string]plan.Claim{"web": {State: plan.Held}}})
+	d.Publish(view.LocalState{Claims: map[string]view.Claim{"web": {State: view.Held}}})
 	stuck, before := time.Now(), wakes.Load()
 	wait("given up", func() bool { return !d.Fresh() })
 	if took := time.Since(stuck); took < d.options.Wedged-100*time.Millisecond || wakes.Load()-before < 2 {
 		t.Errorf("given up after %v and %d wakes", took, wakes.Load()-before)
 	}
-	d.Publish(plan.LocalState{Claims: map[string]plan.Claim{"web": {State: plan.Held}}}) // what the loop was about to advertise
+	d.Publish(view.LocalState{Claims: map[string]view.Claim{"web": {State: view.Held}}}) // what the loop was about to advertise
 	lastTick := d.lastTick.Load()
 	wait("some ticks", func() bool { return d.lastTick.Load()-lastTick > int64(2*d.options.Profile.Dead) })
 	if d.Fresh() {

@@ -16,7 +16,7 @@ import (
 
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 	"github.com/ironlb/ironlb/speaker/member"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // bystander is a host on the LAN that has joined no group. Its interfaces are macvlans, which filter multicast like the
@@ -141,7 +141,7 @@ func TestDetectorGroupDropped(t *testing.T) {
 	h.settle(t)
 	b := h.nodes[1]
 	b.leaveGroups(t)
-	b.until(t, "logged", func(plan.Members) bool {
+	b.until(t, "logged", func(view.Members) bool {
 		b.SetSegments([]string{"eth0"})
 		return b.log.count("by broadcast only") == 1
 	})

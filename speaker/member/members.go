@@ -4,26 +4,26 @@ import (
 	"maps"
 	"time"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // outbox is what has changed since the last snapshot.
 type outbox struct {
 	nodes       map[string]struct{}
-	vips        map[plan.VIPID]struct{}
+	vips        map[view.VIPID]struct{}
 	mine        bool // Observer or Isolated
 	dirty       map[*peer]struct{}
 	macs        bool
 	silences    []time.Duration // of the paths that died
-	lastMembers plan.Members
+	lastMembers view.Members
 }
 
 func newOutbox() outbox {
-	return outbox{nodes: map[string]struct{}{}, vips: map[plan.VIPID]struct{}{}, dirty: map[*peer]struct{}{}, mine: true}
+	return outbox{nodes: map[string]struct{}{}, vips: map[view.VIPID]struct{}{}, dirty: map[*peer]struct{}{}, mine: true}
 }
 
 func (o *outbox) node(p *peer)      { o.dirty[p] = struct{}{} }
-func (o *outbox) vip(id plan.VIPID) { o.vips[id] = struct{}{} }
+func (o *outbox) vip(id view.VIPID) { o.vips[id] = struct{}{} }
 func (o *outbox) own()              { o.mine = true }
 func (o *outbox) changed() bool     { return o.mine || len(o.dirty) > 0 || len(o.vips) > 0 }
 
@@ -40,12 +40,12 @@ func (c *Core) Changed() bool { return c.out.changed() }
 // Members returns the state and claims of all members, and the nodes and VirtualIPs whose state or claims differ from
 // the last call's. This node is among the nodes when Observer, Isolated or Returned changed. The results do not change
 // later. The call marks all fences so far as observed by the reconcile loop.
-func (c *Core) Members() (m plan.Members, nodes map[string]struct{}, vips map[plan.VIPID]struct{}) {
+func (c *Core) Members() (m view.Members, nodes map[string]struct{}, vips map[view.VIPID]struct{}) {
 	c.fencesAcked = c.fences
 	return c.collect()
 }
 
-func (c *Core) collect() (m plan.Members, nodes map[string]struct{}, vips map[plan.VIPID]struct{}) {
+func (c *Core) collect() (m view.Members, nodes map[string]struct{}, vips map[view.VIPID]struct{}) {
 	o := &c.out
 	m = o.lastMembers
 	m.Observer, m.Returned = c.observer, c.returned
@@ -62,7 +62,7 @@ func (c *Core) collect() (m plan.Members, nodes map[string]struct{}, vips map[pl
 		o.nodes[c.config.Node] = struct{}{}
 	}
 	if len(o.dirty) > 0 || m.Peers == nil {
-		peers := make(map[string]plan.Member, len(c.order))
+		peers := make(map[string]view.Member, len(c.order))
 		for _, p := range c.order {
 			if _, dirty := o.dirty[p]; dirty && !p.first.IsZero() {
 				now := c.member(p)
@@ -83,20 +83,20 @@ func (c *Core) collect() (m plan.Members, nodes map[string]struct{}, vips map[pl
 	}
 	o.lastMembers = m
 	nodes, vips = o.nodes, o.vips
-	o.nodes, o.vips, o.mine = map[string]struct{}{}, map[plan.VIPID]struct{}{}, false
+	o.nodes, o.vips, o.mine = map[string]struct{}{}, map[view.VIPID]struct{}{}, false
 	clear(o.dirty)
 	return m, nodes, vips
 }
 
 // sameBut reports whether two states of a node differ in nothing but its claims.
-func sameBut(m, n plan.Member) bool {
+func sameBut(m, n view.Member) bool {
 	return m.Alive == n.Alive && m.Away == n.Away && m.Observer == n.Observer && m.Leaving == n.Leaving &&
 		m.Synced == n.Synced &&
 		m.Returned == n.Returned && maps.Equal(m.On, n.On) && maps.Equal(m.Asymmetric, n.Asymmetric)
 }
 
-func (c *Core) member(p *peer) plan.Member {
-	m := plan.Member{
+func (c *Core) member(p *peer) view.Member {
+	m := view.Member{
 		Alive: p.paths[0].up, Away: p.away, On: map[string]struct{}{},
 		Observer: p.flags&flagObserver != 0, Leaving: p.flags&flagLeaving != 0,
 		Synced: p.claims.synced(), Claims: p.claimed(), Returned: !p.returned.IsZero(),

@@ -5,8 +5,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/ironlb/ironlb/speaker/plan"
 	"github.com/ironlb/ironlb/speaker/priority"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 type metrics struct {
@@ -115,7 +115,7 @@ func (m *metrics) counts(c *Core) {
 	m.last = now
 }
 
-func (m *metrics) members(now plan.Members) {
+func (m *metrics) members(now view.Members) {
 	alive, observer := 0, 0.0
 	for _, p := range now.Peers {
 		if p.Alive {

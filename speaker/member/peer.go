@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // peer is another node.
@@ -35,7 +35,7 @@ type peer struct {
 	// once the next process is received. away is set while no process of the node is received and its kernel answers.
 	retainedUntil  time.Time
 	away           bool
-	retainedClaims map[plan.VIPID]plan.Claim
+	retainedClaims map[view.VIPID]view.Claim
 
 	// Pending messages to it.
 	wants         bool

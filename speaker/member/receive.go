@@ -3,7 +3,7 @@ package member
 import (
 	"time"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // Drop is the reason why a datagram was dropped.
@@ -141,7 +141,7 @@ func (c *Core) processMessage(now time.Time, raw time.Duration, p *peer, at int,
 		c.out.node(p)
 	}
 	c.recordReception(now, p, at)
-	changed := func(id plan.VIPID) {
+	changed := func(id view.VIPID) {
 		p.decided(id)
 		c.out.vip(id)
 		c.out.node(p)

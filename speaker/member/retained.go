@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // A speaker that restarts while its node stays up leaves its addresses to the kernel for a while
@@ -204,7 +204,7 @@ func (c *Core) release(p *peer) {
 }
 
 // claimed returns a node's claims, including those in force from a previous process. The map must not be changed.
-func (p *peer) claimed() map[plan.VIPID]plan.Claim {
+func (p *peer) claimed() map[view.VIPID]view.Claim {
 	p.claims.shared = true
 	if p.retainedClaims == nil {
 		return p.claims.claims
@@ -216,7 +216,7 @@ func (p *peer) claimed() map[plan.VIPID]plan.Claim {
 
 // decided records that the present process has advertised a claim of a VirtualIP: the previous process's claim ends
 // permanently.
-func (p *peer) decided(id plan.VIPID) {
+func (p *peer) decided(id view.VIPID) {
 	delete(p.retainedClaims, id)
 }
 

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/ironlb/ironlb/speaker/member"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 func TestBeginsAsObserver(t *testing.T) {
@@ -48,7 +48,7 @@ func TestObserverWaitsForClaims(t *testing.T) {
 	if took > time.Second {
 		t.Errorf("observed for %v", took)
 	}
-	if got := late.members.Peers["node-1"].Claims[plan.IDOf("vip-0")]; got.State != plan.Held {
+	if got := late.members.Peers["node-1"].Claims[view.IDOf("vip-0")]; got.State != view.Held {
 		t.Errorf("the claim is %+v", got)
 	}
 }
@@ -207,8 +207,8 @@ func TestPause(t *testing.T) {
 	w.settle()
 	slow := w.nodes[0]
 	w.publish(slow, claims(3))
-	id := plan.IDOf("vip-1")
-	w.must("held", time.Second, func() bool { return w.nodes[1].members.Peers[slow.name].Claims[id].State == plan.Held })
+	id := view.IDOf("vip-1")
+	w.must("held", time.Second, func() bool { return w.nodes[1].members.Peers[slow.name].Claims[id].State == view.Held })
 
 	slow.nextTick = w.now.Add(5 * time.Second)
 	w.must("dead", time.Second, func() bool { return !w.nodes[1].receives(slow) && !w.nodes[2].receives(slow) })
@@ -232,7 +232,7 @@ func TestPause(t *testing.T) {
 	if peer := w.nodes[1].members.Peers[slow.name]; len(peer.Claims) != 0 {
 		t.Errorf("it claims as an observer: %v", peer.Claims)
 	}
-	w.must("held", time.Second, func() bool { return w.nodes[1].members.Peers[slow.name].Claims[id].State == plan.Held })
+	w.must("held", time.Second, func() bool { return w.nodes[1].members.Peers[slow.name].Claims[id].State == view.Held })
 }
 
 // Loops that tick late, by less than the fence, cause no false alarm.
@@ -298,8 +298,8 @@ func TestRestart(t *testing.T) {
 	a, b := w.nodes[0], w.nodes[1]
 	w.publish(a, claims(40))
 	w.must("claims", time.Second, func() bool { return len(b.members.Peers[a.name].Claims) == 40 })
-	b.vips = map[plan.VIPID]struct{}{}
-	a.Publish(plan.LocalState{})
+	b.vips = map[view.VIPID]struct{}{}
+	a.Publish(view.LocalState{})
 	w.boot(a, 2)
 	w.must("restarted", time.Second, func() bool { return b.members.Peers[a.name].Observer })
 	if got := b.members.Peers[a.name]; len(got.Claims) != 0 || len(b.vips) != 40 || !got.Alive {
@@ -486,10 +486,10 @@ func TestClaimsConverge(t *testing.T) {
 	w := newWorld(t, 4)
 	w.settle()
 	a := w.nodes[0]
-	same := func(state plan.LocalState) func() bool {
-		want := map[plan.VIPID]plan.Claim{}
+	same := func(state view.LocalState) func() bool {
+		want := map[view.VIPID]view.Claim{}
 		for name, claim := range state.Claims {
-			want[plan.IDOf(name)] = claim
+			want[view.IDOf(name)] = claim
 		}
 		return func() bool {
 			for _, m := range w.nodes[1:] {
@@ -502,8 +502,8 @@ func TestClaimsConverge(t *testing.T) {
 	}
 	for _, loss := range []float64{0, 0.05, 0.3} {
 		w.loss = loss
-		w.publish(a, plan.LocalState{})
-		w.must("nothing", 30*time.Second, same(plan.LocalState{}))
+		w.publish(a, view.LocalState{})
+		w.must("nothing", 30*time.Second, same(view.LocalState{}))
 		state := claims(2000)
 		w.publish(a, state)
 		took := w.must("all claims", 30*time.Second, same(state))
@@ -512,9 +512,9 @@ func TestClaimsConverge(t *testing.T) {
 			t.Errorf("without loss after %v", took)
 		}
 		for i := range 50 {
-			claim := plan.Claim{State: plan.HandingOver, Generation: int64(i), Rank: 3, Successor: "node-2"}
+			claim := view.Claim{State: view.HandingOver, Generation: int64(i), Rank: 3, Successor: "node-2"}
 			if i%3 == 0 {
-				claim = plan.Claim{State: plan.Declined, Generation: int64(i)}
+				claim = view.Claim{State: view.Declined, Generation: int64(i)}
 			}
 			state.Claims[fmt.Sprintf("vip-%d", i)] = claim
 			if i%5 == 0 {
@@ -676,7 +676,7 @@ func TestRestartRetains(t *testing.T) {
 
 // Retention ends with its time, with a process that was not expected, and with the death of the next process.
 func TestRetainedEnds(t *testing.T) {
-	begin := func(t *testing.T) (*world, func() plan.Member) {
+	begin := func(t *testing.T) (*world, func() view.Member) {
 		w := newWorld(t, 3)
 		w.settle()
 		a, b := w.nodes[0], w.nodes[1]
@@ -688,7 +688,7 @@ func TestRetainedEnds(t *testing.T) {
 		if m := b.members.Peers[a.name]; !m.Alive || len(m.Claims) != 2 {
 			t.Fatalf("%+v", m)
 		}
-		return w, func() plan.Member { return b.members.Peers[a.name] }
+		return w, func() view.Member { return b.members.Peers[a.name] }
 	}
 	t.Run("time", func(t *testing.T) {
 		w, seen := begin(t)
@@ -737,7 +737,7 @@ func TestAwayAnswers(t *testing.T) {
 			w.settle()
 			a, b := w.nodes[0], w.nodes[1]
 			w.publish(a, claims(2))
-			seen := func() plan.Member { return b.members.Peers[a.name] }
+			seen := func() view.Member { return b.members.Peers[a.name] }
 			w.must("claims", time.Second, func() bool { return len(seen().Claims) == 2 })
 			w.send(a, a.Goodbye(125*time.Second))
 			a.off = true
@@ -893,7 +893,7 @@ func TestRetainsWhileTheNextProcessDies(t *testing.T) {
 	w.settle()
 	a, b := w.nodes[0], w.nodes[1]
 	w.publish(a, claims(2))
-	seen := func() plan.Member { return b.members.Peers[a.name] }
+	seen := func() view.Member { return b.members.Peers[a.name] }
 	w.must("claims", time.Second, func() bool { return len(seen().Claims) == 2 })
 	w.send(a, a.Goodbye(10*time.Second))
 	a.off = true

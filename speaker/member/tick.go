@@ -3,7 +3,7 @@ package member
 import (
 	"time"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // Tick evaluates which nodes are silent and returns what to send now, valid until the next call. All datagrams that
@@ -42,7 +42,7 @@ func (c *Core) fence(now time.Time) {
 	c.fences++
 	c.count.Fences++
 	c.becomeObserver(now)
-	c.published = plan.LocalState{Leaving: c.leaving}
+	c.published = view.LocalState{Leaving: c.leaving}
 	c.updateJournal()
 	c.out.own()
 }

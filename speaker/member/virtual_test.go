@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/ironlb/ironlb/speaker/member"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // world is a virtual network with a virtual clock: each node is on a LAN (eth0), where addresses are announced, and on
@@ -48,9 +48,9 @@ type machine struct {
 	waiting  []member.Packet
 	nextTick time.Time // time of the loop's next tick
 	off      bool
-	members  plan.Members
+	members  view.Members
 	nodes    map[string]struct{}
-	vips     map[plan.VIPID]struct{}
+	vips     map[view.VIPID]struct{}
 	drops    map[member.Drop]int
 	late     func() time.Duration // of each tick
 	traffic  []member.Packet      // received datagrams, if record is set
@@ -121,8 +121,8 @@ func (w *world) boot(m *machine, incarnation uint64, change ...func(*member.Conf
 		peers[n.name] = []netip.Addr{n.addr}
 	}
 	m.SetPeers(peers)
-	m.off, m.dead, m.waiting, m.members, m.drops = false, false, nil, plan.Members{}, map[member.Drop]int{}
-	m.nodes, m.vips = map[string]struct{}{}, map[plan.VIPID]struct{}{}
+	m.off, m.dead, m.waiting, m.members, m.drops = false, false, nil, view.Members{}, map[member.Drop]int{}
+	m.nodes, m.vips = map[string]struct{}{}, map[view.VIPID]struct{}{}
 	m.nextTick = w.now.Add(time.Duration(w.random.IntN(int(c.Profile.Interval))))
 	w.link(m, true)
 }
@@ -373,15 +373,15 @@ func (w *world) settled() bool {
 func (w *world) settle() { w.t.Helper(); w.must("settled", 5*time.Second, w.settled) }
 
 // claims returns n held claims.
-func claims(n int) plan.LocalState {
-	state := plan.LocalState{Claims: map[string]plan.Claim{}}
+func claims(n int) view.LocalState {
+	state := view.LocalState{Claims: map[string]view.Claim{}}
 	for i := range n {
-		state.Claims[fmt.Sprintf("vip-%d", i)] = plan.Claim{State: plan.Held, Generation: int64(i), Rank: uint16(i % 7)}
+		state.Claims[fmt.Sprintf("vip-%d", i)] = view.Claim{State: view.Held, Generation: int64(i), Rank: uint16(i % 7)}
 	}
 	return state
 }
 
-func (w *world) publish(m *machine, state plan.LocalState) {
+func (w *world) publish(m *machine, state view.LocalState) {
 	m.Publish(state)
 	if m.nextTick.After(w.now) {
 		m.nextTick = w.now

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // A datagram is a header, fields, and a tag over both. Numbers are in network order.
@@ -133,8 +133,8 @@ type segment struct {
 
 // entry is a claim; state 0 means that the claim is removed.
 type entry struct {
-	id    plan.VIPID
-	claim plan.Claim
+	id    view.VIPID
+	claim view.Claim
 }
 
 type want struct {
@@ -295,12 +295,12 @@ func parseEntry(v []byte) (e entry, n int) {
 	if len(v) < 9 {
 		return e, 0
 	}
-	e.id, e.claim.State = plan.VIPID(binary.BigEndian.Uint64(v)), plan.ClaimState(v[8])
+	e.id, e.claim.State = view.VIPID(binary.BigEndian.Uint64(v)), view.ClaimState(v[8])
 	n = 9
 	if e.claim.State == 0 {
 		return e, n
 	}
-	if e.claim.State > plan.Declined {
+	if e.claim.State > view.Declined {
 		return e, 0
 	}
 	generation, size := binary.Uvarint(v[n:])
@@ -314,7 +314,7 @@ func parseEntry(v []byte) (e entry, n int) {
 	}
 	n += size
 	e.claim.Generation, e.claim.Rank = int64(generation), uint16(rank)
-	if e.claim.State != plan.HandingOver {
+	if e.claim.State != view.HandingOver {
 		return e, n
 	}
 	if len(v) <= n || int(v[n]) > maxName || len(v) < n+1+int(v[n]) {
@@ -333,7 +333,7 @@ func appendEntry(b []byte, e entry) []byte {
 	}
 	b = binary.AppendUvarint(b, uint64(e.claim.Generation))
 	b = binary.AppendUvarint(b, uint64(e.claim.Rank))
-	if e.claim.State == plan.HandingOver {
+	if e.claim.State == view.HandingOver {
 		b = append(b, byte(len(e.claim.Successor)))
 		b = append(b, e.claim.Successor...)
 	}

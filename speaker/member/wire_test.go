@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 func testCore(t testing.TB, node string) *Core {
@@ -38,8 +38,8 @@ func samples() (bodies [][]byte) {
 	}
 	claims := number(3, 9)
 	for _, e := range []entry{
-		{id: 1, claim: plan.Claim{State: plan.Held, Generation: 1 << 40, Rank: 65535}}, {id: 2},
-		{id: 3, claim: plan.Claim{State: plan.HandingOver, Generation: 5, Successor: "node-2"}}, {id: 4, claim: plan.Claim{State: plan.Declined}},
+		{id: 1, claim: view.Claim{State: view.Held, Generation: 1 << 40, Rank: 65535}}, {id: 2},
+		{id: 3, claim: view.Claim{State: view.HandingOver, Generation: 5, Successor: "node-2"}}, {id: 4, claim: view.Claim{State: view.Declined}},
 	} {
 		claims = appendEntry(claims, e)
 	}
@@ -103,7 +103,7 @@ func TestDatagramsFit(t *testing.T) {
 		c.ifaces[c.iface(fmt.Sprint("eth", i))].link = true
 	}
 	for i := range 100 {
-		c.mine.set(plan.VIPID(i), plan.Claim{State: plan.HandingOver, Generation: 1<<63 - 1, Rank: 1<<16 - 1, Successor: strings.Repeat("s", maxName)})
+		c.mine.set(view.VIPID(i), view.Claim{State: view.HandingOver, Generation: 1<<63 - 1, Rank: 1<<16 - 1, Successor: strings.Repeat("s", maxName)})
 	}
 	silent := 0
 	for _, s := range c.Tick(time.Now(), time.Hour) {
@@ -170,11 +170,11 @@ func TestParse(t *testing.T) {
 func TestEntriesKeep(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 10000 {
-		e := entry{id: plan.VIPID(random.Uint64()), claim: plan.Claim{State: plan.ClaimState(random.IntN(4))}}
+		e := entry{id: view.VIPID(random.Uint64()), claim: view.Claim{State: view.ClaimState(random.IntN(4))}}
 		if e.claim.State != 0 {
 			e.claim.Generation, e.claim.Rank = random.Int64()>>random.IntN(63), uint16(random.Uint32())
 		}
-		if e.claim.State == plan.HandingOver {
+		if e.claim.State == view.HandingOver {
 			e.claim.Successor = string(bytes.Repeat([]byte("n"), random.IntN(maxName+1)))
 		}
 		b := appendEntry(nil, e)
@@ -191,8 +191,8 @@ func TestJournalConverges(t *testing.T) {
 	for range 200 {
 		c := testCore(t, "a")
 		var r replica
-		seen := map[plan.VIPID]plan.Claim{}
-		changed := func(id plan.VIPID) { seen[id] = plan.Claim{} }
+		seen := map[view.VIPID]view.Claim{}
+		changed := func(id view.VIPID) { seen[id] = view.Claim{} }
 		var old [][]byte
 		give := func(data []byte) {
 			h, body, err := parseHeader(data)
@@ -212,11 +212,11 @@ func TestJournalConverges(t *testing.T) {
 		for range 300 {
 			switch random.IntN(4) {
 			case 0, 1:
-				claim := plan.Claim{}
+				claim := view.Claim{}
 				if random.IntN(3) > 0 {
-					claim = plan.Claim{State: plan.Held, Generation: random.Int64N(5)}
+					claim = view.Claim{State: view.Held, Generation: random.Int64N(5)}
 				}
-				c.mine.set(plan.VIPID(random.IntN(150)), claim)
+				c.mine.set(view.VIPID(random.IntN(150)), claim)
 			case 2:
 				b, _ := c.appendClaims(c.appendHello(c.begin(), 0), uint64(random.IntN(int(c.mine.version)+1)))
 				old = append(old, slices.Clone(c.finish(b)))
@@ -236,7 +236,7 @@ func TestJournalConverges(t *testing.T) {
 			b, _ := c.appendClaims(c.appendHello(c.begin(), 0), r.next())
 			give(slices.Clone(c.finish(b)))
 		}
-		want := map[plan.VIPID]plan.Claim{}
+		want := map[view.VIPID]view.Claim{}
 		for id, advertised := range c.mine.at {
 			if advertised.claim.State != 0 {
 				want[id] = advertised.claim
@@ -252,7 +252,7 @@ func TestJournalConverges(t *testing.T) {
 func TestTombstonesEnd(t *testing.T) {
 	c := testCore(t, "a")
 	var r replica
-	none := func(plan.VIPID) {}
+	none := func(view.VIPID) {}
 	give := func() {
 		b, _ := c.appendClaims(c.appendHello(c.begin(), 0), r.next())
 		var m message
@@ -266,12 +266,12 @@ func TestTombstonesEnd(t *testing.T) {
 		}
 		r.reconcile(none)
 	}
-	c.mine.set(1<<40, plan.Claim{State: plan.Held})
+	c.mine.set(1<<40, view.Claim{State: view.Held})
 	give()
-	c.mine.set(1<<40, plan.Claim{})
+	c.mine.set(1<<40, view.Claim{})
 	for i := range 100 * tombstones {
-		c.mine.set(plan.VIPID(i), plan.Claim{State: plan.Held})
-		c.mine.set(plan.VIPID(i), plan.Claim{})
+		c.mine.set(view.VIPID(i), view.Claim{State: view.Held})
+		c.mine.set(view.VIPID(i), view.Claim{})
 	}
 	if len(c.mine.at) > 4*tombstones || len(c.mine.order) > 4*tombstones {
 		t.Errorf("%d claims and %d changes are kept", len(c.mine.at), len(c.mine.order))

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // Types of conditions, in the order of Evaluate, with their reasons when they are false.
@@ -48,7 +49,7 @@ type Facts struct {
 	// IPVS is set if it forwards, CalicoPolices if rules of Calico apply to packets forwarded to Pods.
 	IPVS, CalicoPolices bool
 	// Proxies are the hosts that answer ARP or neighbour discovery for every address.
-	Proxies []plan.Proxy
+	Proxies []view.Proxy
 	// Unknown are the types of conditions with incomplete facts.
 	Unknown []string
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 func TestEvaluate(t *testing.T) {
@@ -39,7 +40,7 @@ func TestEvaluate(t *testing.T) {
 		message []string
 	}{
 		{"no Pods", Facts{}, node, "", nil},
-		{"a proxy", Facts{Proxies: []plan.Proxy{{MAC: "02:00:00:00:00:09", Interface: "eth0", Family: "ipv4"}}}, node,
+		{"a proxy", Facts{Proxies: []view.Proxy{{MAC: "02:00:00:00:00:09", Interface: "eth0", Family: "ipv4"}}}, node,
 			NoProxyARP, []string{"switch proxy ARP", "02:00:00:00:00:09 (interface eth0, ipv4)"}},
 		{"of the Node", Facts{Endpoints: at("192.0.2.10 cali1", "2001:db8:1::1 cali1"), PodCIDRs: nodes}, node, "", nil},
 		{"the host network", Facts{Endpoints: at("198.51.100.1 lo host"), PodCIDRs: nodes}, node, "", nil},

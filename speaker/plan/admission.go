@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/speaker/incremental"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // admission determines which addresses of Services may become local or be announced on this node.
@@ -16,7 +18,7 @@ type admission struct {
 	// gateways are the gateways of this node that are no addresses of Nodes or in their Pod networks, sorted.
 	gateways []netip.Addr
 	// external are the Services by address, for addresses that must not be endpoints; externalOf is the reverse.
-	external   index[netip.Addr, pools.ServiceKey]
+	external   incremental.Index[netip.Addr, pools.ServiceKey]
 	externalOf map[pools.ServiceKey][]netip.Addr
 	// endpoints are the addresses of external that were checked, with the first Service that has the address as an
 	// endpoint, the zero key for none.
@@ -28,31 +30,31 @@ type admission struct {
 func newAdmission(o Options) admission {
 	return admission{
 		guard:    pools.NewGuard(o.ExternalIPs),
-		external: index[netip.Addr, pools.ServiceKey]{}, externalOf: map[pools.ServiceKey][]netip.Addr{}, endpoints: map[netip.Addr]pools.ServiceKey{},
+		external: incremental.Index[netip.Addr, pools.ServiceKey]{}, externalOf: map[pools.ServiceKey][]netip.Addr{}, endpoints: map[netip.Addr]pools.ServiceKey{},
 	}
 }
 
 // accept returns the accepted addresses of a Service, and why the others are refused. An external or foreign address of
 // another node is served by that node and not recorded as refused.
-func (p *Planner) accept(v *View, svc Service) (accepted []Address, refused map[netip.Addr]pools.Refusal) {
+func (p *Planner) accept(v *view.View, svc view.Service) (accepted []view.Address, refused map[netip.Addr]pools.Refusal) {
 	node := v.Nodes[p.options.Node]
 	for _, a := range svc.Addresses {
 		var why pools.Refusal
 		var bad bool
 		switch guard := p.admission.guard; a.Kind {
-		case ClusterIP:
+		case view.ClusterIP:
 			why, bad = guard.ClusterIP(a.IP)
-		case LoadBalancer:
+		case view.LoadBalancer:
 			if pool := p.admission.pools.PoolOf(a.IP); pool != "" {
 				a.Pool = pool
 			}
 			why, bad = guard.Assigned(a.IP, a.Pool)
-		case External:
-			why, bad = guard.External(a.IP, p.admission.pools.PoolOf(a.IP), v.isHost(a.IP, node))
-		case Foreign:
-			why, bad = guard.Foreign(a.IP, v.isHost(a.IP, node))
+		case view.External:
+			why, bad = guard.External(a.IP, p.admission.pools.PoolOf(a.IP), isHost(v, a.IP, node))
+		case view.Foreign:
+			why, bad = guard.Foreign(a.IP, isHost(v, a.IP, node))
 		}
-		if !bad && a.Kind.bearsEndpoints() && !v.isHost(a.IP, node) {
+		if !bad && bearsEndpoints(a.Kind) && !isHost(v, a.IP, node) {
 			if of := p.admission.endpointOf(v, a.IP); of != (pools.ServiceKey{}) {
 				why, bad = pools.Refusal{Rule: pools.RuleEndpoint, Of: of.String()}, true
 			}
@@ -60,7 +62,7 @@ func (p *Planner) accept(v *View, svc Service) (accepted []Address, refused map[
 		switch {
 		case !bad:
 			accepted = append(accepted, a)
-		case why.Rule != pools.RuleNode || !a.Kind.bearsEndpoints():
+		case why.Rule != pools.RuleNode || !bearsEndpoints(a.Kind):
 			if refused == nil {
 				refused = map[netip.Addr]pools.Refusal{}
 			}
@@ -72,11 +74,11 @@ func (p *Planner) accept(v *View, svc Service) (accepted []Address, refused map[
 
 // bearsEndpoints reports whether an address of the kind is refused if it is an endpoint. Addresses of pools and
 // ClusterIPs are not: a user who can write EndpointSlices could withdraw them.
-func (k AddressKind) bearsEndpoints() bool { return k == External || k == Foreign }
+func bearsEndpoints(k view.AddressKind) bool { return k == view.External || k == view.Foreign }
 
 // endpointOf returns the first Service by name that has an address as an endpoint, the zero key for none. It scans all
 // endpoints at most once per plan.
-func (m *admission) endpointOf(v *View, addr netip.Addr) pools.ServiceKey {
+func (m *admission) endpointOf(v *view.View, addr netip.Addr) pools.ServiceKey {
 	if first, known := m.endpoints[addr]; known {
 		return first
 	}
@@ -97,9 +99,9 @@ func (m *admission) endpointOf(v *View, addr netip.Addr) pools.ServiceKey {
 }
 
 // hasEndpoint reports whether an address is an endpoint in one of the slices.
-func hasEndpoint(all map[string]Slice, addr netip.Addr) bool {
+func hasEndpoint(all map[string]view.Slice, addr netip.Addr) bool {
 	for _, slice := range all {
-		if slices.ContainsFunc(slice.Endpoints, func(e Endpoint) bool { return e.Addr == addr }) {
+		if slices.ContainsFunc(slice.Endpoints, func(e view.Endpoint) bool { return e.Addr == addr }) {
 			return true
 		}
 	}
@@ -107,15 +109,15 @@ func hasEndpoint(all map[string]Slice, addr netip.Addr) bool {
 }
 
 // record records the present addresses of a Service, none for a deleted one.
-func (m *admission) record(key pools.ServiceKey, addresses []Address) {
+func (m *admission) record(key pools.ServiceKey, addresses []view.Address) {
 	for _, addr := range m.externalOf[key] {
-		m.external.remove(addr, key)
+		m.external.Remove(addr, key)
 	}
 	var external []netip.Addr
 	for _, a := range addresses {
-		if a.Kind.bearsEndpoints() {
+		if bearsEndpoints(a.Kind) {
 			external = append(external, a.IP)
-			m.external.add(a.IP, key)
+			m.external.Add(a.IP, key)
 		}
 	}
 	for _, addr := range m.externalOf[key] {
@@ -123,12 +125,12 @@ func (m *admission) record(key pools.ServiceKey, addresses []Address) {
 			delete(m.endpoints, addr)
 		}
 	}
-	set(m.externalOf, key, external, len(external) > 0)
+	incremental.Set(m.externalOf, key, external, len(external) > 0)
 }
 
 // touchedAdmissions updates the addresses and networks of the cluster itself. It adds the Services whose accepted
 // addresses, or the pools of these, changed.
-func (p *Planner) touchedAdmissions(v *View, t Touched, services map[pools.ServiceKey]struct{}) {
+func (p *Planner) touchedAdmissions(v *view.View, t view.Touched, services map[pools.ServiceKey]struct{}) {
 	m := &p.admission
 	m.touchedEndpoints(v, t, services)
 	if !m.learn(v, t, p.options) {
@@ -138,14 +140,14 @@ func (p *Planner) touchedAdmissions(v *View, t Touched, services map[pools.Servi
 		if _, already := services[key]; already {
 			continue
 		}
-		if addresses, refused := p.accept(v, v.Services[key]); !slices.Equal(addresses, before.addresses) || !maps.Equal(refused, before.refused) {
+		if addresses, refused := p.accept(v, v.Services[key]); !slices.Equal(addresses, before.Addresses) || !maps.Equal(refused, before.refused) {
 			services[key] = struct{}{}
 		}
 	}
 }
 
 // touchedEndpoints drops outdated endpoint checks and adds the Services with such an address.
-func (m *admission) touchedEndpoints(v *View, t Touched, services map[pools.ServiceKey]struct{}) {
+func (m *admission) touchedEndpoints(v *view.View, t view.Touched, services map[pools.ServiceKey]struct{}) {
 	if t.All {
 		clear(m.endpoints)
 		return
@@ -178,7 +180,7 @@ var apiServer = pools.ServiceKey{Namespace: "default", Name: "kubernetes"}
 
 // learn updates the addresses and networks of the cluster itself and those of the pools, and reports whether any
 // changed.
-func (m *admission) learn(v *View, t Touched, o Options) bool {
+func (m *admission) learn(v *view.View, t view.Touched, o Options) bool {
 	changed := false
 	learn := func(differs bool) { changed = changed || differs }
 	node := func(name string) {
@@ -225,7 +227,7 @@ func (m *admission) learn(v *View, t Touched, o Options) bool {
 	return changed
 }
 
-func poolIndex(all map[string]Pool) pools.Index {
+func poolIndex(all map[string]view.Pool) pools.Index {
 	out := make([]pools.Pool, 0, len(all))
 	for name, p := range all {
 		out = append(out, pools.Pool{Name: name, Ranges: p.Ranges, Created: time.Unix(p.Created, 0)})

@@ -1,13 +1,13 @@
 package plan
 
 import (
-	"encoding/binary"
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"slices"
-	"strings"
 	"time"
+
+	"github.com/ironlb/ironlb/speaker/incremental"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // BGP is the full desired state of the BGP daemon on this node: its peers and the routes that it announces to them.
@@ -42,7 +42,7 @@ type Peer struct {
 	MyASN, LocalASN uint32
 	// PeerASN is the AS that the peer must have. 0 with Dynamic: any AS that is (internal) or is not (external) MyASN.
 	PeerASN uint32
-	Dynamic DynamicASN
+	Dynamic view.DynamicASN
 	// Source is the local address, the zero Addr if the kernel chooses. RouterID, if valid, replaces that of the node.
 	Source, RouterID netip.Addr
 	// NextHop4 and NextHop6 are the next hop in a family other than that of the session; invalid: that family is not
@@ -52,7 +52,7 @@ type Peer struct {
 	// attempts, 0 for a short default.
 	HoldTime, KeepaliveTime, ConnectTime time.Duration
 	// Password for TCP MD5 (RFC 2385), empty for none. It is a secret and never logged.
-	Password Secret
+	Password view.Secret
 	// MultiHop allows an external peer that is not on link. TTLSecurity accepts only packets with a TTL of 255 (RFC
 	// 5082).
 	MultiHop, TTLSecurity bool
@@ -64,127 +64,19 @@ type Peer struct {
 	// MaxReceivedPrefixes is the limit per family of prefixes from the peer, 0 for a default. More end the session.
 	MaxReceivedPrefixes uint32 `json:",omitempty"`
 	// BFD is the zero value without BFD.
-	BFD BFD
+	BFD view.BFD
 }
 
 // internal reports whether the peer is in the AS of this node: only such a peer receives LOCAL_PREF (RFC 4271, 5.1.5).
 func (p Peer) internal() bool {
-	return p.Dynamic == AnyInternal || p.Dynamic == NotDynamic && p.PeerASN == p.MyASN
+	return p.Dynamic == view.AnyInternal || p.Dynamic == view.NotDynamic && p.PeerASN == p.MyASN
 }
-
-// Secret is text that must not be shown. It prints as asterisks.
-type Secret string
-
-func (s Secret) String() string   { return s.hidden() }
-func (s Secret) GoString() string { return s.hidden() }
-
-// LogValue implements slog.LogValuer: a JSON handler does not use String.
-func (s Secret) LogValue() slog.Value { return slog.StringValue(s.hidden()) }
 
 // LogValue also hides the password within.
 func (p Peer) LogValue() slog.Value { return slog.StringValue(fmt.Sprintf("%+v", p)) }
 
-func (s Secret) hidden() string {
-	if s == "" {
-		return ""
-	}
-	return "***"
-}
-
-// DynamicASN is the kind of AS that a peer without a PeerASN may have.
-type DynamicASN uint8
-
-// The kinds of dynamic AS.
-const (
-	NotDynamic DynamicASN = iota
-	AnyInternal
-	AnyExternal
-)
-
-// BFD are the timers of a session (RFC 5880, 6.8.1). The zero value is no BFD.
-type BFD struct {
-	Receive, Transmit time.Duration
-	Multiplier        uint8
-	// Passive waits for the first packet of the peer.
-	Passive bool
-	// MinimumTTL of packets of a multihop session (RFC 5883); a single hop requires 255 (RFC 5881, 5).
-	MinimumTTL uint8
-}
-
-// On reports whether BFD is configured.
-func (b BFD) On() bool { return b.Multiplier > 0 }
-
-// bfdBegins allows for the slow packets of the peer while a session is down, one per second (RFC 5880, 6.8.3), and for
-// routers that start BFD only when BGP is established.
-const bfdBegins = 5 * time.Second
-
-// Patience is how long a session may take to come up before a warning: three local detection times and a few seconds.
-func (b BFD) Patience() time.Duration {
-	return bfdBegins + 3*time.Duration(b.Multiplier)*max(b.Receive, b.Transmit)
-}
-
 // Route is the attributes of a prefix by the name of the peer that receives it.
-type Route map[string]Attributes
-
-// Attributes of a path, comparable with ==.
-type Attributes struct {
-	// LocalPref is sent to internal peers (RFC 4271, 5.1.5), 0 for none.
-	LocalPref uint32 `json:",omitzero"`
-	// Communities and LargeCommunities are sets.
-	Communities      CommunitySet      `json:",omitzero"`
-	LargeCommunities LargeCommunitySet `json:",omitzero"`
-}
-
-// CommunitySet is a set of communities (RFC 1997), comparable with ==: four octets each, ascending. The zero value is
-// empty.
-type CommunitySet struct{ octets string }
-
-// NewCommunitySet returns the set of these communities.
-func NewCommunitySet(communities ...uint32) CommunitySet {
-	sorted := slices.Compact(slices.Sorted(slices.Values(communities)))
-	b := make([]byte, 0, 4*len(sorted))
-	for _, c := range sorted {
-		b = binary.BigEndian.AppendUint32(b, c)
-	}
-	return CommunitySet{string(b)}
-}
-
-// Communities returns the communities, ascending.
-func (s CommunitySet) Communities() []uint32 {
-	var out []uint32
-	for o := []byte(s.octets); len(o) >= 4; o = o[4:] {
-		out = append(out, binary.BigEndian.Uint32(o))
-	}
-	return out
-}
-
-// LargeCommunity is a large community (RFC 8092).
-type LargeCommunity struct{ Global, Local1, Local2 uint32 }
-
-// LargeCommunitySet is a set of large communities, comparable with ==: twelve octets each, ascending. The zero value is
-// empty.
-type LargeCommunitySet struct{ octets string }
-
-// NewLargeCommunitySet returns the set of these large communities.
-func NewLargeCommunitySet(communities ...LargeCommunity) LargeCommunitySet {
-	all := make([]string, 0, len(communities))
-	for _, c := range communities {
-		b := binary.BigEndian.AppendUint32(nil, c.Global)
-		b = binary.BigEndian.AppendUint32(b, c.Local1)
-		all = append(all, string(binary.BigEndian.AppendUint32(b, c.Local2)))
-	}
-	slices.Sort(all)
-	return LargeCommunitySet{strings.Join(slices.Compact(all), "")}
-}
-
-// LargeCommunities returns the large communities, ascending.
-func (s LargeCommunitySet) LargeCommunities() []LargeCommunity {
-	var out []LargeCommunity
-	for o := []byte(s.octets); len(o) >= 12; o = o[12:] {
-		out = append(out, LargeCommunity{binary.BigEndian.Uint32(o), binary.BigEndian.Uint32(o[4:]), binary.BigEndian.Uint32(o[8:])})
-	}
-	return out
-}
+type Route map[string]view.Attributes
 
 // Session is the state of a BGP session of this node.
 type Session struct {
@@ -192,7 +84,7 @@ type Session struct {
 	// Since is when it entered that state, or began to try.
 	Since time.Time
 	// Reason and Message explain why it is not established or last went down; empty if it never did.
-	Reason  Reason
+	Reason  view.Reason
 	Message string
 	// Prefixes is the number announced to the peer, or to be announced once the session is established.
 	Prefixes int
@@ -202,9 +94,9 @@ type Session struct {
 	// BFD is the state of its BFD session, empty without. BFDMessage explains why it is not up, as far as known. The
 	// speaker sets BFDReason to BFDNotUp once the BGP session is established for so long that BFD should be up; else it
 	// is empty.
-	BFD        BFDState
+	BFD        view.BFDState
 	BFDSince   time.Time
-	BFDReason  Reason
+	BFDReason  view.Reason
 	BFDMessage string
 	// Changes is how often it has been established, which distinguishes two successive sessions.
 	Changes uint64
@@ -223,51 +115,40 @@ const (
 	SessionEstablished SessionState = "Established"
 )
 
-// BFDState is a state of RFC 5880, 6.2.
-type BFDState string
-
-// The BFD states.
-const (
-	BFDAdminDown BFDState = "AdminDown"
-	BFDDown      BFDState = "Down"
-	BFDInit      BFDState = "Init"
-	BFDUp        BFDState = "Up"
-)
-
 // Why a BGP session is not established.
 const (
 	// WrongASN: the AS of the peer differs from the BGPPeer, or the peer expects another AS of this node.
-	WrongASN Reason = "WrongASN"
+	WrongASN view.Reason = "WrongASN"
 	// Unreachable: no connection is established: no route, or no answer in time.
-	Unreachable Reason = "Unreachable"
+	Unreachable view.Reason = "Unreachable"
 	// Refused: the peer's host refuses the connection.
-	Refused Reason = "Refused"
+	Refused view.Reason = "Refused"
 	// NoAnswer: the peer does not answer at all; a wrong password has the same effect (RFC 2385, 4.1).
-	NoAnswer Reason = "NoAnswer"
+	NoAnswer view.Reason = "NoAnswer"
 	// Duplicate: another BGPPeer of this node has the same address.
-	Duplicate Reason = "Duplicate"
+	Duplicate view.Reason = "Duplicate"
 	// Rejected: the peer sent a NOTIFICATION; the message contains its text.
-	Rejected Reason = "Rejected"
+	Rejected view.Reason = "Rejected"
 	// HoldTimeExpired: no message was received from the peer for the hold time.
-	HoldTimeExpired Reason = "HoldTimeExpired"
+	HoldTimeExpired view.Reason = "HoldTimeExpired"
 	// TooManyPrefixes: the peer announced more than MaxReceivedPrefixes; the session is retried after minutes.
-	TooManyPrefixes Reason = "TooManyPrefixes"
+	TooManyPrefixes view.Reason = "TooManyPrefixes"
 	// OutOfMemory: the process of the peer reached its memory limit; it is restarted after minutes.
-	OutOfMemory Reason = "OutOfMemory"
+	OutOfMemory view.Reason = "OutOfMemory"
 	// BFDWentDown: BFD found the path down.
-	BFDWentDown Reason = "BFDDown"
+	BFDWentDown view.Reason = "BFDDown"
 	// BFDNotUp: the BGP session is established, but BFD is not although it had time to come up: the path is not
 	// monitored. Either the router has no such BFD session, or packets do not arrive; the message contains the known
 	// facts.
-	BFDNotUp Reason = "BFDNotUp"
+	BFDNotUp view.Reason = "BFDNotUp"
 	// PasswordMissing: the Secret of the password does not exist or has another type.
-	PasswordMissing Reason = "PasswordMissing"
+	PasswordMissing view.Reason = "PasswordMissing"
 	// PasswordUnknown: the API server has not returned the password yet, and no copy exists.
-	PasswordUnknown Reason = "PasswordUnknown"
+	PasswordUnknown view.Reason = "PasswordUnknown"
 	// NotConfigured: this node cannot do what the BGPPeer requests; the message explains it.
-	NotConfigured Reason = "NotConfigured"
+	NotConfigured view.Reason = "NotConfigured"
 	// NoBGPProcess: ironlb-bgpd is not running.
-	NoBGPProcess Reason = "NoBGPProcess"
+	NoBGPProcess view.Reason = "NoBGPProcess"
 )
 
 // BGPChange is a change of BGP, from the planner to the BGP daemon. Peers and Routes that are nil are deleted.
@@ -300,7 +181,7 @@ func (b *BGP) Apply(c BGPChange) {
 		}
 	}
 	for prefix, r := range c.Routes {
-		set(b.Routes, prefix, r, len(r) > 0)
+		incremental.Set(b.Routes, prefix, r, len(r) > 0)
 	}
 }
 

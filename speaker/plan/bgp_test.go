@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/speaker/incremental"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // bgpCommand changes BGP objects, and reports whether the command was one of them.
@@ -35,17 +37,17 @@ func (w *world) bgpCommand(words []string) bool {
 
 // parsePeer parses a BGPPeer: as=MINE/THEIRS, external or internal for a dynamic one, dual, nodes=LABEL=VALUE, id=IP,
 // source=IP, created=N, wrong=REASON, password=TEXT, gr=DURATION, hold=DURATION, port=N, bfd=DURATIONxN.
-func parsePeer(address string, words []string) BGPPeer {
-	p := BGPPeer{Address: netip.MustParseAddr(address), Port: 179, MyASN: 65000, PeerASN: 65001}
+func parsePeer(address string, words []string) view.BGPPeer {
+	p := view.BGPPeer{Address: netip.MustParseAddr(address), Port: 179, MyASN: 65000, PeerASN: 65001}
 	for _, w := range words {
 		switch key, value, _ := strings.Cut(w, "="); key {
 		case "as":
 			mine, theirs, _ := strings.Cut(value, "/")
 			p.MyASN, p.PeerASN = uint32(atoi(mine)), uint32(atoi(theirs))
 		case "external":
-			p.PeerASN, p.Dynamic = 0, AnyExternal
+			p.PeerASN, p.Dynamic = 0, view.AnyExternal
 		case "internal":
-			p.PeerASN, p.Dynamic = 0, AnyInternal
+			p.PeerASN, p.Dynamic = 0, view.AnyInternal
 		case "dual":
 			p.DualStack = true
 		case "nodes":
@@ -58,9 +60,9 @@ func parsePeer(address string, words []string) BGPPeer {
 		case "created":
 			p.Created = int64(atoi(value))
 		case "wrong":
-			p.Wrong, p.Message = Reason(value), "as the View reports"
+			p.Wrong, p.Message = view.Reason(value), "as the View reports"
 		case "password":
-			p.Password = Secret(value)
+			p.Password = view.Secret(value)
 		case "gr":
 			p.GracefulRestart, p.RestartTime = true, duration(value)
 		case "hold":
@@ -69,7 +71,7 @@ func parsePeer(address string, words []string) BGPPeer {
 			p.Port = uint16(atoi(value))
 		case "bfd":
 			interval, n, _ := strings.Cut(value, "x")
-			p.BFD = BFD{Receive: duration(interval), Transmit: duration(interval), Multiplier: uint8(atoi(n))}
+			p.BFD = view.BFD{Receive: duration(interval), Transmit: duration(interval), Multiplier: uint8(atoi(n))}
 		default:
 			panic(key)
 		}
@@ -79,8 +81,8 @@ func parsePeer(address string, words []string) BGPPeer {
 
 // parseRoute parses a BGPAdvertisement: the fields of an L2Advertisement, and peers=A,B, length=N, length6=N, pref=N,
 // communities=A:B,A:B:C, missing=NAME.
-func parseRoute(words []string) BGPAdvertisement {
-	a := BGPAdvertisement{Length4: 32, Length6: 128}
+func parseRoute(words []string) view.BGPAdvertisement {
+	a := view.BGPAdvertisement{Length4: 32, Length6: 128}
 	var others []string
 	for _, w := range words {
 		switch key, value, _ := strings.Cut(w, "="); key {
@@ -96,7 +98,7 @@ func parseRoute(words []string) BGPAdvertisement {
 			a.Missing = []string{value}
 		case "communities":
 			var small []uint32
-			var large []LargeCommunity
+			var large []view.LargeCommunity
 			for _, text := range strings.Split(value, ",") {
 				var n []uint32
 				for _, part := range strings.Split(text, ":") {
@@ -109,10 +111,10 @@ func parseRoute(words []string) BGPAdvertisement {
 				if len(n) == 2 {
 					small = append(small, n[0]<<16|n[1])
 				} else {
-					large = append(large, LargeCommunity{n[0], n[1], n[2]})
+					large = append(large, view.LargeCommunity{Global: n[0], Local1: n[1], Local2: n[2]})
 				}
 			}
-			a.Attributes.Communities, a.Attributes.LargeCommunities = NewCommunitySet(small...), NewLargeCommunitySet(large...)
+			a.Attributes.Communities, a.Attributes.LargeCommunities = view.NewCommunitySet(small...), view.NewLargeCommunitySet(large...)
 		default:
 			others = append(others, w)
 		}
@@ -198,7 +200,7 @@ func peerText(p Peer) string {
 	return b.String()
 }
 
-func attributesText(a Attributes) string {
+func attributesText(a view.Attributes) string {
 	var out []string
 	if a.LocalPref > 0 {
 		out = append(out, fmt.Sprint(a.LocalPref))
@@ -213,11 +215,11 @@ func attributesText(a Attributes) string {
 }
 
 // bgp changes a BGP object, or the state of this node.
-func (s step) bgp(v *View, r *rand.Rand) Touched {
+func (s step) bgp(v *view.View, r *rand.Rand) view.Touched {
 	name := fmt.Sprint("r", s.b)
 	switch s.kind {
 	case 22, 23:
-		p := BGPPeer{Address: one(r, netip.MustParseAddr("192.0.2.254"), netip.MustParseAddr("2001:db8::fe")), Port: 179, MyASN: 65000,
+		p := view.BGPPeer{Address: one(r, netip.MustParseAddr("192.0.2.254"), netip.MustParseAddr("2001:db8::fe")), Port: 179, MyASN: 65000,
 			PeerASN: one[uint32](r, 65000, 65001), DualStack: r.IntN(2) == 0, HoldTime: one(r, 0, 9*time.Second), Created: int64(r.IntN(3))}
 		if r.IntN(4) == 0 {
 			p.Nodes = []pools.Selector{{{Key: "zone", Operator: pools.In, Values: []string{fmt.Sprint(r.IntN(2))}}}}
@@ -228,10 +230,10 @@ func (s step) bgp(v *View, r *rand.Rand) Touched {
 		if r.IntN(5) == 0 {
 			p.Wrong, p.Message = PasswordMissing, "gone"
 		}
-		set(v.BGPPeers, name, p, r.IntN(6) > 0)
-		return Touched{BGPPeers: map[string]struct{}{name: {}}}
+		incremental.Set(v.BGPPeers, name, p, r.IntN(6) > 0)
+		return view.Touched{BGPPeers: map[string]struct{}{name: {}}}
 	case 24, 25:
-		a := BGPAdvertisement{Advertisement: randomAdvertisement(r), Length4: one(r, 32, 32, 24, 31), Length6: one(r, 128, 64)}
+		a := view.BGPAdvertisement{Advertisement: randomAdvertisement(r), Length4: one(r, 32, 32, 24, 31), Length6: one(r, 128, 64)}
 		a.Interfaces = nil
 		if r.IntN(3) == 0 {
 			a.Peers = []string{fmt.Sprint("r", r.IntN(3))}
@@ -239,17 +241,17 @@ func (s step) bgp(v *View, r *rand.Rand) Touched {
 		if r.IntN(8) == 0 {
 			a.Missing = []string{"nowhere"}
 		}
-		a.Attributes = Attributes{LocalPref: one[uint32](r, 0, 0, 100, 200), Communities: NewCommunitySet(uint32(r.IntN(3)))}
+		a.Attributes = view.Attributes{LocalPref: one[uint32](r, 0, 0, 100, 200), Communities: view.NewCommunitySet(uint32(r.IntN(3)))}
 		if r.IntN(2) == 0 {
-			a.Attributes.LargeCommunities = NewLargeCommunitySet(LargeCommunity{65000, uint32(r.IntN(2)), 1})
+			a.Attributes.LargeCommunities = view.NewLargeCommunitySet(view.LargeCommunity{Global: 65000, Local1: uint32(r.IntN(2)), Local2: 1})
 		}
-		set(v.BGPAdvertisements, fmt.Sprint("a", s.a), a, r.IntN(5) > 0)
-		return Touched{BGPAdvertisements: true}
+		incremental.Set(v.BGPAdvertisements, fmt.Sprint("a", s.a), a, r.IntN(5) > 0)
+		return view.Touched{BGPAdvertisements: true}
 	}
 	n := v.Nodes["n1"]
 	n.BeingDeleted = !n.BeingDeleted
-	set(v.Nodes, "n1", n, r.IntN(4) > 0)
-	return Touched{Nodes: map[string]struct{}{"n1": {}}}
+	incremental.Set(v.Nodes, "n1", n, r.IntN(4) > 0)
+	return view.Touched{Nodes: map[string]struct{}{"n1": {}}}
 }
 
 // followBGP is follow for BGP.
@@ -275,7 +277,7 @@ func followBGP(copied, d *Desired, c *Changed) {
 	for a, routed := range copied.Routed {
 		for _, prefix := range routed.Prefixes {
 			if !prefix.IsSingleIP() {
-				index[netip.Prefix, netip.Addr](copied.Under).add(prefix, a)
+				incremental.Index[netip.Prefix, netip.Addr](copied.Under).Add(prefix, a)
 			}
 		}
 	}
@@ -287,17 +289,17 @@ func TestRoutesAreSound(t *testing.T) {
 	announced, conflicts, drained := 0, 0, 0
 	for seed := range uint64(150) {
 		r := rand.New(rand.NewPCG(seed, 7))
-		v, p := NewView(), NewPlanner(randomOptions(r, "n1"))
-		p.Plan(v, Touched{All: true}, time.Unix(0, 0))
+		v, p := view.New(), NewPlanner(randomOptions(r, "n1"))
+		p.Plan(v, view.Touched{All: true}, time.Unix(0, 0))
 		for i, s := range randomSteps(r, 200) {
 			d, _ := p.Plan(v, s.apply(v), time.Unix(int64(i), 0))
 			leads := map[netip.Prefix]bool{}
 			for a, routed := range d.Routed {
-				reported := slices.Contains([]Reason{Announced, NoEndpoint, GracefulShutdown}, routed.Reason)
+				reported := slices.Contains([]view.Reason{view.Announced, view.NoEndpoint, view.GracefulShutdown}, routed.Reason)
 				if reported != (len(routed.Prefixes) > 0) {
 					t.Fatalf("seed %d, step %d: %v is %+v", seed, i, a, routed)
 				}
-				if _, unable := v.Unable[a]; reported && unable && !v.Unable[a].onlyAnswering() {
+				if _, unable := v.Unable[a]; reported && unable && !v.Unable[a].OnlyAnswering() {
 					t.Fatalf("seed %d, step %d: %v is announced and %v", seed, i, a, v.Unable[a])
 				}
 				for _, prefix := range routed.Prefixes {
@@ -307,7 +309,7 @@ func TestRoutesAreSound(t *testing.T) {
 					}
 					announced++
 				}
-				if routed.Reason == GracefulShutdown {
+				if routed.Reason == view.GracefulShutdown {
 					drained++
 				}
 			}
@@ -329,10 +331,10 @@ func TestRoutesAreSound(t *testing.T) {
 // In a cluster with full connectivity, exactly one node reports an address that no node announces or that is announced
 // without endpoints. No node reports an address that another node announces.
 func TestOneNodeReports(t *testing.T) {
-	reported, expected := map[Reason]int{}, 0
+	reported, expected := map[view.Reason]int{}, 0
 	for seed := range uint64(80) {
 		r := rand.New(rand.NewPCG(seed, 8))
-		v, o := NewView(), randomOptions(r, "n1")
+		v, o := view.New(), randomOptions(r, "n1")
 		for i, s := range randomSteps(r, 150) {
 			s.apply(v)
 			if i%15 > 0 {
@@ -341,9 +343,9 @@ func TestOneNodeReports(t *testing.T) {
 			clear(v.Unable)
 			routed := map[string]map[netip.Addr]Routed{}
 			for node := range v.Nodes {
-				v.Members = Members{Peers: map[string]Member{}}
+				v.Members = view.Members{Peers: map[string]view.Member{}}
 				for other := range v.Nodes {
-					v.Members.Peers[other] = Member{Alive: true}
+					v.Members.Peers[other] = view.Member{Alive: true}
 				}
 				o.Node = node
 				routed[node] = Make(v, o, time.Unix(int64(i), 0)).Routed
@@ -355,7 +357,7 @@ func TestOneNodeReports(t *testing.T) {
 				}
 			}
 			for addr, of := range all {
-				has := map[Reason]int{}
+				has := map[view.Reason]int{}
 				reporters := 0
 				for _, is := range of {
 					has[is.Reason]++
@@ -365,9 +367,9 @@ func TestOneNodeReports(t *testing.T) {
 					}
 				}
 				want := 1
-				if has[Announced] > 0 {
+				if has[view.Announced] > 0 {
 					want = 0
-					expected += has[NoLocalEndpoint] + has[NoPeer]
+					expected += has[view.NoLocalEndpoint] + has[view.NoPeer]
 				}
 				if reporters != want {
 					t.Fatalf("seed %d, step %d: %d nodes report %v, want %d: %+v\n%+v", seed, i, reporters, addr, want, routed, v.Nodes)
@@ -375,7 +377,7 @@ func TestOneNodeReports(t *testing.T) {
 			}
 		}
 	}
-	if reported[NoLocalEndpoint] < 20 || reported[NoPeer] < 20 || reported[NoEndpoint] < 20 || expected < 20 {
+	if reported[view.NoLocalEndpoint] < 20 || reported[view.NoPeer] < 20 || reported[view.NoEndpoint] < 20 || expected < 20 {
 		t.Errorf("only %v and %d without need were seen: the test proves little", reported, expected)
 	}
 }
@@ -389,16 +391,16 @@ func TestSnapshotReportsNothing(t *testing.T) {
 		peer.Wrong = PasswordUnknown
 		v.BGPPeers[name] = peer
 	}
-	for i, reason := range []Reason{NoLocalEndpoint, NoEndpoint} {
+	for i, reason := range []view.Reason{view.NoLocalEndpoint, view.NoEndpoint} {
 		key := serviceKey(fmt.Sprint("default/s", i))
 		flip(v, key, nil)
 		svc := v.Services[key]
-		svc.Local = reason == NoLocalEndpoint
+		svc.Local = reason == view.NoLocalEndpoint
 		v.Services[key] = svc
 	}
-	reported := func(touched Touched) map[Reason]int {
+	reported := func(touched view.Touched) map[view.Reason]int {
 		d, _ := p.Plan(v, touched, time.Time{})
-		out := map[Reason]int{}
+		out := map[view.Reason]int{}
 		for _, is := range d.Routed {
 			if is.Report {
 				out[is.Reason]++
@@ -406,25 +408,25 @@ func TestSnapshotReportsNothing(t *testing.T) {
 		}
 		return out
 	}
-	if got := reported(Touched{All: true}); len(got) > 0 {
+	if got := reported(view.Touched{All: true}); len(got) > 0 {
 		t.Errorf("View from a snapshot: reported %v, want none", got)
 	}
 	v.FromSnapshot = false
-	if got := reported(Touched{FromSnapshot: true}); got[NoLocalEndpoint] != 1 || len(got) != 1 { // NoPeer has precedence over NoEndpoint
+	if got := reported(view.Touched{FromSnapshot: true}); got[view.NoLocalEndpoint] != 1 || len(got) != 1 { // NoPeer has precedence over NoEndpoint
 		t.Errorf("View from the API server: reported %v, want NoLocalEndpoint once", got)
 	}
 	for name, peer := range v.BGPPeers {
 		peer.Wrong = ""
 		v.BGPPeers[name] = peer
 	}
-	if got := reported(Touched{BGPPeers: map[string]struct{}{"r1": {}, "r2": {}}}); got[NoLocalEndpoint] != 1 || got[NoEndpoint] != 1 || len(got) != 2 {
+	if got := reported(view.Touched{BGPPeers: map[string]struct{}{"r1": {}, "r2": {}}}); got[view.NoLocalEndpoint] != 1 || got[view.NoEndpoint] != 1 || len(got) != 2 {
 		t.Errorf("with the passwords: reported %v, want NoLocalEndpoint and NoEndpoint once each", got)
 	}
 	for name, peer := range v.BGPPeers {
 		peer.Wrong = PasswordMissing
 		v.BGPPeers[name] = peer
 	}
-	if got := reported(Touched{BGPPeers: map[string]struct{}{"r1": {}, "r2": {}}}); got[NoPeer] != 3 {
+	if got := reported(view.Touched{BGPPeers: map[string]struct{}{"r1": {}, "r2": {}}}); got[view.NoPeer] != 3 {
 		t.Errorf("without the required passwords: reported %v, want 3 NoPeer", got)
 	}
 }
@@ -433,11 +435,11 @@ func TestSnapshotReportsNothing(t *testing.T) {
 // reported afterwards.
 func TestNodeWithoutObjectAnnounces(t *testing.T) {
 	v, p := manyRouted(3), NewPlanner(Options{Node: "b", BGP: true})
-	v.Members.Peers = map[string]Member{"a": {Alive: true}}
-	reported := func(touched Touched) (n int) {
+	v.Members.Peers = map[string]view.Member{"a": {Alive: true}}
+	reported := func(touched view.Touched) (n int) {
 		d, _ := p.Plan(v, touched, time.Time{})
 		for _, is := range d.Routed {
-			if is.Reason != NoLocalEndpoint {
+			if is.Reason != view.NoLocalEndpoint {
 				t.Errorf("%+v", is)
 			}
 			if is.Report {
@@ -446,19 +448,19 @@ func TestNodeWithoutObjectAnnounces(t *testing.T) {
 		}
 		return n
 	}
-	if n := reported(Touched{All: true}); n != 0 {
+	if n := reported(view.Touched{All: true}); n != 0 {
 		t.Errorf("%d addresses that a announces are reported, want none", n)
 	}
 	delete(v.Nodes, "a")
-	if n := reported(Touched{Nodes: map[string]struct{}{"a": {}}}); n != 0 {
+	if n := reported(view.Touched{Nodes: map[string]struct{}{"a": {}}}); n != 0 {
 		t.Errorf("without its Node: %d reported, want 0", n)
 	}
-	v.Members.Peers = map[string]Member{"a": {}}
-	if n := reported(Touched{Members: map[string]struct{}{"a": {}}}); n != 3 {
+	v.Members.Peers = map[string]view.Member{"a": {}}
+	if n := reported(view.Touched{Members: map[string]struct{}{"a": {}}}); n != 3 {
 		t.Errorf("when it is unreachable, too: %d reported, want 3", n)
 	}
-	v.Members.Peers = map[string]Member{"a": {Alive: true}}
-	if n := reported(Touched{Members: map[string]struct{}{"a": {}}}); n != 0 {
+	v.Members.Peers = map[string]view.Member{"a": {Alive: true}}
+	if n := reported(view.Touched{Members: map[string]struct{}{"a": {}}}); n != 0 {
 		t.Errorf("when it is reachable again: %d reported, want 0", n)
 	}
 }
@@ -467,17 +469,17 @@ func TestNodeWithoutObjectAnnounces(t *testing.T) {
 // external.
 func TestLocalPrefsFollowTheAS(t *testing.T) {
 	v, p := manyRouted(3), NewPlanner(Options{Node: "a", BGP: true})
-	v.BGPAdvertisements["all"] = BGPAdvertisement{Peers: []string{"r2"}, Length4: 32, Length6: 128, Attributes: Attributes{LocalPref: 50}}
-	p.Plan(v, Touched{All: true}, time.Time{})
+	v.BGPAdvertisements["all"] = view.BGPAdvertisement{Peers: []string{"r2"}, Length4: 32, Length6: 128, Attributes: view.Attributes{LocalPref: 50}}
+	p.Plan(v, view.Touched{All: true}, time.Time{})
 	for _, tt := range []struct {
 		asn     uint32
-		dynamic DynamicASN
+		dynamic view.DynamicASN
 		want    int
-	}{{65000, NotDynamic, 3}, {65001, NotDynamic, 0}, {0, AnyInternal, 3}, {0, AnyExternal, 0}} {
+	}{{65000, view.NotDynamic, 3}, {65001, view.NotDynamic, 0}, {0, view.AnyInternal, 3}, {0, view.AnyExternal, 0}} {
 		peer := v.BGPPeers["r2"]
 		peer.PeerASN, peer.Dynamic = tt.asn, tt.dynamic
 		v.BGPPeers["r2"] = peer
-		d, c := p.Plan(v, Touched{BGPPeers: map[string]struct{}{"r2": {}}}, time.Time{})
+		d, c := p.Plan(v, view.Touched{BGPPeers: map[string]struct{}{"r2": {}}}, time.Time{})
 		if got := d.LocalPrefs[LocalPrefs{Lower: "all", Higher: "each"}]; got != tt.want || len(d.LocalPrefs) > 1 || !c.LocalPrefs {
 			t.Errorf("AS %d, %d: %v, changed %v; want %d prefixes", tt.asn, tt.dynamic, d.LocalPrefs, c.LocalPrefs, tt.want)
 		}

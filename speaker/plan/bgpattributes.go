@@ -5,18 +5,21 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+
+	"github.com/ironlb/ironlb/speaker/incremental"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // decideRoute updates the route of a prefix in the desired state.
-func (p *Planner) decideRoute(v *View, prefix netip.Prefix, why Reason) {
+func (p *Planner) decideRoute(v *view.View, prefix netip.Prefix, why view.Reason) {
 	b, d := &p.bgp, p.desired
 	route, conflicts := p.route(v, prefix)
 	if !maps.Equal(d.BGP.Routes[prefix], route) {
 		p.changed.Routes[prefix] = why
 	}
-	set(d.BGP.Routes, prefix, route, len(route) > 0)
+	incremental.Set(d.BGP.Routes, prefix, route, len(route) > 0)
 	before := b.conflicts[prefix]
-	set(b.conflicts, prefix, conflicts, len(conflicts) > 0)
+	incremental.Set(b.conflicts, prefix, conflicts, len(conflicts) > 0)
 	if slices.Equal(before, conflicts) {
 		return
 	}
@@ -25,12 +28,12 @@ func (p *Planner) decideRoute(v *View, prefix netip.Prefix, why Reason) {
 		d.LocalPrefs[c]++
 	}
 	for _, c := range before {
-		set(d.LocalPrefs, c, d.LocalPrefs[c]-1, d.LocalPrefs[c] > 1)
+		incremental.Set(d.LocalPrefs, c, d.LocalPrefs[c]-1, d.LocalPrefs[c] > 1)
 	}
 }
 
 // route returns the attributes of a prefix for each peer, and the contradicting advertisements.
-func (p *Planner) route(v *View, prefix netip.Prefix) (Route, []LocalPrefs) {
+func (p *Planner) route(v *view.View, prefix netip.Prefix) (Route, []LocalPrefs) {
 	b := &p.bgp
 	ads := slices.Sorted(maps.Keys(b.counts[prefix]))
 	v4 := prefix.Addr().Is4()
@@ -44,16 +47,16 @@ func (p *Planner) route(v *View, prefix netip.Prefix) (Route, []LocalPrefs) {
 	for _, peer := range b.peers {
 		var lowest string // the advertisement with the lowest localPref
 		var announcing []string
-		attributes := Attributes{}
+		attributes := view.Attributes{}
 		for _, name := range ads {
 			ad := v.BGPAdvertisements[name]
 			if !p.receives(ad, peer, v4) {
 				continue
 			}
-			if len(announcing) == 0 || ad.Attributes.pref() < v.BGPAdvertisements[lowest].Attributes.pref() {
+			if len(announcing) == 0 || pref(ad.Attributes) < pref(v.BGPAdvertisements[lowest].Attributes) {
 				lowest, attributes.LocalPref = name, ad.Attributes.LocalPref
 			}
-			attributes.unite(ad.Attributes)
+			attributes.Unite(ad.Attributes)
 			announcing = append(announcing, name)
 		}
 		if len(announcing) == 0 {
@@ -61,12 +64,12 @@ func (p *Planner) route(v *View, prefix netip.Prefix) (Route, []LocalPrefs) {
 		}
 		internal := p.desired.BGP.Peers[peer].internal() // external peers receive no localPref
 		for _, name := range announcing {
-			if internal && v.BGPAdvertisements[name].Attributes.pref() != attributes.pref() {
+			if internal && pref(v.BGPAdvertisements[name].Attributes) != pref(attributes) {
 				conflicts = append(conflicts, LocalPrefs{Lower: lowest, Higher: name})
 			}
 		}
 		if b.decommission.state == draining {
-			attributes = attributes.drained()
+			attributes = lastResort(attributes)
 		}
 		route[peer] = attributes
 	}
@@ -89,27 +92,12 @@ const (
 )
 
 // pref returns the localPref for internal peers.
-func (a Attributes) pref() uint32 { return cmp.Or(a.LocalPref, defaultPref) }
+func pref(a view.Attributes) uint32 { return cmp.Or(a.LocalPref, defaultPref) }
 
-// drained returns the attributes of a route that is about to be withdrawn, so that routers prefer another (RFC 8326).
-func (a Attributes) drained() Attributes {
-	a.unite(Attributes{Communities: NewCommunitySet(gracefulShutdown)})
+// lastResort returns the attributes of a route that is about to be withdrawn, so that routers prefer another (RFC
+// 8326).
+func lastResort(a view.Attributes) view.Attributes {
+	a.Unite(view.Attributes{Communities: view.NewCommunitySet(gracefulShutdown)})
 	a.LocalPref = lastPref
 	return a
-}
-
-// unite adds the communities of b.
-func (a *Attributes) unite(b Attributes) {
-	switch {
-	case a.Communities == CommunitySet{}:
-		a.Communities = b.Communities
-	case b.Communities != CommunitySet{}:
-		a.Communities = NewCommunitySet(append(a.Communities.Communities(), b.Communities.Communities()...)...)
-	}
-	switch {
-	case a.LargeCommunities == LargeCommunitySet{}:
-		a.LargeCommunities = b.LargeCommunities
-	case b.LargeCommunities != LargeCommunitySet{}:
-		a.LargeCommunities = NewLargeCommunitySet(append(a.LargeCommunities.LargeCommunities(), b.LargeCommunities.LargeCommunities()...)...)
-	}
 }

@@ -9,20 +9,22 @@ import (
 	"time"
 
 	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/speaker/incremental"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // manyRouted returns a View of n Services with policy Local. Two peers receive each address; one of them also receives
 // an aggregate of all.
-func manyRouted(n int) *View {
+func manyRouted(n int) *view.View {
 	v := many(n)
 	clear(v.VIPs)
 	clear(v.Advertisements)
-	v.Nodes["a"] = Node{Addresses: []netip.Addr{netip.MustParseAddr("2001:db8:9::1")}}
+	v.Nodes["a"] = view.Node{Addresses: []netip.Addr{netip.MustParseAddr("2001:db8:9::1")}}
 	for name, as := range map[string]uint32{"r1": 65000, "r2": 65001} {
-		v.BGPPeers[name] = BGPPeer{Address: netip.MustParseAddr("2001:db8:9::" + name[1:] + "0"), Port: 179, MyASN: 65000, PeerASN: as}
+		v.BGPPeers[name] = view.BGPPeer{Address: netip.MustParseAddr("2001:db8:9::" + name[1:] + "0"), Port: 179, MyASN: 65000, PeerASN: as}
 	}
-	v.BGPAdvertisements["each"] = BGPAdvertisement{Peers: []string{"r1", "r2"}, Length4: 32, Length6: 128}
-	v.BGPAdvertisements["all"] = BGPAdvertisement{Peers: []string{"r2"}, Length4: 24, Length6: 48, Attributes: Attributes{LocalPref: 50}}
+	v.BGPAdvertisements["each"] = view.BGPAdvertisement{Peers: []string{"r1", "r2"}, Length4: 32, Length6: 128}
+	v.BGPAdvertisements["all"] = view.BGPAdvertisement{Peers: []string{"r2"}, Length4: 24, Length6: 48, Attributes: view.Attributes{LocalPref: 50}}
 	for key, svc := range v.Services {
 		svc.Local = true
 		v.Services[key] = svc
@@ -31,7 +33,7 @@ func manyRouted(n int) *View {
 }
 
 // flip removes all endpoints of a Service, or restores them.
-func flip(v *View, key pools.ServiceKey, all []Endpoint) {
+func flip(v *view.View, key pools.ServiceKey, all []view.Endpoint) {
 	slice := v.Slices[key]["s"]
 	if len(slice.Endpoints) > 0 {
 		slice.Endpoints = nil
@@ -45,11 +47,11 @@ func flip(v *View, key pools.ServiceKey, all []Endpoint) {
 // peer, changes no route.
 func TestChangedNamesOneRoute(t *testing.T) {
 	v, p := manyRouted(100), NewPlanner(Options{Node: "a", BGP: true})
-	d, _ := p.Plan(v, Touched{All: true}, time.Time{})
+	d, _ := p.Plan(v, view.Touched{All: true}, time.Time{})
 	if len(d.BGP.Routes) != 101 {
 		t.Fatalf("%d routes, want one for each of 100 addresses and one for all", len(d.BGP.Routes))
 	}
-	key, touched := serviceKey("default/s7"), Touched{Services: map[serviceName]struct{}{serviceKey("default/s7"): {}}}
+	key, touched := serviceKey("default/s7"), view.Touched{Services: map[serviceName]struct{}{serviceKey("default/s7"): {}}}
 	all := slices.Clone(v.Slices[key]["s"].Endpoints)
 	route := netip.PrefixFrom(numbered(1, 7), 128)
 	for range 2 {
@@ -66,7 +68,7 @@ func TestChangedNamesOneRoute(t *testing.T) {
 	peer := v.BGPPeers["r1"]
 	peer.HoldTime = 9 * time.Second
 	v.BGPPeers["r1"] = peer
-	_, c := p.Plan(v, Touched{BGPPeers: map[string]struct{}{"r1": {}}}, time.Time{})
+	_, c := p.Plan(v, view.Touched{BGPPeers: map[string]struct{}{"r1": {}}}, time.Time{})
 	if _, named := c.Peers["r1"]; !named || len(c.Peers) != 1 || len(c.Routes)+len(c.Addrs) > 0 {
 		t.Errorf("changed %+v for a timer of r1", c)
 	}
@@ -78,13 +80,13 @@ func BenchmarkOneRoute(b *testing.B) {
 	for _, n := range []int{100, 10000} {
 		b.Run(fmt.Sprint("addresses=", n), func(b *testing.B) {
 			v, p := manyRouted(n), NewPlanner(Options{Node: "a", BGP: true})
-			p.Plan(v, Touched{All: true}, time.Time{})
+			p.Plan(v, view.Touched{All: true}, time.Time{})
 			key := serviceKey("default/s7")
 			all := slices.Clone(v.Slices[key]["s"].Endpoints)
 			runtime.GC() // collect garbage of the first plan
 			for b.Loop() {
 				flip(v, key, all)
-				if _, c := p.Plan(v, Touched{Services: map[pools.ServiceKey]struct{}{key: {}}}, time.Time{}); len(c.Routes) != 1 {
+				if _, c := p.Plan(v, view.Touched{Services: map[pools.ServiceKey]struct{}{key: {}}}, time.Time{}); len(c.Routes) != 1 {
 					b.Fatalf("%d routes changed", len(c.Routes))
 				}
 			}
@@ -97,12 +99,12 @@ func BenchmarkAllRoutes(b *testing.B) {
 	for _, n := range []int{100, 10000} {
 		b.Run(fmt.Sprint("addresses=", n), func(b *testing.B) {
 			v, p := manyRouted(n), NewPlanner(Options{Node: "a", BGP: true})
-			p.Plan(v, Touched{All: true}, time.Time{})
+			p.Plan(v, view.Touched{All: true}, time.Time{})
 			r1 := v.BGPPeers["r1"]
 			for b.Loop() {
 				_, there := v.BGPPeers["r1"]
-				set(v.BGPPeers, "r1", r1, !there)
-				p.Plan(v, Touched{BGPPeers: map[string]struct{}{"r1": {}}}, time.Time{})
+				incremental.Set(v.BGPPeers, "r1", r1, !there)
+				p.Plan(v, view.Touched{BGPPeers: map[string]struct{}{"r1": {}}}, time.Time{})
 			}
 		})
 	}
@@ -111,13 +113,13 @@ func BenchmarkAllRoutes(b *testing.B) {
 // A change of another Node that does not affect routes costs nothing for addresses that are not announced here.
 func TestOtherNodeCostsNothing(t *testing.T) {
 	v, p := manyRouted(1000), NewPlanner(Options{Node: "b", BGP: true})
-	v.Members.Peers = map[string]Member{"a": {Alive: true}}
-	p.Plan(v, Touched{All: true}, time.Time{})
+	v.Members.Peers = map[string]view.Member{"a": {Alive: true}}
+	p.Plan(v, view.Touched{All: true}, time.Time{})
 	if allocs := testing.AllocsPerRun(10, func() {
 		node := v.Nodes["a"]
 		node.Stopping, node.Labels = !node.Stopping, map[string]string{"other": fmt.Sprint(node.Stopping)}
 		v.Nodes["a"] = node
-		p.Plan(v, Touched{Nodes: map[string]struct{}{"a": {}}}, time.Time{})
+		p.Plan(v, view.Touched{Nodes: map[string]struct{}{"a": {}}}, time.Time{})
 	}); allocs > 500 {
 		t.Errorf("%v allocations for 1000 addresses", allocs)
 	}
@@ -134,12 +136,12 @@ func BenchmarkOtherNode(b *testing.B) {
 				addr := numbered(9, 1000)
 				for i := range peers - 2 {
 					addr = addr.Next()
-					v.BGPPeers[fmt.Sprint("rack", i)] = BGPPeer{Address: addr, Port: 179, MyASN: 65000, PeerASN: 65001,
+					v.BGPPeers[fmt.Sprint("rack", i)] = view.BGPPeer{Address: addr, Port: 179, MyASN: 65000, PeerASN: 65001,
 						Nodes: []pools.Selector{{{Key: "rack", Operator: pools.In, Values: []string{fmt.Sprint(i)}}}}}
 				}
-				v.Nodes["c"] = Node{}
-				v.Members.Peers = map[string]Member{"a": {Alive: true}, "c": {Alive: true}}
-				d, _ := p.Plan(v, Touched{All: true}, time.Time{})
+				v.Nodes["c"] = view.Node{}
+				v.Members.Peers = map[string]view.Member{"a": {Alive: true}, "c": {Alive: true}}
+				d, _ := p.Plan(v, view.Touched{All: true}, time.Time{})
 				if n := len(d.Routed); n != 10000 {
 					b.Fatalf("%d addresses", n)
 				}
@@ -152,7 +154,7 @@ func BenchmarkOtherNode(b *testing.B) {
 					node := v.Nodes[name]
 					node.Stopping, node.NetworkUnavailable = !node.Stopping, node.NetworkUnavailable != (change != "nothing")
 					v.Nodes[name] = node
-					if _, c := p.Plan(v, Touched{Nodes: map[string]struct{}{name: {}}}, time.Time{}); (len(c.Addrs) == 10000) != (change == "everything") {
+					if _, c := p.Plan(v, view.Touched{Nodes: map[string]struct{}{name: {}}}, time.Time{}); (len(c.Addrs) == 10000) != (change == "everything") {
 						b.Fatalf("of %d addresses is something new", len(c.Addrs))
 					}
 				}

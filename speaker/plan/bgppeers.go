@@ -7,17 +7,19 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // PeerProblem is why a BGPPeer that selects this node has no session here, or lacks part of its configuration.
 type PeerProblem struct {
-	Reason  Reason
+	Reason  view.Reason
 	Message string
 }
 
 // planPeers plans the sessions of this node. It reports whether sessions were added or removed, or changed their
 // families or between internal and external.
-func (p *Planner) planPeers(v *View) (others bool) {
+func (p *Planner) planPeers(v *view.View) (others bool) {
 	d, node := p.desired, p.bgp.node
 	peers, problems := map[string]Peer{}, map[string]PeerProblem{}
 	taken := map[netip.Addr]string{}
@@ -37,13 +39,13 @@ func (p *Planner) planPeers(v *View) (others bool) {
 				problems[name] = PeerProblem{o.Wrong, o.Message}
 				continue
 			}
-			peers[name] = o.on(node)
-			if problem, is := o.lacks(peers[name]); is {
+			peers[name] = sessionWith(o, node)
+			if problem, is := lacks(o, peers[name]); is {
 				problems[name] = problem
 			}
 		}
 	}
-	routerID := node.routerID(p.options.Node)
+	routerID := routerID(node, p.options.Node)
 	p.changed.RouterID = p.changed.RouterID || d.BGP.RouterID != routerID
 	d.BGP.RouterID = routerID
 	for name, peer := range peers {
@@ -71,16 +73,16 @@ func (p *Planner) planPeers(v *View) (others bool) {
 }
 
 // oldestFirst returns the names of peers in order of precedence.
-func oldestFirst(peers map[string]BGPPeer) []string {
+func oldestFirst(peers map[string]view.BGPPeer) []string {
 	return slices.SortedFunc(maps.Keys(peers), func(a, b string) int {
 		return cmp.Or(cmp.Compare(peers[a].Created, peers[b].Created), cmp.Compare(a, b))
 	})
 }
 
-// on returns the session of a node with the peer. In the family other than that of the session, the next hop is the
-// node's own address. That is also the next hop for a link-local peer, which could not propagate the local end of the
-// session.
-func (p BGPPeer) on(node Node) Peer {
+// sessionWith returns the session of a node with the peer. In the family other than that of the session, the next hop
+// is the node's own address. That is also the next hop for a link-local peer, which could not propagate the local end
+// of the session.
+func sessionWith(p view.BGPPeer, node view.Node) Peer {
 	out := Peer{
 		Address: p.Address, Port: p.Port, MyASN: p.MyASN, LocalASN: p.LocalASN, PeerASN: p.PeerASN, Dynamic: p.Dynamic, Source: p.Source, RouterID: p.RouterID,
 		HoldTime: p.HoldTime, KeepaliveTime: p.KeepaliveTime, ConnectTime: p.ConnectTime, Password: p.Password,
@@ -88,12 +90,12 @@ func (p BGPPeer) on(node Node) Peer {
 		IPv4: p.Address.Is4(), IPv6: p.Address.Is6(), MaxReceivedPrefixes: p.MaxReceivedPrefixes,
 	}
 	if p.Address.Zone() != "" {
-		out.NextHop6, _ = node.address(false)
+		out.NextHop6, _ = node.Address(false)
 	}
 	if !p.DualStack {
 		return out
 	}
-	other, has := node.address(!p.Address.Is4())
+	other, has := node.Address(!p.Address.Is4())
 	switch {
 	case !has:
 	case other.Is4():
@@ -105,7 +107,7 @@ func (p BGPPeer) on(node Node) Peer {
 }
 
 // lacks returns the part of the peer's configuration that a session lacks.
-func (p BGPPeer) lacks(session Peer) (PeerProblem, bool) {
+func lacks(p view.BGPPeer, session Peer) (PeerProblem, bool) {
 	family := "IPv4"
 	if p.Address.Is4() {
 		family = "IPv6"
@@ -119,12 +121,12 @@ func (p BGPPeer) lacks(session Peer) (PeerProblem, bool) {
 
 // knownAs returns the node with its previous address in each family in which it has none. A recreated Node object gets
 // its addresses one by one; each would change the router ID, or add a family to a session.
-func (n Node) knownAs(before Node) Node {
+func knownAs(n, before view.Node) view.Node {
 	for _, v4 := range []bool{true, false} {
-		if _, has := n.address(v4); has {
+		if _, has := n.Address(v4); has {
 			continue
 		}
-		if addr, had := before.address(v4); had {
+		if addr, had := before.Address(v4); had {
 			n.Addresses = append(slices.Clip(n.Addresses), addr)
 		}
 	}
@@ -133,8 +135,8 @@ func (n Node) knownAs(before Node) Node {
 
 // routerID returns the BGP identifier of a node without a configured one: its IPv4 InternalIP, or a hash that is very
 // likely unique (RFC 6286, 2.1: any number but 0 that is unique within the AS).
-func (n Node) routerID(name string) netip.Addr {
-	if addr, has := n.address(true); has {
+func routerID(n view.Node, name string) netip.Addr {
+	if addr, has := n.Address(true); has {
 		return addr
 	}
 	sum := sha256.Sum256([]byte(name))

@@ -7,12 +7,14 @@ import (
 	"time"
 
 	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/speaker/incremental"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // Routed is the outcome for an address that a BGPAdvertisement covers.
 type Routed struct {
 	// Reason is Announced, NoEndpoint or GracefulShutdown if it is announced, else why it is not.
-	Reason Reason
+	Reason view.Reason
 	// Prefixes are the announced ones, sorted; none if it is not announced.
 	Prefixes []netip.Prefix
 	// Report is set if it is not served as expected and this node is the one to report it.
@@ -34,10 +36,10 @@ type bgpPlan struct {
 	decommission decommission
 	// node is the last known state of this node. The deletion of a Node object ends no session and does not stop a
 	// decommissioning; one that returns without an address keeps the old one.
-	node Node
+	node view.Node
 	// services are the pool addresses of each Service, byAddr the Services of each address.
 	services map[pools.ServiceKey][]netip.Addr
-	byAddr   index[netip.Addr, pools.ServiceKey]
+	byAddr   incremental.Index[netip.Addr, pools.ServiceKey]
 	addrs    map[netip.Addr]routedAddress
 	// counts is the number of addresses behind a prefix, by the name of the advertisement.
 	counts map[netip.Prefix]map[string]int
@@ -67,14 +69,14 @@ type contribution struct {
 
 func newBGPPlan() bgpPlan {
 	return bgpPlan{
-		services: map[pools.ServiceKey][]netip.Addr{}, byAddr: index[netip.Addr, pools.ServiceKey]{}, addrs: map[netip.Addr]routedAddress{},
+		services: map[pools.ServiceKey][]netip.Addr{}, byAddr: incremental.Index[netip.Addr, pools.ServiceKey]{}, addrs: map[netip.Addr]routedAddress{},
 		counts: map[netip.Prefix]map[string]int{}, alone: map[adFamily]Route{}, conflicts: map[netip.Prefix][]LocalPrefs{},
 		held: newHeld(),
 	}
 }
 
 // planBGP plans the peers and routes of this node, after the Services.
-func (p *Planner) planBGP(v *View, touched Touched, now time.Time) {
+func (p *Planner) planBGP(v *view.View, touched view.Touched, now time.Time) {
 	if !p.options.BGP {
 		return
 	}
@@ -82,7 +84,7 @@ func (p *Planner) planBGP(v *View, touched Touched, now time.Time) {
 	_, own := touched.Nodes[p.options.Node]
 	all := own || touched.All || touched.BGPAdvertisements
 	if node, exists := v.Nodes[p.options.Node]; exists {
-		b.node = node.knownAs(b.node)
+		b.node = knownAs(node, b.node)
 	}
 	if own || touched.All || len(touched.BGPPeers) > 0 {
 		all = p.planPeers(v) || all
@@ -92,7 +94,7 @@ func (p *Planner) planBGP(v *View, touched Touched, now time.Time) {
 	p.desired.BGP.NodeDecommissioning = b.node.Decommissioning()
 	addrs := p.touchedAddresses(v, touched)
 	p.reevaluate(v, touched, all, addrs)
-	why := map[netip.Prefix]Reason{} // of prefixes whose route may differ
+	why := map[netip.Prefix]view.Reason{} // of prefixes whose route may differ
 	if all {
 		b.ads = slices.Sorted(maps.Keys(v.BGPAdvertisements))
 		clear(b.alone)
@@ -103,7 +105,7 @@ func (p *Planner) planBGP(v *View, touched Touched, now time.Time) {
 			addrs[addr] = struct{}{}
 		}
 		for prefix := range b.counts {
-			why[prefix] = Announced
+			why[prefix] = view.Announced
 		}
 	}
 	for _, addr := range slices.SortedFunc(maps.Keys(addrs), netip.Addr.Compare) { // the reason of the last one is reported
@@ -115,22 +117,22 @@ func (p *Planner) planBGP(v *View, touched Touched, now time.Time) {
 }
 
 // touchedAddresses records the present addresses of changed Services and returns the addresses to decide on.
-func (p *Planner) touchedAddresses(v *View, touched Touched) map[netip.Addr]struct{} {
+func (p *Planner) touchedAddresses(v *view.View, touched view.Touched) map[netip.Addr]struct{} {
 	b, out := &p.bgp, map[netip.Addr]struct{}{}
 	for key := range p.changed.Services {
 		for _, addr := range b.services[key] {
-			b.byAddr.remove(addr, key)
+			b.byAddr.Remove(addr, key)
 			out[addr] = struct{}{}
 		}
 		var now []netip.Addr
-		for _, a := range p.services[key].addresses {
-			if a.Kind == LoadBalancer {
+		for _, a := range p.services[key].Addresses {
+			if a.Kind == view.LoadBalancer {
 				now = append(now, a.IP)
-				b.byAddr.add(a.IP, key)
+				b.byAddr.Add(a.IP, key)
 				out[a.IP] = struct{}{}
 			}
 		}
-		set(b.services, key, now, len(now) > 0)
+		incremental.Set(b.services, key, now, len(now) > 0)
 	}
 	for _, addrs := range []map[netip.Addr]struct{}{p.changed.Addrs, touched.Unable} {
 		for addr := range addrs {
@@ -143,13 +145,13 @@ func (p *Planner) touchedAddresses(v *View, touched Touched) map[netip.Addr]stru
 }
 
 // decideAddress selects the prefixes that announce an address, and adds changed prefixes to why.
-func (p *Planner) decideAddress(v *View, addr netip.Addr, why map[netip.Prefix]Reason) {
+func (p *Planner) decideAddress(v *view.View, addr netip.Addr, why map[netip.Prefix]view.Reason) {
 	b, d := &p.bgp, p.desired
 	before := b.addrs[addr]
 	s := p.sharers(v, addr, before.announced)
 	reason, by, covered := p.evaluateAddress(v, addr, s, before.announced)
 	after := routedAddress{announced: len(by) > 0, by: by}
-	set(b.addrs, addr, after, after.announced)
+	incremental.Set(b.addrs, addr, after, after.announced)
 	for _, c := range by {
 		if !slices.Contains(before.by, c) {
 			b.count(c, 1)
@@ -174,16 +176,16 @@ func (p *Planner) decideAddress(v *View, addr netip.Addr, why map[netip.Prefix]R
 		return
 	}
 	p.changed.Addrs[addr] = struct{}{}
-	under := index[netip.Prefix, netip.Addr](d.Under)
+	under := incremental.Index[netip.Prefix, netip.Addr](d.Under)
 	for _, prefix := range was.Prefixes {
-		under.remove(prefix, addr)
+		under.Remove(prefix, addr)
 	}
 	for _, prefix := range routed.Prefixes {
 		if !prefix.IsSingleIP() {
-			under.add(prefix, addr)
+			under.Add(prefix, addr)
 		}
 	}
-	set(d.Routed, addr, routed, covered)
+	incremental.Set(d.Routed, addr, routed, covered)
 }
 
 func (b *bgpPlan) count(c contribution, n int) {
@@ -193,7 +195,7 @@ func (b *bgpPlan) count(c contribution, n int) {
 		b.counts[c.prefix] = counts
 	}
 	n += counts[c.ad]
-	set(counts, c.ad, n, n > 0)
+	incremental.Set(counts, c.ad, n, n > 0)
 	if len(counts) == 0 {
 		delete(b.counts, c.prefix)
 	}
@@ -201,14 +203,14 @@ func (b *bgpPlan) count(c contribution, n int) {
 
 // evaluateAddress returns the outcome for an address and the advertisements that announce it. announced is set if it is
 // announced so far. covered is set if an advertisement covers it on this node; otherwise only the reason matters.
-func (p *Planner) evaluateAddress(v *View, addr netip.Addr, s sharers, announced bool) (reason Reason, by []contribution, covered bool) {
+func (p *Planner) evaluateAddress(v *view.View, addr netip.Addr, s sharers, announced bool) (reason view.Reason, by []contribution, covered bool) {
 	if len(s.labels) == 0 {
-		return NoService, nil, false
+		return view.NoService, nil, false
 	}
 	node := p.bgp.node
 	for _, name := range p.bgp.ads {
 		ad := v.BGPAdvertisements[name]
-		if len(ad.Missing) > 0 || !ad.covers(s.labels) || slices.ContainsFunc(s.pools, func(pool string) bool { return !ad.matches(pool, v.Pools[pool].Labels, node.Labels) }) {
+		if len(ad.Missing) > 0 || !ad.Covers(s.labels) || slices.ContainsFunc(s.pools, func(pool string) bool { return !ad.Matches(pool, v.Pools[pool].Labels, node.Labels) }) {
 			continue
 		}
 		covered = true
@@ -218,25 +220,25 @@ func (p *Planner) evaluateAddress(v *View, addr netip.Addr, s sharers, announced
 	}
 	switch why, unable := v.Unable[addr]; {
 	case !covered:
-		return NoAdvertisement, nil, false
-	case unable && !why.onlyAnswering():
+		return view.NoAdvertisement, nil, false
+	case unable && !why.OnlyAnswering():
 		return why, nil, true
 	case !s.here:
-		return NoLocalEndpoint, nil, true
+		return view.NoLocalEndpoint, nil, true
 	case len(by) == 0:
-		return NoPeer, nil, true
+		return view.NoPeer, nil, true
 	case node.NetworkUnavailable, p.bgp.decommission.state == gone, p.bgp.decommission.state == draining && !announced: // last: announced must not hide a reason that stays
-		return Excluded, nil, true
+		return view.Excluded, nil, true
 	case p.bgp.decommission.state == draining:
-		return GracefulShutdown, by, true
+		return view.GracefulShutdown, by, true
 	case !s.anywhere:
-		return NoEndpoint, by, true
+		return view.NoEndpoint, by, true
 	}
-	return Announced, by, true
+	return view.Announced, by, true
 }
 
 // receives reports whether a peer receives an advertisement and accepts the family.
-func (p *Planner) receives(ad BGPAdvertisement, peer string, v4 bool) bool {
+func (p *Planner) receives(ad view.BGPAdvertisement, peer string, v4 bool) bool {
 	session := p.desired.BGP.Peers[peer]
 	return (len(ad.Peers) == 0 || slices.Contains(ad.Peers, peer)) && (v4 && session.IPv4 || !v4 && session.IPv6)
 }
@@ -255,36 +257,36 @@ type sharers struct {
 // sharers collects the Services that really have the address on this data plane. A terminating endpoint counts for
 // policy Local while the Service has no ready one (announce.md, L2.2, BGP.2). Unless the address is announced already,
 // new endpoints do not count while another node could take its traffic.
-func (p *Planner) sharers(v *View, addr netip.Addr, announced bool) sharers {
+func (p *Planner) sharers(v *view.View, addr netip.Addr, announced bool) sharers {
 	var out sharers
 	_, served := p.desired.Local[addr]
 	open, local, lacks := false, false, false
 	var ends []map[string]struct{} // of the Services with policy Local that have endpoints
-	var arriving []map[nodeFamily]struct{}
+	var arriving []map[view.NodeFamily]struct{}
 	for key := range p.bgp.byAddr[addr] {
 		svc, part := v.Services[key], p.services[key]
-		i := slices.IndexFunc(part.addresses, func(a Address) bool { return a.IP == addr && a.Kind == LoadBalancer })
-		if i < 0 || !served && !part.addresses[i].AnnounceOnly {
+		i := slices.IndexFunc(part.Addresses, func(a view.Address) bool { return a.IP == addr && a.Kind == view.LoadBalancer })
+		if i < 0 || !served && !part.Addresses[i].AnnounceOnly {
 			continue
 		}
 		out.labels = append(out.labels, svc.Labels)
-		if pool := part.addresses[i].Pool; !slices.Contains(out.pools, pool) {
+		if pool := part.Addresses[i].Pool; !slices.Contains(out.pools, pool) {
 			out.pools = append(out.pools, pool)
 		}
-		nodes := part.ready
+		nodes := part.Ready
 		if len(nodes) == 0 {
-			nodes = part.usable
+			nodes = part.Usable
 		}
 		out.anywhere = out.anywhere || len(nodes) > 0
 		_, here := nodes[p.options.Node]
 		switch {
-		case !svc.needsLocalEndpoint():
+		case !svc.NeedsLocalEndpoint():
 			open = true
 		case len(nodes) > 0:
 			local, lacks = true, lacks || !here
 			ends = append(ends, nodes)
-			if len(part.arriving) > 0 {
-				arriving = append(arriving, part.arriving)
+			if len(part.Arriving) > 0 {
+				arriving = append(arriving, part.Arriving)
 			}
 		}
 	}
@@ -300,10 +302,10 @@ func (p *Planner) sharers(v *View, addr netip.Addr, announced bool) sharers {
 
 // waits reports whether the first route of an address waits: the endpoints of a Service on this node are new, and those
 // on another node, which could take the traffic of all Services, are not.
-func (p *Planner) waits(v4 bool, could map[string]struct{}, arriving []map[nodeFamily]struct{}) bool {
+func (p *Planner) waits(v4 bool, could map[string]struct{}, arriving []map[view.NodeFamily]struct{}) bool {
 	isNew := func(node string) bool {
-		return slices.ContainsFunc(arriving, func(nodes map[nodeFamily]struct{}) bool {
-			_, is := nodes[nodeFamily{node, v4}]
+		return slices.ContainsFunc(arriving, func(nodes map[view.NodeFamily]struct{}) bool {
+			_, is := nodes[view.NodeFamily{Node: node, IPv4: v4}]
 			return is
 		})
 	}
@@ -351,7 +353,7 @@ const (
 const drainTime = 5 * time.Second
 
 // update updates the state and reports whether it changed.
-func (g *decommission) update(n Node, now time.Time) bool {
+func (g *decommission) update(n view.Node, now time.Time) bool {
 	before := g.state
 	switch decommissioning := n.Excluded || n.BeingDeleted; {
 	case !decommissioning:

@@ -4,6 +4,8 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // held is the Planner's state to evaluate whether any node announces an address that this node does not serve as
@@ -24,7 +26,7 @@ func newHeld() held {
 
 // doubt is an address that this node does not serve as expected. Whether to report it depends on the other nodes.
 type doubt struct {
-	reason Reason
+	reason view.Reason
 	ads    []string // for the address, on any node
 	// could are the nodes that may forward its traffic, with NoLocalEndpoint.
 	could map[string]struct{}
@@ -69,12 +71,12 @@ func (r *adReach) add(q adReach) {
 // the first covered one, reports an address that no node announces, or that is announced without endpoints. It is as
 // expected that a node without an endpoint announces nothing for policy Local while another node can, and that only
 // another node has a peer.
-func (p *Planner) mustReport(v *View, addr netip.Addr, s sharers, reason Reason) bool {
+func (p *Planner) mustReport(v *view.View, addr netip.Addr, s sharers, reason view.Reason) bool {
 	h := &p.bgp.held
 	delete(h.doubtful, addr)
 	switch reason {
-	case NoLocalEndpoint, NoPeer, NoEndpoint, Excluded:
-	case Announced, GracefulShutdown, NoService, NoAdvertisement:
+	case view.NoLocalEndpoint, view.NoPeer, view.NoEndpoint, view.Excluded:
+	case view.Announced, view.GracefulShutdown, view.NoService, view.NoAdvertisement:
 		return false
 	default: // it cannot be programmed
 		return true
@@ -86,15 +88,15 @@ func (p *Planner) mustReport(v *View, addr netip.Addr, s sharers, reason Reason)
 
 // evaluated evaluates a doubt again. others is set if the standing of a node that could take the address may have
 // changed.
-func (p *Planner) evaluated(v *View, addr netip.Addr, d doubt, others bool) doubt {
+func (p *Planner) evaluated(v *view.View, addr netip.Addr, d doubt, others bool) doubt {
 	var all adReach
 	for _, name := range d.ads {
 		all.add(p.reachOf(v, adFamily{name, addr.Is4()}))
 	}
 	switch {
-	case d.reason == NoEndpoint:
+	case d.reason == view.NoEndpoint:
 		d.noNode = true
-	case d.reason != NoLocalEndpoint:
+	case d.reason != view.NoLocalEndpoint:
 		d.noNode = !all.received
 	case others:
 		d.noNode = true
@@ -110,7 +112,7 @@ func (p *Planner) evaluated(v *View, addr netip.Addr, d doubt, others bool) doub
 
 // reevaluate adds to out the addresses that this node must report differently because of other nodes. If all is set,
 // addresses that are decided anyway are not evaluated here.
-func (p *Planner) reevaluate(v *View, touched Touched, all bool, out map[netip.Addr]struct{}) {
+func (p *Planner) reevaluate(v *view.View, touched view.Touched, all bool, out map[netip.Addr]struct{}) {
 	h := &p.bgp.held
 	before := h.ignorant
 	h.ignorant = lacksClusterState(v)
@@ -139,7 +141,7 @@ func (p *Planner) reevaluate(v *View, touched Touched, all bool, out map[netip.A
 }
 
 // reevaluateDoubtful evaluates each doubtful address again; others is as in evaluated.
-func (p *Planner) reevaluateDoubtful(v *View, others func(doubt) bool, out map[netip.Addr]struct{}) {
+func (p *Planner) reevaluateDoubtful(v *view.View, others func(doubt) bool, out map[netip.Addr]struct{}) {
 	doubtful := p.bgp.held.doubtful
 	for addr, before := range doubtful {
 		now := p.evaluated(v, addr, before, others(before))
@@ -154,7 +156,7 @@ func (p *Planner) reevaluateDoubtful(v *View, others func(doubt) bool, out map[n
 
 // otherStandings drops the standings of the touched nodes and returns those with a different one now. Most changes of a
 // Node affect none.
-func (p *Planner) otherStandings(v *View, touched Touched) map[string]struct{} {
+func (p *Planner) otherStandings(v *view.View, touched view.Touched) map[string]struct{} {
 	h, out := &p.bgp.held, map[string]struct{}{}
 	for _, names := range []map[string]struct{}{touched.Nodes, touched.Members} {
 		for name := range names {
@@ -173,13 +175,13 @@ func (p *Planner) otherStandings(v *View, touched Touched) map[string]struct{} {
 
 // lacksClusterState reports whether this node lacks the information to report for the cluster: the other members are
 // not known yet, or the cluster state comes from a snapshot.
-func lacksClusterState(v *View) bool { return v.Members.Observer || v.FromSnapshot }
+func lacksClusterState(v *view.View) bool { return v.Members.Observer || v.FromSnapshot }
 
 // coveredBy returns the advertisements for the Services and pools of an address, on any node.
-func (p *Planner) coveredBy(v *View, s sharers) (ads []string) {
+func (p *Planner) coveredBy(v *view.View, s sharers) (ads []string) {
 	for _, name := range p.bgp.ads {
 		ad := v.BGPAdvertisements[name]
-		if len(ad.Missing) == 0 && ad.covers(s.labels) && !slices.ContainsFunc(s.pools, func(pool string) bool { return !ad.serves(pool, v.Pools[pool].Labels) }) {
+		if len(ad.Missing) == 0 && ad.Covers(s.labels) && !slices.ContainsFunc(s.pools, func(pool string) bool { return !ad.Serves(pool, v.Pools[pool].Labels) }) {
 			ads = append(ads, name)
 		}
 	}
@@ -187,7 +189,7 @@ func (p *Planner) coveredBy(v *View, s sharers) (ads []string) {
 }
 
 // announces reports whether a node can announce by one of the advertisements.
-func (p *Planner) announces(v *View, ads []string, node string, v4 bool) bool {
+func (p *Planner) announces(v *view.View, ads []string, node string, v4 bool) bool {
 	is := p.standing(v, node)
 	return slices.ContainsFunc(ads, func(ad string) bool { return is.ranks[adFamily{ad, v4}] == rankAnnounces })
 }
@@ -195,7 +197,7 @@ func (p *Planner) announces(v *View, ads []string, node string, v4 bool) bool {
 // standing returns the standing of a node, computed once for all addresses. A reachable node whose Node object is
 // deleted continues as before (bgpPlan.node), so it is assumed to be able to announce. An unreachable one has no
 // standing.
-func (p *Planner) standing(v *View, name string) standing {
+func (p *Planner) standing(v *view.View, name string) standing {
 	h := &p.bgp.held
 	if out, known := h.standings[name]; known {
 		return out
@@ -207,15 +209,15 @@ func (p *Planner) standing(v *View, name string) standing {
 	out, peers := standing{known, map[adFamily]rank{}}, p.sessionsOf(v, node, known)
 	for _, of := range p.bgp.ads {
 		ad := v.BGPAdvertisements[of]
-		if known && !ad.on(node.Labels) {
+		if known && !ad.On(node.Labels) {
 			continue
 		}
 		for _, v4 := range []bool{true, false} {
 			is := rankNoPeer
 			switch {
-			case node.isOut():
+			case isOut(node):
 				is = rankOut
-			case ad.reaches(v.BGPPeers, peers, !known || node.has(v4), v4):
+			case reaches(ad, v.BGPPeers, peers, !known || hasFamily(node, v4), v4):
 				is = rankAnnounces
 			}
 			out.ranks[adFamily{of, v4}] = is
@@ -227,20 +229,20 @@ func (p *Planner) standing(v *View, name string) standing {
 
 // reaches reports whether one of the node's peers receives addresses of the family. has is set if the node has an
 // address of it.
-func (a BGPAdvertisement) reaches(peers map[string]BGPPeer, sessions []string, has, v4 bool) bool {
+func reaches(a view.BGPAdvertisement, peers map[string]view.BGPPeer, sessions []string, has, v4 bool) bool {
 	return slices.ContainsFunc(sessions, func(name string) bool {
 		peer := peers[name]
 		return (len(a.Peers) == 0 || slices.Contains(a.Peers, name)) && (peer.Address.Is4() == v4 || peer.DualStack && has)
 	})
 }
 
-func (n Node) has(v4 bool) bool {
-	_, has := n.address(v4)
+func hasFamily(n view.Node, v4 bool) bool {
+	_, has := n.Address(v4)
 	return has
 }
 
 // sessionsOf returns the peers of a node, as in planPeers, or the possible peers of an unknown node.
-func (p *Planner) sessionsOf(v *View, node Node, known bool) (out []string) {
+func (p *Planner) sessionsOf(v *view.View, node view.Node, known bool) (out []string) {
 	h := &p.bgp.held
 	if h.oldest == nil {
 		h.oldest = oldestFirst(v.BGPPeers)
@@ -250,7 +252,7 @@ func (p *Planner) sessionsOf(v *View, node Node, known bool) (out []string) {
 		first := func() bool {
 			return !slices.ContainsFunc(out, func(older string) bool { return v.BGPPeers[older].Address == peer.Address })
 		}
-		if !peer.barred() && (!known || peer.On(node.Labels) && first()) {
+		if !barred(peer) && (!known || peer.On(node.Labels) && first()) {
 			out = append(out, name)
 		}
 	}
@@ -259,13 +261,13 @@ func (p *Planner) sessionsOf(v *View, node Node, known bool) (out []string) {
 
 // barred reports whether no node has a session with the peer. A peer whose password is not known yet keeps its sessions
 // in the BGP daemon.
-func (p BGPPeer) barred() bool { return p.Wrong != "" && p.Wrong != PasswordUnknown }
+func barred(p view.BGPPeer) bool { return p.Wrong != "" && p.Wrong != PasswordUnknown }
 
 // isOut reports whether a node announces nothing new, whatever the BGP objects contain.
-func (n Node) isOut() bool { return n.Excluded || n.BeingDeleted || n.NetworkUnavailable }
+func isOut(n view.Node) bool { return n.Excluded || n.BeingDeleted || n.NetworkUnavailable }
 
 // reachOf returns the reach of an advertisement, computed once for all addresses.
-func (p *Planner) reachOf(v *View, of adFamily) adReach {
+func (p *Planner) reachOf(v *view.View, of adFamily) adReach {
 	h := &p.bgp.held
 	if r, known := h.reach[of]; known {
 		return r

@@ -8,18 +8,21 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/ironlb/ironlb/speaker/incremental"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // Changed is complete: the previous Desired, updated only where Changed names a difference, equals the new Desired.
 func TestChangedIsComplete(t *testing.T) {
 	for seed := range uint64(50) {
 		r := rand.New(rand.NewPCG(seed, 4))
-		v, p := NewView(), NewPlanner(Options{Node: "n1", BGP: true})
+		v, p := view.New(), NewPlanner(Options{Node: "n1", BGP: true})
 		copied := newDesired()
 		for i, s := range randomSteps(r, 120) {
 			touched := s.apply(v)
 			if r.IntN(20) == 0 {
-				touched = Touched{All: true}
+				touched = view.Touched{All: true}
 			}
 			desired, changed := p.Plan(v, touched, time.Time{})
 			follow(copied, desired, changed)
@@ -51,24 +54,24 @@ func follow(copied, d *Desired, c *Changed) {
 	followBGP(copied, d, c)
 	clear(copied.Keys)
 	for key := range copied.Table {
-		index[addr, virtualKey](copied.Keys).add(key.Addr, key)
+		incremental.Index[addr, virtualKey](copied.Keys).Add(key.Addr, key)
 	}
 }
 
 func take[K comparable, V any](to, from map[K]V, keys map[K]struct{}) {
 	for key := range keys {
 		value, ok := from[key]
-		set(to, key, value, ok)
+		incremental.Set(to, key, value, ok)
 	}
 }
 
 // A change of one Service plans no other Service: Changed names only that Service and its own objects.
 func TestChangedNamesNoOther(t *testing.T) {
 	v, p := many(100), NewPlanner(Options{Node: "a"})
-	p.Plan(v, Touched{All: true}, time.Time{})
+	p.Plan(v, view.Touched{All: true}, time.Time{})
 	key := serviceKey("default/s7")
 	dropEndpoint(v, key)
-	_, c := p.Plan(v, Touched{Services: map[serviceName]struct{}{key: {}}}, time.Time{})
+	_, c := p.Plan(v, view.Touched{Services: map[serviceName]struct{}{key: {}}}, time.Time{})
 	keys := maps.Clone(c.Keys)
 	for k := range p.services[key].virtuals {
 		delete(keys, k)
@@ -86,11 +89,11 @@ func TestDeathDecidesWhatWasHeld(t *testing.T) {
 	var names []string
 	for i := range nodes {
 		names = append(names, fmt.Sprint("node-", i))
-		v.Nodes[names[i]] = Node{}
+		v.Nodes[names[i]] = view.Node{}
 	}
-	v.Members.Peers = map[string]Member{}
+	v.Members.Peers = map[string]view.Member{}
 	for _, name := range names[1:] {
-		v.Members.Peers[name] = Member{Alive: true, Synced: true, On: map[string]struct{}{"eth0": {}}, Claims: map[VIPID]Claim{}}
+		v.Members.Peers[name] = view.Member{Alive: true, Synced: true, On: map[string]struct{}{"eth0": {}}, Claims: map[view.VIPID]view.Claim{}}
 	}
 	held := map[string]int{}
 	for i := range vips {
@@ -100,11 +103,11 @@ func TestDeathDecidesWhatWasHeld(t *testing.T) {
 		v.VIPs[name] = vip
 		held[vip.Nodes[0]]++
 		if vip.Nodes[0] != "node-0" {
-			v.Members.Peers[vip.Nodes[0]].Claims[IDOf(name)] = Claim{State: Held, Generation: 1}
+			v.Members.Peers[vip.Nodes[0]].Claims[view.IDOf(name)] = view.Claim{State: view.Held, Generation: 1}
 		}
 	}
 	now := time.Unix(1000, 0)
-	desired, _ := p.Plan(v, Touched{All: true}, now)
+	desired, _ := p.Plan(v, view.Touched{All: true}, now)
 	if len(desired.Announce) != held["node-0"] {
 		t.Fatalf("%d addresses are answered for here, want %d", len(desired.Announce), held["node-0"])
 	}
@@ -112,7 +115,7 @@ func TestDeathDecidesWhatWasHeld(t *testing.T) {
 		m := v.Members.Peers["node-7"]
 		m.Alive = alive
 		v.Members.Peers["node-7"] = m
-		_, c := p.Plan(v, Touched{Members: map[string]struct{}{"node-7": {}}}, now)
+		_, c := p.Plan(v, view.Touched{Members: map[string]struct{}{"node-7": {}}}, now)
 		if len(c.VIPs) != held["node-7"] {
 			t.Errorf("node-7 reachable: %v: %d VirtualIPs evaluated, want its %d", alive, len(c.VIPs), held["node-7"])
 		}
@@ -121,11 +124,11 @@ func TestDeathDecidesWhatWasHeld(t *testing.T) {
 
 // Any reports a change of each field of Touched.
 func TestTouchedAny(t *testing.T) {
-	if (Touched{}).Any() {
+	if (view.Touched{}).Any() {
 		t.Error("nothing is touched, and Any")
 	}
-	for i := range reflect.TypeFor[Touched]().NumField() {
-		var touched Touched
+	for i := range reflect.TypeFor[view.Touched]().NumField() {
+		var touched view.Touched
 		field := reflect.ValueOf(&touched).Elem().Field(i)
 		if field.Kind() == reflect.Bool {
 			field.SetBool(true)
@@ -135,7 +138,7 @@ func TestTouchedAny(t *testing.T) {
 			field.Set(one)
 		}
 		if !touched.Any() {
-			t.Errorf("%s is touched, and nothing", reflect.TypeFor[Touched]().Field(i).Name)
+			t.Errorf("%s is touched, and nothing", reflect.TypeFor[view.Touched]().Field(i).Name)
 		}
 	}
 }

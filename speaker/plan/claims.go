@@ -7,6 +7,7 @@ import (
 
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/speaker/incremental"
 )
 
 // claim is the request of one Service for a virtual server. Of several claims for one key the oldest wins (ipvs.md
@@ -40,7 +41,7 @@ func (p *Planner) claim(k ipvs.Key, c claim) {
 // disclaim deletes the request of a Service; the next one wins.
 func (p *Planner) disclaim(k ipvs.Key, service pools.ServiceKey) {
 	claims := slices.DeleteFunc(p.claims[k], func(c claim) bool { return c.service == service })
-	set(p.claims, k, claims, len(claims) > 0)
+	incremental.Set(p.claims, k, claims, len(claims) > 0)
 	p.install(k)
 }
 
@@ -55,18 +56,18 @@ func (p *Planner) install(k ipvs.Key) {
 	if had && len(claims) > 0 && before.service == after.service && before.virtual.equal(after.virtual) {
 		return // a younger claim came or went
 	}
-	set(p.installed, k, after, len(claims) > 0)
+	incremental.Set(p.installed, k, after, len(claims) > 0)
 	for _, c := range []claim{before, after} {
 		if c.service != (pools.ServiceKey{}) && before.service != after.service {
 			p.changed.Services[c.service] = struct{}{}
 		}
 	}
 	p.changed.Keys[k] = struct{}{}
-	set(p.desired.Table, k, after.virtual.Server, len(claims) > 0)
-	if keys := index[netip.Addr, ipvs.Key](p.desired.Keys); len(claims) > 0 {
-		keys.add(k.Addr, k)
+	incremental.Set(p.desired.Table, k, after.virtual.Server, len(claims) > 0)
+	if keys := incremental.Index[netip.Addr, ipvs.Key](p.desired.Keys); len(claims) > 0 {
+		keys.Add(k.Addr, k)
 	} else {
-		keys.remove(k.Addr, k)
+		keys.Remove(k.Addr, k)
 	}
 	if after.virtual.ClusterInternal != nil {
 		p.desired.ClusterInternal[k] = *after.virtual.ClusterInternal
@@ -89,7 +90,7 @@ func (p *Planner) count(more, less []ipvs.Element) {
 	}
 	for _, e := range less {
 		if others := p.shared[e]; others > 0 {
-			set(p.shared, e, others-1, others > 1)
+			incremental.Set(p.shared, e, others-1, others > 1)
 			continue
 		}
 		delete(p.desired.Filter, e)
@@ -109,26 +110,9 @@ func (p *Planner) countLocal(addr netip.Addr, now, before bool) {
 		return
 	}
 	_, was := p.desired.Local[addr]
-	set(p.locals, addr, n, n > 0)
-	set(p.desired.Local, addr, struct{}{}, n > 0)
+	incremental.Set(p.locals, addr, n, n > 0)
+	incremental.Set(p.desired.Local, addr, struct{}{}, n > 0)
 	if was != (n > 0) {
 		p.changed.Addrs[addr] = struct{}{}
-	}
-}
-
-// index is a relation with a lookup by one side.
-type index[K, V comparable] map[K]map[V]struct{}
-
-func (x index[K, V]) add(k K, v V) {
-	if x[k] == nil {
-		x[k] = map[V]struct{}{}
-	}
-	x[k][v] = struct{}{}
-}
-
-func (x index[K, V]) remove(k K, v V) {
-	delete(x[k], v)
-	if len(x[k]) == 0 {
-		delete(x, k)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // LocalMode is how Pod packets are recognized: kube-proxy's detectLocalMode (kubeproxy.config.k8s.io/v1alpha1), with
@@ -64,7 +65,7 @@ func (d DetectLocal) Covers(pod netip.Addr, via string, nodes []netip.Prefix) bo
 
 // elements returns the filter elements that define Pod sources. An interface has no address family, so it gets an
 // element for each family in which the Nodes have addresses: a kernel without IPv6 accepts no IPv6 element.
-func (d DetectLocal) elements(nodes map[string]Node) (out []ipvs.Element) {
+func (d DetectLocal) elements(nodes map[string]view.Node) (out []ipvs.Element) {
 	if name := d.Pattern(); name != "" {
 		for _, all := range families(nodes) {
 			out = append(out, ipvs.Element{Set: ipvs.PodInterfaces, Prefix: all, Interface: name})
@@ -81,7 +82,7 @@ func (d DetectLocal) elements(nodes map[string]Node) (out []ipvs.Element) {
 	return out
 }
 
-func podCIDRs(nodes map[string]Node) (out []netip.Prefix) {
+func podCIDRs(nodes map[string]view.Node) (out []netip.Prefix) {
 	for _, node := range nodes {
 		out = append(out, node.PodCIDRs...)
 	}
@@ -89,7 +90,7 @@ func podCIDRs(nodes map[string]Node) (out []netip.Prefix) {
 }
 
 // families returns the all-address prefix of each family in which a Node has an address or a Pod CIDR.
-func families(nodes map[string]Node) (out []netip.Prefix) {
+func families(nodes map[string]view.Node) (out []netip.Prefix) {
 	four, six := false, false
 	for _, node := range nodes {
 		for _, a := range node.Reached {

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/speaker/incremental"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // listKey identifies one list of real servers of a Service. All virtual servers of a port with the same family and
@@ -28,7 +30,7 @@ type list struct {
 }
 
 // list returns the real servers of a port.
-func (w *planning) list(port Port, v4, local bool) list {
+func (w *planning) list(port view.Port, v4, local bool) list {
 	key := listKey{name: port.Name, protocol: port.Protocol, v4: v4, local: local}
 	if done, ok := w.out.lists[key]; ok {
 		return done
@@ -56,7 +58,7 @@ func (w *planning) list(port Port, v4, local bool) list {
 // unreachable; and in the first plan of a Service those that an earlier process may have left out. Their connections
 // continue for at most Options.DrainLimit, and at most Options.ResetAfter after their node became unreachable. An
 // endpoint that leaves its slice is removed at once (ipvs.md 4.5). UDP and SCTP do not drain (4.1).
-func (w *planning) drain(out *list, before list, from map[netip.AddrPort]*Endpoint, local bool) {
+func (w *planning) drain(out *list, before list, from map[netip.AddrPort]*view.Endpoint, local bool) {
 	for at, e := range from {
 		if _, chosen := out.servers[at]; chosen || local && !w.isLocal(e) {
 			continue
@@ -83,22 +85,22 @@ func (w *planning) drain(out *list, before list, from map[netip.AddrPort]*Endpoi
 }
 
 // wasLeftOut reports whether an earlier process may have left out an endpoint because its node was unreachable.
-func (w *planning) wasLeftOut(e *Endpoint, failedOpen bool) bool {
+func (w *planning) wasLeftOut(e *view.Endpoint, failedOpen bool) bool {
 	_, unreachable := w.unreachable(e)
 	return w.before == nil && unreachable && e.Ready && !failedOpen
 }
 
 // drainsUntil returns when an endpoint that drains since then is removed, zero for never. In a list that failed open,
 // unreachable nodes count as reachable.
-func (w *planning) drainsUntil(e *Endpoint, since time.Time, failedOpen bool) (until time.Time) {
+func (w *planning) drainsUntil(e *view.Endpoint, since time.Time, failedOpen bool) (until time.Time) {
 	if w.options.DrainLimit > 0 {
 		until = since.Add(w.options.DrainLimit)
 	}
 	if since, is := w.unreachable(e); is && !failedOpen {
-		until = earlier(until, w.options.resetAt(since))
+		until = incremental.Earlier(until, w.options.resetAt(since))
 	}
 	return until
 }
 
 // wake has the Service planned again at that time at the latest.
-func (w *planning) wake(at time.Time) { w.out.wake = earlier(w.out.wake, at) }
+func (w *planning) wake(at time.Time) { w.out.wake = incremental.Earlier(w.out.wake, at) }

@@ -6,19 +6,20 @@ import (
 	"slices"
 
 	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // candidates returns the endpoints of a port in one family. An address and port in several slices counts once; the
 // entry that is not terminating has precedence (ipvs.md 3.4).
-func (w *planning) candidates(port Port, v4 bool) map[netip.AddrPort]*Endpoint {
+func (w *planning) candidates(port view.Port, v4 bool) map[netip.AddrPort]*view.Endpoint {
 	key := listKey{name: port.Name, protocol: port.Protocol, v4: v4}
 	if done, ok := w.byPort[key]; ok {
 		return done
 	}
-	out := map[netip.AddrPort]*Endpoint{}
+	out := map[netip.AddrPort]*view.Endpoint{}
 	w.byPort[key] = out
 	for _, slice := range w.slices {
-		number, ok := slice.number(port)
+		number, ok := numberOf(slice, port)
 		if !ok {
 			continue
 		}
@@ -28,7 +29,7 @@ func (w *planning) candidates(port Port, v4 bool) map[netip.AddrPort]*Endpoint {
 				continue
 			}
 			at := netip.AddrPortFrom(e.Addr, number)
-			if have, twice := out[at]; !twice || e.compare(have) < 0 {
+			if have, twice := out[at]; !twice || compareEndpoints(e, have) < 0 {
 				out[at] = e
 			}
 		}
@@ -36,8 +37,8 @@ func (w *planning) candidates(port Port, v4 bool) map[netip.AddrPort]*Endpoint {
 	return out
 }
 
-// number returns the slice's number of a Service port, matched by name and protocol.
-func (s Slice) number(port Port) (uint16, bool) {
+// numberOf returns the slice's number of a Service port, matched by name and protocol.
+func numberOf(s view.Slice, port view.Port) (uint16, bool) {
 	for _, p := range s.Ports {
 		if p.Name == port.Name && p.Protocol == port.Protocol && p.Port != 0 {
 			return p.Port, true
@@ -46,8 +47,9 @@ func (s Slice) number(port Port) (uint16, bool) {
 	return 0, false
 }
 
-// compare orders the entries of several slices for one endpoint by precedence. Only equal ones compare as equal.
-func (e *Endpoint) compare(f *Endpoint) int {
+// compareEndpoints orders the entries of several slices for one endpoint by precedence. Only equal ones compare as
+// equal.
+func compareEndpoints(e, f *view.Endpoint) int {
 	return cmp.Or(
 		falseFirst(e.Terminating, f.Terminating), falseFirst(!e.Ready, !f.Ready), falseFirst(!e.Serving, !f.Serving),
 		cmp.Compare(e.Node, f.Node), slices.Compare(e.ForNodes, f.ForNodes), slices.Compare(e.ForZones, f.ForZones),
@@ -79,7 +81,7 @@ func (w *planning) choose(key listKey, from candidates) (chosen candidates, fail
 }
 
 // candidates are the endpoints of a port in one family.
-type candidates = map[netip.AddrPort]*Endpoint
+type candidates = map[netip.AddrPort]*view.Endpoint
 
 // chooseOf returns the candidates among some that take new connections: the ready ones that the topology hints allow,
 // and if there is none, the terminating ones that still serve (ipvs.md 3.5, 3.6). A local list has only endpoints of
@@ -92,7 +94,7 @@ func (w *planning) chooseOf(key listKey, from, some candidates) candidates {
 		case key.local && !w.isLocal(e):
 		case e.Ready:
 			ready[at] = e
-		case e.usable():
+		case e.Usable():
 			usable[at] = e
 		}
 	}
@@ -113,7 +115,7 @@ func (w *planning) chooseOf(key listKey, from, some candidates) candidates {
 		}
 	}
 	w.age(fresh)
-	for _, chosen := range []map[netip.AddrPort]*Endpoint{minus(ready, fresh), known} {
+	for _, chosen := range []map[netip.AddrPort]*view.Endpoint{minus(ready, fresh), known} {
 		if len(chosen) > 0 {
 			return chosen
 		}
@@ -122,17 +124,17 @@ func (w *planning) chooseOf(key listKey, from, some candidates) candidates {
 }
 
 // isLocal reports whether the endpoint is on this node; one without a node is on none (ipvs.md 3.2).
-func (w *planning) isLocal(e *Endpoint) bool { return e.Node != "" && e.Node == w.options.Node }
+func (w *planning) isLocal(e *view.Endpoint) bool { return e.Node != "" && e.Node == w.options.Node }
 
 // hinted keeps the ready endpoints with a hint for this node, or else for its zone. A kind of hint counts only if every
 // endpoint has one and at least one matches (ipvs.md 3.8).
-func (w *planning) hinted(ready map[netip.AddrPort]*Endpoint) {
+func (w *planning) hinted(ready map[netip.AddrPort]*view.Endpoint) {
 	zone := w.node.Zone()
-	for _, hint := range []func(*Endpoint) (given, here bool){
-		func(e *Endpoint) (bool, bool) {
+	for _, hint := range []func(*view.Endpoint) (given, here bool){
+		func(e *view.Endpoint) (bool, bool) {
 			return len(e.ForNodes) > 0, slices.Contains(e.ForNodes, w.options.Node)
 		},
-		func(e *Endpoint) (bool, bool) {
+		func(e *view.Endpoint) (bool, bool) {
 			return len(e.ForZones) > 0, zone != "" && slices.Contains(e.ForZones, zone)
 		},
 	} {
@@ -183,9 +185,9 @@ func (w *planning) recordEndpoints() {
 			}
 			switch {
 			case e.Ready:
-				w.out.ready[e.Node] = struct{}{}
-			case e.usable():
-				w.out.usable[e.Node] = struct{}{}
+				w.out.Ready[e.Node] = struct{}{}
+			case e.Usable():
+				w.out.Usable[e.Node] = struct{}{}
 			}
 		}
 	}

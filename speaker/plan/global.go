@@ -4,12 +4,13 @@ import (
 	"net/netip"
 
 	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // globalElements returns the filter elements that depend on no Service, without duplicates: the Pod sources, and the
 // ranges of ClusterIPs. The ranges are included only if IronLB serves all Services: a ClusterIP served by another proxy
 // would be dropped as unknown.
-func globalElements(v *View, o Options) []ipvs.Element {
+func globalElements(v *view.View, o Options) []ipvs.Element {
 	out := o.DetectLocal.elements(v.Nodes)
 	if !o.ServiceProxy || len(v.OtherProxy) > 0 {
 		return out

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // station is the speaker of one node in a scenario.
@@ -14,28 +16,28 @@ type station struct {
 	// paused is set while it has just become reachable again.
 	paused   bool
 	isolated map[string]struct{}
-	unable   map[netip.Addr]Reason
+	unable   map[netip.Addr]view.Reason
 	// asymmetric are the nodes that it does not receive.
 	asymmetric map[string]bool
 	// returned counts how often another node became reachable again.
 	returned int
 	// view is its last state of the cluster while it is disconnected from the API server; nil while connected.
-	view *View
+	view *view.View
 	// links are its own interfaces, if they differ from the common ones.
-	links map[string]Link
+	links map[string]view.Link
 	// published are its last published claims.
-	published map[string]Claim
+	published map[string]view.Claim
 }
 
 func (w *world) station(node string) *station {
 	if w.stations[node] == nil {
-		w.stations[node] = &station{isolated: map[string]struct{}{}, unable: map[netip.Addr]Reason{}, asymmetric: map[string]bool{}}
+		w.stations[node] = &station{isolated: map[string]struct{}{}, unable: map[netip.Addr]view.Reason{}, asymmetric: map[string]bool{}}
 	}
 	return w.stations[node]
 }
 
 // viewOf returns the View of one node's speaker. Every Node of the API has a speaker.
-func (w *world) viewOf(node string) *View {
+func (w *world) viewOf(node string) *view.View {
 	s := w.station(node)
 	v := *w.view
 	if s.view != nil {
@@ -45,14 +47,14 @@ func (w *world) viewOf(node string) *View {
 		v.Links = s.links
 	}
 	v.Unable, v.Leaving = s.unable, s.stopping
-	v.Members = Members{Observer: s.observer, Isolated: s.isolated, Returned: s.returned, Peers: map[string]Member{}}
+	v.Members = view.Members{Observer: s.observer, Isolated: s.isolated, Returned: s.returned, Peers: map[string]view.Member{}}
 	for name := range w.view.Nodes {
 		if name == node {
 			continue
 		}
 		o := w.station(name)
-		m := Member{Alive: !o.dead && !s.asymmetric[name], Observer: o.observer, Leaving: o.stopping, Synced: !o.unsynced,
-			Returned: o.paused, On: map[string]struct{}{}, Claims: map[VIPID]Claim{}}
+		m := view.Member{Alive: !o.dead && !s.asymmetric[name], Observer: o.observer, Leaving: o.stopping, Synced: !o.unsynced,
+			Returned: o.paused, On: map[string]struct{}{}, Claims: map[view.VIPID]view.Claim{}}
 		for l := range v.Links {
 			if _, cut := s.isolated[l]; !cut && m.Alive {
 				m.On[l] = struct{}{}
@@ -62,7 +64,7 @@ func (w *world) viewOf(node string) *View {
 			m.Asymmetric = maps.Clone(m.On)
 		}
 		for vip, c := range o.published {
-			m.Claims[IDOf(vip)] = c
+			m.Claims[view.IDOf(vip)] = c
 		}
 		v.Members.Peers[name] = m
 	}
@@ -84,7 +86,7 @@ func (w *world) viewOf(node string) *View {
 //	link NAME [SUBNET...]  on every node
 func (w *world) stationCommand(words []string) bool {
 	if words[0] == "link" {
-		l := Link{Name: words[1]}
+		l := view.Link{Name: words[1]}
 		for _, p := range words[2:] {
 			l.Subnets = append(l.Subnets, netip.MustParsePrefix(p))
 		}
@@ -126,12 +128,12 @@ func (w *world) stationCommand(words []string) bool {
 		s.isolated = map[string]struct{}{}
 	case "unable":
 		s.unable = maps.Clone(s.unable)
-		s.unable[netip.MustParseAddr(words[2])] = Reason(words[3])
+		s.unable[netip.MustParseAddr(words[2])] = view.Reason(words[3])
 	case "able":
 		s.unable = maps.Clone(s.unable)
 		delete(s.unable, netip.MustParseAddr(words[2]))
 	case "linkdown":
-		s.links = map[string]Link{}
+		s.links = map[string]view.Link{}
 	case "linked":
 		s.links = nil
 	case "cut":
@@ -149,7 +151,7 @@ func (w *world) stationCommand(words []string) bool {
 }
 
 // frozen returns a copy that later commands do not change.
-func frozen(v *View) *View {
+func frozen(v *view.View) *view.View {
 	c := *v
 	c.Services, c.Nodes, c.VIPs = maps.Clone(v.Services), maps.Clone(v.Nodes), maps.Clone(v.VIPs)
 	c.Advertisements, c.Links = maps.Clone(v.Advertisements), maps.Clone(v.Links)
@@ -204,7 +206,7 @@ func (w *world) owners(nodes []string) []string {
 					line += ",from=" + dec.From
 				}
 			}
-			if at := w.planners[node].vipWakes[name]; !at.IsZero() {
+			if at := w.planners[node].owners.WakeOf(name); !at.IsZero() {
 				line += fmt.Sprintf(" wake=%v", at.Sub(w.now))
 			}
 			out = append(out, line)
@@ -213,7 +215,7 @@ func (w *world) owners(nodes []string) []string {
 	return out
 }
 
-var states = map[ClaimState]string{Held: "held", HandingOver: "handover", Declined: "declined"}
+var states = map[view.ClaimState]string{view.Held: "held", view.HandingOver: "handover", view.Declined: "declined"}
 
 // observe records the published claims of a node.
 func (w *world) observe(node string, d *Desired) {

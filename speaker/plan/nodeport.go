@@ -4,11 +4,13 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // nodePortAddresses returns the addresses of this node that serve NodePorts (ipvs.md 2.4): its InternalIPs, or all of
 // its addresses within Options.NodePortCIDRs. Loopback and link-local addresses are excluded. The result may be empty.
-func nodePortAddresses(v *View, o Options) []netip.Addr {
+func nodePortAddresses(v *view.View, o Options) []netip.Addr {
 	node := v.Nodes[o.Node].Addresses
 	if len(o.NodePortCIDRs) == 0 {
 		return node

@@ -1,6 +1,10 @@
 package plan
 
-import "net/netip"
+import (
+	"net/netip"
+
+	"github.com/ironlb/ironlb/speaker/view"
+)
 
 // NodeCondition is a condition of this node, in addition to the loop's NodeStatus.
 type NodeCondition struct {
@@ -13,25 +17,25 @@ type NodeCondition struct {
 type NodeStatus struct {
 	// Healthy is set while the node is programmed as planned; otherwise Reason and Message explain why not.
 	Healthy bool
-	Reason  Reason
+	Reason  view.Reason
 	Message string
 	// VirtualIPs is the number that this node owns.
 	VirtualIPs int
 	// Links are the interfaces with a subnet or used for an address, Members the other speakers.
-	Links   map[string]Link
+	Links   map[string]view.Link
 	Members map[string]MemberState
 	// Gateways are those of the node, sorted.
 	Gateways []netip.Addr
 	// Reach is the reachability of other nodes. Unreachable counts the endpoints on unreachable ones.
-	Reach       Reachability
-	Unreachable map[string]UnreachableEndpoints
+	Reach       view.Reachability
+	Unreachable map[string]view.UnreachableEndpoints
 	// Sessions are the BGP sessions by the name of the BGPPeer, one for each that selects this node, even an impossible
 	// one.
 	Sessions map[string]Session
 	// LocalPrefs are the contradictions of BGPAdvertisements on this node, with the number of prefixes.
 	LocalPrefs map[LocalPrefs]int
 	// Unserved are addresses that a BGPAdvertisement covers and that this node reports as not serving traffic.
-	Unserved map[Reason]Unserved
+	Unserved map[view.Reason]Unserved
 }
 
 // Unserved are the addresses that do not serve traffic for one reason. It is immutable.
@@ -54,9 +58,9 @@ const (
 	MemberAlive    MemberState = "Alive"
 )
 
-// State returns the state of the member, given the interfaces on which it should be received. A member received only on
+// StateOf returns the state of a member, given the interfaces on which it should be received. A member received only on
 // another path is isolated.
-func (m Member) State(segments map[string]struct{}) MemberState {
+func StateOf(m view.Member, segments map[string]struct{}) MemberState {
 	received := len(segments) == 0
 	for name := range segments {
 		if _, on := m.On[name]; on {

@@ -1,17 +1,21 @@
 package plan
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
 
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/speaker/incremental"
+	"github.com/ironlb/ironlb/speaker/ownership"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // Make computes a plan for a node without earlier state.
-func Make(v *View, o Options, now time.Time) *Desired {
-	d, _ := NewPlanner(o).Plan(v, Touched{All: true}, now)
+func Make(v *view.View, o Options, now time.Time) *Desired {
+	d, _ := NewPlanner(o).Plan(v, view.Touched{All: true}, now)
 	return d
 }
 
@@ -27,9 +31,9 @@ type Planner struct {
 	wakes    map[pools.ServiceKey]time.Time
 	watchers map[pools.ServiceKey]struct{}
 	// checkers are the Services by the probe that they need.
-	checkers index[Check, pools.ServiceKey]
+	checkers incremental.Index[view.Check, pools.ServiceKey]
 	// usersOf are the Services by each other Node that has an endpoint of them or that they forward through.
-	usersOf index[string, pools.ServiceKey]
+	usersOf incremental.Index[string, pools.ServiceKey]
 
 	claims    map[ipvs.Key][]claim
 	installed map[ipvs.Key]claim
@@ -41,50 +45,34 @@ type Planner struct {
 	admission admission
 	bgp       bgpPlan
 
-	vips     map[string]decided
-	vipWakes map[string]time.Time
-	state    ownState
-	// informedAt is when state.informed last changed.
-	informedAt time.Time
-	links      map[string]Link                 // of the last plan
-	segments   map[string]int                  // interface to the number of VIPs that use it
-	byNode     index[string, string]           // Node to VIPs
-	byID       index[VIPID, string]            // name in messages to VIPs
-	bySvc      index[pools.ServiceKey, string] // Service to VIPs
-	byAddr     index[netip.Addr, string]       // address to VIPs
+	owners *ownership.Planner
 }
 
 // NewPlanner returns a Planner without a plan; its first Plan needs touched.All.
 func NewPlanner(o Options) *Planner {
-	return &Planner{
+	p := &Planner{
 		options:   o,
 		desired:   newDesired(),
 		services:  map[pools.ServiceKey]servicePlan{},
 		wakes:     map[pools.ServiceKey]time.Time{},
 		watchers:  map[pools.ServiceKey]struct{}{},
-		checkers:  index[Check, pools.ServiceKey]{},
-		usersOf:   index[string, pools.ServiceKey]{},
+		checkers:  incremental.Index[view.Check, pools.ServiceKey]{},
+		usersOf:   incremental.Index[string, pools.ServiceKey]{},
 		claims:    map[ipvs.Key][]claim{},
 		installed: map[ipvs.Key]claim{},
 		shared:    map[ipvs.Element]int{},
 		locals:    map[netip.Addr]int{},
 		admission: newAdmission(o),
 		bgp:       newBGPPlan(),
-		vips:      map[string]decided{},
-		vipWakes:  map[string]time.Time{},
-		links:     map[string]Link{},
-		segments:  map[string]int{},
-		byID:      index[VIPID, string]{},
-		byNode:    index[string, string]{},
-		bySvc:     index[pools.ServiceKey, string]{},
-		byAddr:    index[netip.Addr, string]{},
 	}
+	p.owners = ownership.New(o.Node, o.Interval, p)
+	return p
 }
 
 // Plan returns the desired state of the node, and what may differ from the last call. touched must name everything in
 // the View that changed since then; a Service that is due is planned anyway. The Desired belongs to the Planner, and
 // the next call changes it.
-func (p *Planner) Plan(v *View, touched Touched, now time.Time) (*Desired, *Changed) {
+func (p *Planner) Plan(v *view.View, touched view.Touched, now time.Time) (*Desired, *Changed) {
 	p.changed = newChanged()
 	if (len(touched.Nodes) > 0 || touched.ServiceNetworks || touched.All) && p.planGlobal(v) {
 		touched.All = true
@@ -96,9 +84,8 @@ func (p *Planner) Plan(v *View, touched Touched, now time.Time) (*Desired, *Chan
 	}
 	p.admission.all, p.desired.Gateways = nil, p.admission.gateways
 	p.decideReasons(v)
-	for name := range p.touchedVIPs(v, touched, now) {
-		p.decide(v, name, now)
-	}
+	p.desired.Owners, p.changed.ChangedOwners = p.owners.Plan(v, touched, now)
+	maps.Copy(p.changed.Addrs, p.changed.Announce)
 	p.planBGP(v, touched, now)
 	changed := p.changed
 	p.changed = nil // the caller owns it now; the first one names everything
@@ -109,16 +96,13 @@ func (p *Planner) Plan(v *View, touched Touched, now time.Time) (*Desired, *Chan
 func (p *Planner) Wake() time.Time {
 	var first time.Time
 	for _, at := range p.wakes {
-		first = earlier(first, at)
+		first = incremental.Earlier(first, at)
 	}
-	for _, at := range p.vipWakes {
-		first = earlier(first, at)
-	}
-	return earlier(first, p.bgp.decommission.until)
+	return incremental.Earlier(incremental.Earlier(first, p.owners.Wake()), p.bgp.decommission.until)
 }
 
 // touchedServices returns the Services whose plan may differ.
-func (p *Planner) touchedServices(v *View, touched Touched, now time.Time) map[pools.ServiceKey]struct{} {
+func (p *Planner) touchedServices(v *view.View, touched view.Touched, now time.Time) map[pools.ServiceKey]struct{} {
 	out := map[pools.ServiceKey]struct{}{}
 	if _, own := touched.Nodes[p.options.Node]; own || touched.Host || touched.All {
 		for key := range p.services {
@@ -152,7 +136,7 @@ func (p *Planner) touchedServices(v *View, touched Touched, now time.Time) map[p
 }
 
 // replan plans one Service again and updates the desired state.
-func (p *Planner) replan(v *View, key pools.ServiceKey, now time.Time) {
+func (p *Planner) replan(v *view.View, key pools.ServiceKey, now time.Time) {
 	before := p.services[key]
 	svc, exists := v.Services[key]
 	var after servicePlan
@@ -171,10 +155,10 @@ func (p *Planner) replan(v *View, key pools.ServiceKey, now time.Time) {
 	for k, virtual := range after.virtuals {
 		p.claim(k, claim{service: key, created: svc.Created, virtual: virtual})
 	}
-	set(p.desired.Refused, key, after.refused, len(after.refused) > 0)
+	incremental.Set(p.desired.Refused, key, after.refused, len(after.refused) > 0)
 	p.admission.record(key, svc.Addresses)
-	set(p.wakes, key, after.wake, !after.wake.IsZero())
-	set(p.watchers, key, struct{}{}, after.nodes)
+	incremental.Set(p.wakes, key, after.wake, !after.wake.IsZero())
+	incremental.Set(p.watchers, key, struct{}{}, after.nodes)
 	p.count(after.elements, before.elements)
 	p.planChecks(key, before.checks, after.checks)
 	p.indexNodes(key, before, after)
@@ -185,21 +169,21 @@ func (p *Planner) replan(v *View, key pools.ServiceKey, now time.Time) {
 	}
 }
 
-func (p *Planner) planChecks(key pools.ServiceKey, before, after []Check) {
+func (p *Planner) planChecks(key pools.ServiceKey, before, after []view.Check) {
 	for _, c := range before {
-		p.checkers.remove(c, key)
+		p.checkers.Remove(c, key)
 	}
 	for _, c := range after {
-		p.checkers.add(c, key)
+		p.checkers.Add(c, key)
 	}
 	for _, c := range append(slices.Clone(before), after...) {
 		p.changed.Checks[c] = struct{}{}
-		set(p.desired.Checks, c, struct{}{}, len(p.checkers[c]) > 0)
+		incremental.Set(p.desired.Checks, c, struct{}{}, len(p.checkers[c]) > 0)
 	}
 }
 
 // planGlobal updates the filter elements that belong to no Service, and reports whether that affects every Service.
-func (p *Planner) planGlobal(v *View) bool {
+func (p *Planner) planGlobal(v *view.View) bool {
 	before, pods := p.global, p.pods
 	p.global = globalElements(v, p.options)
 	p.count(p.global, before)
@@ -208,7 +192,7 @@ func (p *Planner) planGlobal(v *View) bool {
 }
 
 // decideReasons records the outcome of each changed Service, including those that won or lost a virtual server.
-func (p *Planner) decideReasons(v *View) {
+func (p *Planner) decideReasons(v *view.View) {
 	for key := range p.changed.Services {
 		if _, exists := v.Services[key]; !exists {
 			delete(p.desired.Services, key)
@@ -219,27 +203,30 @@ func (p *Planner) decideReasons(v *View) {
 }
 
 // reason returns the outcome of a Service.
-func (p *Planner) reason(key pools.ServiceKey) Reason {
+func (p *Planner) reason(key pools.ServiceKey) view.Reason {
 	part := p.services[key]
 	if len(part.virtuals) == 0 {
 		return part.unserved
 	}
-	reason := NoEndpoint
+	reason := view.NoEndpoint
 	for k, virtual := range part.virtuals {
 		if p.installed[k].service != key {
-			return PortConflict
+			return view.PortConflict
 		}
 		if takesConnections(virtual.Server) {
-			reason = Programmed
+			reason = view.Programmed
 		}
 	}
 	return reason
 }
 
-func set[K comparable, V any](m map[K]V, key K, value V, present bool) {
-	if present {
-		m[key] = value
-	} else {
-		delete(m, key)
-	}
+// Service implements DataPlane.
+func (p *Planner) Service(key pools.ServiceKey) view.Served { return p.services[key].Served }
+
+// IsLocal implements DataPlane.
+func (p *Planner) IsLocal(addr netip.Addr) bool { _, is := p.desired.Local[addr]; return is }
+
+// Changed implements DataPlane.
+func (p *Planner) Changed() (services map[pools.ServiceKey]struct{}, addrs map[netip.Addr]struct{}) {
+	return p.changed.Services, p.changed.Addrs
 }

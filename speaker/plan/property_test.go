@@ -1,30 +1,29 @@
 package plan
 
 import (
-	"fmt"
-	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
-	"strings"
 	"testing"
 	"time"
+
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // The state that a Planner keeps between plans does not change a plan.
 func TestPlannerEqualsMake(t *testing.T) {
 	for seed := range uint64(50) {
 		r := rand.New(rand.NewPCG(seed, 1))
-		v := NewView()
+		v := view.New()
 		p := NewPlanner(randomOptions(r, "n1"))
 		now := time.Unix(0, 0)
-		p.Plan(v, Touched{All: true}, now)
+		p.Plan(v, view.Touched{All: true}, now)
 		for i, s := range randomSteps(r, 120) {
 			now = now.Add(one(r, 0, 100*time.Millisecond, time.Second, time.Minute))
 			fresh := carryOver(p)
 			desired, _ := p.Plan(v, s.apply(v), now)
-			again, _ := fresh.Plan(v, Touched{All: true}, now)
-			got, want := text(desired)+tenures(p), text(again)+tenures(fresh)
+			again, _ := fresh.Plan(v, view.Touched{All: true}, now)
+			got, want := text(desired)+p.owners.History(), text(again)+fresh.owners.History()
 			if got != want {
 				t.Fatalf("seed %d, step %d %+v: planner:\n%s\nfrom nothing:\n%s", seed, i, s, got, want)
 			}
@@ -36,12 +35,9 @@ func TestPlannerEqualsMake(t *testing.T) {
 // what drains, and the ownership.
 func carryOver(p *Planner) *Planner {
 	fresh := NewPlanner(p.options)
-	fresh.state, fresh.informedAt = p.state, p.informedAt
+	fresh.owners = p.owners.Restart(fresh)
 	for key, part := range p.services {
 		fresh.services[key] = servicePlan{lists: part.lists, since: part.since, checks: part.checks}
-	}
-	for name, d := range p.vips {
-		fresh.vips[name] = decided{ownership: d.ownership}
 	}
 	fresh.bgp.decommission, fresh.bgp.node = p.bgp.decommission, p.bgp.node
 	for addr, a := range p.bgp.addrs {
@@ -54,7 +50,7 @@ func carryOver(p *Planner) *Planner {
 func TestOrderDoesNotMatter(t *testing.T) {
 	for seed := range uint64(50) {
 		r := rand.New(rand.NewPCG(seed, 2))
-		v := NewView()
+		v := view.New()
 		for _, s := range randomSteps(r, 120) {
 			s.apply(v)
 		}
@@ -69,34 +65,36 @@ func TestOrderDoesNotMatter(t *testing.T) {
 }
 
 // shuffled returns the same View, filled in another order.
-func shuffled(r *rand.Rand, v *View) *View {
-	c := NewView()
-	refill(r, c.Services, v.Services, func(s Service) Service {
+func shuffled(r *rand.Rand, v *view.View) *view.View {
+	c := view.New()
+	refill(r, c.Services, v.Services, func(s view.Service) view.Service {
 		s.Ports, s.Addresses, s.Sources = mixed(r, s.Ports), mixed(r, s.Addresses), mixed(r, s.Sources)
 		return s
 	})
-	refill(r, c.Slices, v.Slices, func(m map[string]Slice) map[string]Slice {
-		out := map[string]Slice{}
-		refill(r, out, m, func(s Slice) Slice { return Slice{Ports: mixed(r, s.Ports), Endpoints: mixed(r, s.Endpoints)} })
+	refill(r, c.Slices, v.Slices, func(m map[string]view.Slice) map[string]view.Slice {
+		out := map[string]view.Slice{}
+		refill(r, out, m, func(s view.Slice) view.Slice {
+			return view.Slice{Ports: mixed(r, s.Ports), Endpoints: mixed(r, s.Endpoints)}
+		})
 		return out
 	})
-	refill(r, c.Nodes, v.Nodes, func(n Node) Node { n.PodCIDRs = mixed(r, n.PodCIDRs); return n })
-	refill(r, c.Links, v.Links, func(l Link) Link { l.Subnets = mixed(r, l.Subnets); return l })
-	refill(r, c.Unable, v.Unable, func(why Reason) Reason { return why })
+	refill(r, c.Nodes, v.Nodes, func(n view.Node) view.Node { n.PodCIDRs = mixed(r, n.PodCIDRs); return n })
+	refill(r, c.Links, v.Links, func(l view.Link) view.Link { l.Subnets = mixed(r, l.Subnets); return l })
+	refill(r, c.Unable, v.Unable, func(why view.Reason) view.Reason { return why })
 	c.Members, c.Leaving = v.Members, v.Leaving
-	c.Members.Peers = map[string]Member{}
-	refill(r, c.Members.Peers, v.Members.Peers, func(m Member) Member { return m })
-	refill(r, c.Checks, v.Checks, func(c CheckResult) CheckResult { return c })
+	c.Members.Peers = map[string]view.Member{}
+	refill(r, c.Members.Peers, v.Members.Peers, func(m view.Member) view.Member { return m })
+	refill(r, c.Checks, v.Checks, func(c view.CheckResult) view.CheckResult { return c })
 	refill(r, c.Host, v.Host, func(struct{}) struct{} { return struct{}{} })
 	refill(r, c.OtherProxy, v.OtherProxy, func(struct{}) struct{} { return struct{}{} })
 	refill(r, c.ServiceNetworks, v.ServiceNetworks, func(p []netip.Prefix) []netip.Prefix { return mixed(r, p) })
 	refill(r, c.Unreachable, v.Unreachable, func(since time.Time) time.Time { return since })
-	refill(r, c.VIPs, v.VIPs, func(vip VIP) VIP { vip.Services = mixed(r, vip.Services); return vip })
-	refill(r, c.Pools, v.Pools, func(p Pool) Pool { return p })
+	refill(r, c.VIPs, v.VIPs, func(vip view.VIP) view.VIP { vip.Services = mixed(r, vip.Services); return vip })
+	refill(r, c.Pools, v.Pools, func(p view.Pool) view.Pool { return p })
 	refill(r, c.Gateways, v.Gateways, func(struct{}) struct{} { return struct{}{} })
-	refill(r, c.Advertisements, v.Advertisements, func(a Advertisement) Advertisement { return a })
-	refill(r, c.BGPPeers, v.BGPPeers, func(p BGPPeer) BGPPeer { return p })
-	refill(r, c.BGPAdvertisements, v.BGPAdvertisements, func(a BGPAdvertisement) BGPAdvertisement { return a })
+	refill(r, c.Advertisements, v.Advertisements, func(a view.Advertisement) view.Advertisement { return a })
+	refill(r, c.BGPPeers, v.BGPPeers, func(p view.BGPPeer) view.BGPPeer { return p })
+	refill(r, c.BGPAdvertisements, v.BGPAdvertisements, func(a view.BGPAdvertisement) view.BGPAdvertisement { return a })
 	return c
 }
 
@@ -114,13 +112,4 @@ func mixed[T any](r *rand.Rand, in []T) []T {
 	out := slices.Clone(in)
 	r.Shuffle(len(out), func(i, j int) { out[i], out[j] = out[j], out[i] })
 	return out
-}
-
-// tenures returns the ownership state of a Planner as text.
-func tenures(p *Planner) string {
-	var b strings.Builder
-	for _, name := range slices.Sorted(maps.Keys(p.vips)) {
-		fmt.Fprintf(&b, "%s %+v %v\n", name, p.vips[name].ownership, p.vipWakes[name])
-	}
-	return b.String()
 }

@@ -9,6 +9,8 @@ import (
 
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/speaker/incremental"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // step changes one object of a View, as an informer's event does.
@@ -52,10 +54,10 @@ func randomOptions(r *rand.Rand, node string) Options {
 func one[T any](r *rand.Rand, of ...T) T { return of[r.IntN(len(of))] }
 
 // apply changes the View and returns what was touched.
-func (s step) apply(v *View) Touched {
+func (s step) apply(v *view.View) view.Touched {
 	r := rand.New(rand.NewPCG(s.seed, 0))
 	key := pools.ServiceKey{Namespace: "default", Name: fmt.Sprint("s", s.a)}
-	services := Touched{Services: map[pools.ServiceKey]struct{}{key: {}}}
+	services := view.Touched{Services: map[pools.ServiceKey]struct{}{key: {}}}
 	name := fmt.Sprint("n", s.b)
 	switch s.kind {
 	case 0, 1:
@@ -66,7 +68,7 @@ func (s step) apply(v *View) Touched {
 		return services
 	case 3, 4, 5:
 		if v.Slices[key] == nil {
-			v.Slices[key] = map[string]Slice{}
+			v.Slices[key] = map[string]view.Slice{}
 		}
 		v.Slices[key][fmt.Sprint(s.b)] = randomSlice(r)
 		services.Slices = services.Services
@@ -77,40 +79,40 @@ func (s step) apply(v *View) Touched {
 		return services
 	case 7:
 		v.Nodes[name] = randomNode(r, s.b)
-		return Touched{Nodes: map[string]struct{}{name: {}}}
+		return view.Touched{Nodes: map[string]struct{}{name: {}}}
 	case 8:
 		addr := netip.AddrFrom4([4]byte{203, 0, 113, byte(s.a)})
 		nodes := []string{"n0", "n1", "n2"}
 		first := r.IntN(3)
-		v.VIPs[addr.String()] = VIP{
+		v.VIPs[addr.String()] = view.VIP{
 			Addresses:     []netip.Addr{addr},
 			Services:      []pools.ServiceKey{key, {Namespace: "default", Name: fmt.Sprint("s", r.IntN(5))}},
 			Nodes:         append(nodes[first:], nodes[:first]...)[:r.IntN(4)],
 			ReportedOwner: one(r, "", "n0", "n1"), Generation: int64(r.IntN(3)), Contested: r.IntN(2) == 0,
 		}
-		return Touched{VIPs: map[string]struct{}{addr.String(): {}}}
+		return view.Touched{VIPs: map[string]struct{}{addr.String(): {}}}
 	case 9:
 		v.Advertisements[fmt.Sprint(s.b)] = randomAdvertisement(r)
 		pool := fmt.Sprint("p", r.IntN(2))
-		v.Pools[pool] = Pool{Labels: map[string]string{"tier": fmt.Sprint(r.IntN(2))}, Ranges: v.Pools[pool].Ranges, Created: v.Pools[pool].Created}
-		return Touched{Advertisements: true, BGPAdvertisements: true}
+		v.Pools[pool] = view.Pool{Labels: map[string]string{"tier": fmt.Sprint(r.IntN(2))}, Ranges: v.Pools[pool].Ranges, Created: v.Pools[pool].Created}
+		return view.Touched{Advertisements: true, BGPAdvertisements: true}
 	case 10, 11:
-		check := Check{Node: name, Addr: nodeAddress(s.b, r.IntN(2) == 0), Port: one[uint16](r, 10256, 31000), Path: one(r, "/", "/healthz")}
+		check := view.Check{Node: name, Addr: nodeAddress(s.b, r.IntN(2) == 0), Port: one[uint16](r, 10256, 31000), Path: one(r, "/", "/healthz")}
 		if r.IntN(2) == 0 {
-			check = Check{Addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(1 + r.IntN(6))}), Port: one[uint16](r, 8080, 8081)}
+			check = view.Check{Addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(1 + r.IntN(6))}), Port: one[uint16](r, 8080, 8081)}
 		}
-		set(v.Checks, check, CheckResult{Healthy: r.IntN(2) == 0, Weight: uint32(r.IntN(4))}, r.IntN(3) > 0) // results of removed checks are deleted
-		return Touched{Checks: map[Check]struct{}{check: {}}}
+		incremental.Set(v.Checks, check, view.CheckResult{Healthy: r.IntN(2) == 0, Weight: uint32(r.IntN(4))}, r.IntN(3) > 0) // results of removed checks are deleted
+		return view.Touched{Checks: map[view.Check]struct{}{check: {}}}
 	case 12:
 		clear(v.Host)
 		for range r.IntN(4) {
 			v.Host[one(r, nodeAddress(1, true), netip.MustParseAddr("198.51.100.3"), netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("fe80::1"))] = struct{}{}
 		}
-		return Touched{Host: true}
+		return view.Touched{Host: true}
 	case 13:
 		network := netip.MustParsePrefix(one(r, "203.0.113.2/31", "203.0.113.2/32", "2001:db8::2/127", "10.96.0.0/12"))
-		set(v.ServiceNetworks, fmt.Sprint(s.b), []netip.Prefix{network}, r.IntN(3) > 0)
-		return Touched{ServiceNetworks: true}
+		incremental.Set(v.ServiceNetworks, fmt.Sprint(s.b), []netip.Prefix{network}, r.IntN(3) > 0)
+		return view.Touched{ServiceNetworks: true}
 	case 27:
 		pool := fmt.Sprint("p", r.IntN(2))
 		first := r.IntN(5)
@@ -118,23 +120,23 @@ func (s step) apply(v *View) Touched {
 		p, had := v.Pools[pool]
 		labelled := len(p.Labels) > 0
 		p.Ranges, p.Created = ranges, int64(r.IntN(3))
-		set(v.Pools, pool, p, !had || r.IntN(4) > 0)
+		incremental.Set(v.Pools, pool, p, !had || r.IntN(4) > 0)
 		_, has := v.Pools[pool]
 		gone := labelled && !has
-		return Touched{Pools: true, Advertisements: gone, BGPAdvertisements: gone}
+		return view.Touched{Pools: true, Advertisements: gone, BGPAdvertisements: gone}
 	case 28:
 		clear(v.Gateways)
 		if r.IntN(2) == 0 {
 			v.Gateways[netip.AddrFrom4([4]byte{203, 0, 113, byte(r.IntN(6))})] = struct{}{}
 		}
-		return Touched{Gateways: true}
+		return view.Touched{Gateways: true}
 	case 29:
 		name := one(r, "kubernetes", "other")
-		v.Slices[apiServer] = map[string]Slice{name: {Endpoints: []Endpoint{{Addr: netip.AddrFrom4([4]byte{203, 0, 113, byte(r.IntN(6))})}}}}
-		return Touched{Slices: map[pools.ServiceKey]struct{}{apiServer: {}}}
+		v.Slices[apiServer] = map[string]view.Slice{name: {Endpoints: []view.Endpoint{{Addr: netip.AddrFrom4([4]byte{203, 0, 113, byte(r.IntN(6))})}}}}
+		return view.Touched{Slices: map[pools.ServiceKey]struct{}{apiServer: {}}}
 	case 30:
-		set(v.Unreachable, name, time.Unix(r.Int64N(1800), 0), r.IntN(3) > 0) // before or after the present time of a test
-		return Touched{Unreachable: map[string]struct{}{name: {}}}
+		incremental.Set(v.Unreachable, name, time.Unix(r.Int64N(1800), 0), r.IntN(3) > 0) // before or after the present time of a test
+		return view.Touched{Unreachable: map[string]struct{}{name: {}}}
 	}
 	if s.kind >= 22 {
 		return s.bgp(v, r)
@@ -147,11 +149,11 @@ func (s step) apply(v *View) Touched {
 	} else {
 		delete(v.OtherProxy, key)
 	}
-	return Touched{ServiceNetworks: true}
+	return view.Touched{ServiceNetworks: true}
 }
 
 // members changes the state of the other members or of this node, as the detector and the loop do.
-func (s step) members(v *View, r *rand.Rand) Touched {
+func (s step) members(v *view.View, r *rand.Rand) view.Touched {
 	v.Members = copyOf(v.Members)
 	name := [...]string{"n0", "n3", "n2"}[s.b] // n1 plans; no list names n3
 	addr := netip.AddrFrom4([4]byte{203, 0, 113, byte(s.a)})
@@ -168,21 +170,21 @@ func (s step) members(v *View, r *rand.Rand) Touched {
 			m.Asymmetric = maps.Clone(m.On)
 		}
 		v.Members.Peers[name] = m
-		return Touched{Members: map[string]struct{}{name: {}}}
+		return view.Touched{Members: map[string]struct{}{name: {}}}
 	case s.kind < 20:
 		m := v.Members.Peers[name]
 		if m.Claims = maps.Clone(m.Claims); m.Claims == nil {
-			m.Claims = map[VIPID]Claim{}
+			m.Claims = map[view.VIPID]view.Claim{}
 		}
-		id := IDOf(addr.String())
-		c := Claim{State: ClaimState(r.IntN(4)), Generation: int64(r.IntN(3)), Rank: uint16(r.IntN(3)), Successor: one(r, "n0", "n1", "n2")}
-		set(m.Claims, id, c, c.State > 0)
+		id := view.IDOf(addr.String())
+		c := view.Claim{State: view.ClaimState(r.IntN(4)), Generation: int64(r.IntN(3)), Rank: uint16(r.IntN(3)), Successor: one(r, "n0", "n1", "n2")}
+		incremental.Set(m.Claims, id, c, c.State > 0)
 		v.Members.Peers[name] = m
-		return Touched{Claims: map[VIPID]struct{}{id: {}}}
+		return view.Touched{Claims: map[view.VIPID]struct{}{id: {}}}
 	case s.kind == 20:
-		why := one[Reason](r, "", DataPlaneNotReady, AddressConflict)
-		set(v.Unable, addr, why, why != "")
-		return Touched{Unable: map[netip.Addr]struct{}{addr: {}}}
+		why := one[view.Reason](r, "", view.DataPlaneNotReady, view.AddressConflict)
+		incremental.Set(v.Unable, addr, why, why != "")
+		return view.Touched{Unable: map[netip.Addr]struct{}{addr: {}}}
 	}
 	switch r.IntN(6) {
 	case 5:
@@ -201,37 +203,37 @@ func (s step) members(v *View, r *rand.Rand) Touched {
 	case 3:
 		link := one(r, "eth0", "eth1", "eth2")
 		subnet := netip.MustParsePrefix(one(r, "203.0.113.0/24", "203.0.113.0/30", "2001:db8::/64"))
-		set(v.Links, link, Link{Name: link, Subnets: []netip.Prefix{subnet}}, r.IntN(4) > 0)
-		return Touched{Links: map[string]struct{}{link: {}}}
+		incremental.Set(v.Links, link, view.Link{Name: link, Subnets: []netip.Prefix{subnet}}, r.IntN(4) > 0)
+		return view.Touched{Links: map[string]struct{}{link: {}}}
 	}
-	return Touched{}
+	return view.Touched{}
 }
 
-func copyOf(m Members) Members {
+func copyOf(m view.Members) view.Members {
 	m.Peers = maps.Clone(m.Peers)
 	if m.Peers == nil {
-		m.Peers = map[string]Member{}
+		m.Peers = map[string]view.Member{}
 	}
 	return m
 }
 
-func randomService(r *rand.Rand) Service {
-	svc := Service{
+func randomService(r *rand.Rand) view.Service {
+	svc := view.Service{
 		Labels: map[string]string{"app": fmt.Sprint(r.IntN(2))},
 		Local:  r.IntN(2) == 0, InternalLocal: r.IntN(2) == 0, NodePorts: r.IntN(2) == 0,
-		Affinity: uint32(r.IntN(2) * 60), Created: int64(r.IntN(3)), Families: Families(max(0, r.IntN(6)-3)),
-		Scheduler: one(r, "", "", "mh"), Forwarding: Forwarding(max(0, r.IntN(4)-2)), HealthCheckNodePort: one[uint16](r, 0, 31000),
+		Affinity: uint32(r.IntN(2) * 60), Created: int64(r.IntN(3)), Families: view.Families(max(0, r.IntN(6)-3)),
+		Scheduler: one(r, "", "", "mh"), Forwarding: view.Forwarding(max(0, r.IntN(4)-2)), HealthCheckNodePort: one[uint16](r, 0, 31000),
 	}
 	seen := map[netip.Addr]bool{}
 	for range 1 + r.IntN(3) {
-		a := Address{IP: netip.AddrFrom4([4]byte{203, 0, 113, byte(r.IntN(5))}), Pool: fmt.Sprint("p", r.IntN(2)), Kind: one(r, LoadBalancer, LoadBalancer, LoadBalancer, External, ClusterIP, Foreign)}
+		a := view.Address{IP: netip.AddrFrom4([4]byte{203, 0, 113, byte(r.IntN(5))}), Pool: fmt.Sprint("p", r.IntN(2)), Kind: one(r, view.LoadBalancer, view.LoadBalancer, view.LoadBalancer, view.External, view.ClusterIP, view.Foreign)}
 		if r.IntN(20) == 0 {
 			a.Pool = ""
 		}
 		if r.IntN(4) == 0 {
 			a.IP = netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 15: byte(1 + r.IntN(3))})
 		}
-		a.AnnounceOnly = a.Kind == LoadBalancer && r.IntN(5) == 0
+		a.AnnounceOnly = a.Kind == view.LoadBalancer && r.IntN(5) == 0
 		if !seen[a.IP] {
 			seen[a.IP] = true
 			svc.Addresses = append(svc.Addresses, a)
@@ -244,20 +246,20 @@ func randomService(r *rand.Rand) Service {
 	}
 	first := r.IntN(3)
 	for i := range 1 + r.IntN(2) {
-		svc.Ports = append(svc.Ports, Port{
+		svc.Ports = append(svc.Ports, view.Port{
 			Name: fmt.Sprint(i), Protocol: one(r, ipvs.TCP, ipvs.TCP, ipvs.UDP), Port: uint16(80 + (first+i)%3), NodePort: one(r, 0, uint16(30000+first+i)),
 		})
 	}
 	return svc
 }
 
-func randomSlice(r *rand.Rand) Slice {
-	slice := Slice{Ports: []Port{
+func randomSlice(r *rand.Rand) view.Slice {
+	slice := view.Slice{Ports: []view.Port{
 		{Name: "0", Protocol: ipvs.TCP, Port: 8080}, {Name: "1", Protocol: ipvs.TCP, Port: 8081}, {Name: "0", Protocol: ipvs.UDP, Port: 8080},
 	}}
 	hints := r.IntN(3)
 	for range r.IntN(5) {
-		e := Endpoint{
+		e := view.Endpoint{
 			Addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(1 + r.IntN(6))}), Node: one(r, "n0", "n1", "n2", ""),
 			Ready: r.IntN(2) == 0, Serving: r.IntN(3) > 0, Terminating: r.IntN(3) == 0,
 		}
@@ -286,10 +288,10 @@ func nodeAddress(i int, v4 bool) netip.Addr {
 	return netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 7: 9, 15: byte(i + 1)})
 }
 
-func randomNode(r *rand.Rand, i int) Node {
-	n := Node{Ready: r.IntN(4) != 0, BeingDeleted: r.IntN(8) == 0, Stopping: r.IntN(8) == 0, NetworkUnavailable: r.IntN(10) == 0, Labels: map[string]string{"zone": fmt.Sprint(r.IntN(2))}}
+func randomNode(r *rand.Rand, i int) view.Node {
+	n := view.Node{Ready: r.IntN(4) != 0, BeingDeleted: r.IntN(8) == 0, Stopping: r.IntN(8) == 0, NetworkUnavailable: r.IntN(10) == 0, Labels: map[string]string{"zone": fmt.Sprint(r.IntN(2))}}
 	if r.IntN(4) > 0 {
-		n.Labels[labelZone] = one(r, "x", "y")
+		n.Labels[view.LabelZone] = one(r, "x", "y")
 	}
 	if r.IntN(5) == 0 {
 		n.Excluded = r.IntN(3) > 0
@@ -309,8 +311,8 @@ func randomNode(r *rand.Rand, i int) Node {
 	return n
 }
 
-func randomAdvertisement(r *rand.Rand) Advertisement {
-	ad := Advertisement{}
+func randomAdvertisement(r *rand.Rand) view.Advertisement {
+	ad := view.Advertisement{}
 	selects := func(key string) []pools.Selector {
 		if r.IntN(4) > 0 {
 			return nil

@@ -17,6 +17,8 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/ipvs/ipvstest"
 	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/speaker/incremental"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 var update = flag.Bool("update", false, "rewrite the expected plans in testdata")
@@ -129,7 +131,7 @@ func serviceKey(text string) pools.ServiceKey {
 
 // world is the state that a scenario changes.
 type world struct {
-	view     *View
+	view     *view.View
 	options  Options
 	now      time.Time
 	planners map[string]*Planner
@@ -140,9 +142,9 @@ type world struct {
 
 // newWorld returns a world whose nodes have two interfaces.
 func newWorld() *world {
-	v := NewView()
-	v.Links["eth0"] = Link{Name: "eth0", Subnets: prefixes("203.0.113.0/24,2001:db8::/64")}
-	v.Links["eth1"] = Link{Name: "eth1"}
+	v := view.New()
+	v.Links["eth0"] = view.Link{Name: "eth0", Subnets: prefixes("203.0.113.0/24,2001:db8::/64")}
+	v.Links["eth1"] = view.Link{Name: "eth1"}
 	return &world{view: v, options: defaultOptions(), now: time.Unix(0, 0), planners: map[string]*Planner{}, stations: map[string]*station{}}
 }
 
@@ -155,7 +157,7 @@ func (w *world) plan(node string) *Desired {
 		o.Node = node
 		w.planners[node] = NewPlanner(o)
 	}
-	d, _ := w.planners[node].Plan(w.viewOf(node), Touched{All: true}, w.now)
+	d, _ := w.planners[node].Plan(w.viewOf(node), view.Touched{All: true}, w.now)
 	w.observe(node, d)
 	return d
 }
@@ -216,7 +218,7 @@ func (w *world) settings(words []string) bool {
 		}
 	case "unreachable", "reachable":
 		for _, name := range words[1:] {
-			set(w.view.Unreachable, name, w.now, words[0] == "unreachable")
+			incremental.Set(w.view.Unreachable, name, w.now, words[0] == "unreachable")
 		}
 		return true
 	case "restart":
@@ -257,14 +259,14 @@ func (w *world) command(words []string) (err error) {
 		at, path, _ := strings.Cut(rest[0], "/")
 		addr := netip.MustParseAddrPort(at)
 		if name == "endpoint" {
-			v.Checks[endpointCheck(addr)] = CheckResult{Healthy: true}
+			v.Checks[endpointCheck(addr)] = view.CheckResult{Healthy: true}
 			break
 		}
-		result := CheckResult{Healthy: rest[1] == "healthy"}
+		result := view.CheckResult{Healthy: rest[1] == "healthy"}
 		if len(rest) > 2 {
 			result.Weight = uint32(atoi(rest[2]))
 		}
-		v.Checks[Check{Node: name, Addr: addr.Addr(), Port: addr.Port(), Path: "/" + path}] = result
+		v.Checks[view.Check{Node: name, Addr: addr.Addr(), Port: addr.Port(), Path: "/" + path}] = result
 	case "network":
 		v.ServiceNetworks[name] = prefixes(rest[0])
 	case "other":
@@ -274,11 +276,11 @@ func (w *world) command(words []string) (err error) {
 	case "slice":
 		key := serviceKey(name)
 		if v.Slices[key] == nil {
-			v.Slices[key] = map[string]Slice{}
+			v.Slices[key] = map[string]view.Slice{}
 		}
 		v.Slices[key][rest[0]] = parseSlice(rest[1:])
 	case "vip":
-		vip := VIP{}
+		vip := view.VIP{}
 		for _, w := range rest[2:] {
 			if owner, ok := strings.CutPrefix(w, "owner="); ok {
 				vip.ReportedOwner = owner
@@ -330,8 +332,8 @@ func (w *world) command(words []string) (err error) {
 	return nil
 }
 
-func parsePool(words []string) Pool {
-	p := Pool{Labels: map[string]string{}}
+func parsePool(words []string) view.Pool {
+	p := view.Pool{Labels: map[string]string{}}
 	for _, w := range words {
 		switch key, value, _ := strings.Cut(w, "="); key {
 		case "range":
@@ -349,8 +351,8 @@ func parsePool(words []string) Pool {
 	return p
 }
 
-func parseNode(words []string) Node {
-	n := Node{Labels: map[string]string{}}
+func parseNode(words []string) view.Node {
+	n := view.Node{Labels: map[string]string{}}
 	for _, w := range words {
 		switch key, value, _ := strings.Cut(w, "="); key {
 		case "nonetwork":
@@ -373,7 +375,7 @@ func parseNode(words []string) Node {
 		case "pods":
 			n.PodCIDRs = prefixes(value)
 		case "in":
-			n.Labels[labelZone] = value
+			n.Labels[view.LabelZone] = value
 		case "excluded":
 			n.Excluded = true
 		default:
@@ -383,11 +385,11 @@ func parseNode(words []string) Node {
 	return n
 }
 
-func parseAddress(w string) Address {
+func parseAddress(w string) view.Address {
 	kinds := []struct {
 		prefix string
-		as     Address
-	}{{"cluster:", Address{Kind: ClusterIP}}, {"external:", Address{Kind: External}}, {"foreign:", Address{Kind: Foreign}}, {"announce:", Address{AnnounceOnly: true}}, {"", Address{}}}
+		as     view.Address
+	}{{"cluster:", view.Address{Kind: view.ClusterIP}}, {"external:", view.Address{Kind: view.External}}, {"foreign:", view.Address{Kind: view.Foreign}}, {"announce:", view.Address{AnnounceOnly: true}}, {"", view.Address{}}}
 	for _, k := range kinds {
 		if rest, ok := strings.CutPrefix(w, k.prefix); ok {
 			ip, pool, _ := strings.Cut(rest, "@")
@@ -398,8 +400,8 @@ func parseAddress(w string) Address {
 	panic(w)
 }
 
-func parseService(words []string) Service {
-	var s Service
+func parseService(words []string) view.Service {
+	var s view.Service
 	for _, a := range strings.Split(words[0], ",") {
 		if a != "-" {
 			s.Addresses = append(s.Addresses, parseAddress(a))
@@ -431,9 +433,9 @@ func parseService(words []string) Service {
 		case "flags":
 			s.Flags = ipvs.Flags(atoi(value))
 		case "forwarding":
-			s.Forwarding = map[string]Forwarding{"nodeport": ToNodePort}[value]
+			s.Forwarding = map[string]view.Forwarding{"nodeport": view.ToNodePort}[value]
 		case "families":
-			s.Families = map[string]Families{"4": OnlyIPv4, "6": OnlyIPv6}[value]
+			s.Families = map[string]view.Families{"4": view.OnlyIPv4, "6": view.OnlyIPv6}[value]
 		case "affinity":
 			s.Affinity = uint32(atoi(value))
 		case "created":
@@ -469,9 +471,9 @@ func atoi(s string) int {
 	return int(n)
 }
 
-func parsePort(w string) Port {
+func parsePort(w string) view.Port {
 	parts := strings.Split(w, "/")
-	p := Port{Name: parts[0], Protocol: protocols[parts[1]], Port: uint16(atoi(parts[2]))}
+	p := view.Port{Name: parts[0], Protocol: protocols[parts[1]], Port: uint16(atoi(parts[2]))}
 	if len(parts) > 3 {
 		p.NodePort = uint16(atoi(parts[3]))
 	}
@@ -480,8 +482,8 @@ func parsePort(w string) Port {
 
 var protocols = map[string]ipvs.Protocol{"TCP": ipvs.TCP, "UDP": ipvs.UDP, "SCTP": ipvs.SCTP}
 
-func parseSlice(words []string) Slice {
-	var s Slice
+func parseSlice(words []string) view.Slice {
+	var s view.Slice
 	for _, p := range strings.Split(words[0], ",") {
 		s.Ports = append(s.Ports, parsePort(p))
 	}
@@ -489,7 +491,7 @@ func parseSlice(words []string) Slice {
 		w, hints, _ := strings.Cut(w, "~")
 		w, state, _ := strings.Cut(w, "=")
 		ip, node, _ := strings.Cut(w, "@")
-		e := Endpoint{Addr: netip.MustParseAddr(ip), Node: node, Ready: true, Serving: true}
+		e := view.Endpoint{Addr: netip.MustParseAddr(ip), Node: node, Ready: true, Serving: true}
 		switch state {
 		case "":
 		case "notready":
@@ -517,8 +519,8 @@ func parseSlice(words []string) Slice {
 	return s
 }
 
-func parseAdvertisement(words []string) Advertisement {
-	var a Advertisement
+func parseAdvertisement(words []string) view.Advertisement {
+	var a view.Advertisement
 	selector := func(text string) pools.Selector {
 		label, value, _ := strings.Cut(text, "=")
 		return pools.Selector{{Key: label, Operator: pools.In, Values: []string{value}}}

@@ -9,43 +9,45 @@ import (
 
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // planning is the plan of one Service in progress.
 type planning struct {
-	view    *View
+	view    *view.View
 	options Options
 	now     time.Time
-	svc     Service
-	slices  map[string]Slice
-	node    Node // this one
+	svc     view.Service
+	slices  map[string]view.Slice
+	node    view.Node // this one
 	pods    podsKnown
 	// before are the lists of the last plan of the Service, since the times at which its endpoints became ready.
 	before map[listKey]list
 	since  map[listKey]map[netip.AddrPort]time.Time
-	asked  []Check // by the last plan, sorted
-	checks map[Check]struct{}
+	asked  []view.Check // by the last plan, sorted
+	checks map[view.Check]struct{}
 	// byPort are the candidates of each port; the keys have local unset.
-	byPort map[listKey]map[netip.AddrPort]*Endpoint
+	byPort map[listKey]map[netip.AddrPort]*view.Endpoint
 	// endpoints are the addresses in the slices, true for those on this node.
 	endpoints map[netip.Addr]bool
 	out       servicePlan
 }
 
 // planService plans one Service. The result depends on the View, the time, and the last plan for what drains.
-func (p *Planner) planService(v *View, key pools.ServiceKey, now time.Time) servicePlan {
+func (p *Planner) planService(v *view.View, key pools.ServiceKey, now time.Time) servicePlan {
 	w := &planning{
 		view: v, options: p.options, now: now,
 		svc: v.Services[key], slices: v.Slices[key], node: v.Nodes[p.options.Node], pods: p.pods,
-		before: p.services[key].lists, since: p.services[key].since, asked: p.services[key].checks, checks: map[Check]struct{}{}, endpoints: map[netip.Addr]bool{},
-		byPort: map[listKey]map[netip.AddrPort]*Endpoint{},
+		before: p.services[key].lists, since: p.services[key].since, asked: p.services[key].checks, checks: map[view.Check]struct{}{}, endpoints: map[netip.Addr]bool{},
+		byPort: map[listKey]map[netip.AddrPort]*view.Endpoint{},
 		out: servicePlan{
 			virtuals: map[ipvs.Key]virtual{}, lists: map[listKey]list{},
-			since: map[listKey]map[netip.AddrPort]time.Time{},
-			ready: map[string]struct{}{}, usable: map[string]struct{}{}, uses: map[string]struct{}{},
+			since:  map[listKey]map[netip.AddrPort]time.Time{},
+			Served: view.Served{Ready: map[string]struct{}{}, Usable: map[string]struct{}{}},
+			uses:   map[string]struct{}{},
 		},
 	}
-	w.out.addresses, w.out.refused = p.accept(v, w.svc)
+	w.out.Addresses, w.out.refused = p.accept(v, w.svc)
 	w.recordEndpoints()
 	for _, port := range w.svc.Ports {
 		if port.Protocol == ipvs.TCP || port.Protocol == ipvs.UDP || port.Protocol == ipvs.SCTP {
@@ -53,20 +55,20 @@ func (p *Planner) planService(v *View, key pools.ServiceKey, now time.Time) serv
 		}
 	}
 	w.acceptEndpoints()
-	w.out.arriving = w.arriving()
+	w.out.Arriving = w.arriving()
 	switch {
-	case slices.ContainsFunc(w.out.addresses, func(a Address) bool { return a.AnnounceOnly }):
-		w.out.unserved = AnnouncedOnly
+	case slices.ContainsFunc(w.out.Addresses, func(a view.Address) bool { return a.AnnounceOnly }):
+		w.out.unserved = view.AnnouncedOnly
 	case len(w.out.refused) > 0:
-		w.out.unserved = AddressRefused
+		w.out.unserved = view.AddressRefused
 	default:
-		w.out.unserved = NoAddress
+		w.out.unserved = view.NoAddress
 	}
 	if w.svc.NodePorts && w.svc.Local && w.svc.HealthCheckNodePort != 0 {
 		w.healthPort(key)
 	}
 	w.out.elements = sorted(w.out.elements)
-	w.out.checks = slices.SortedFunc(maps.Keys(w.checks), Check.compare)
+	w.out.checks = slices.SortedFunc(maps.Keys(w.checks), view.Check.Compare)
 	return w.out
 }
 
@@ -84,28 +86,28 @@ func (w *planning) healthPort(service pools.ServiceKey) {
 }
 
 // port plans the virtual servers of one port: one for each address, and the NodePorts.
-func (w *planning) port(port Port) {
-	for _, a := range w.out.addresses {
-		if a.AnnounceOnly || !w.svc.Families.has(a.IP) {
+func (w *planning) port(port view.Port) {
+	for _, a := range w.out.Addresses {
+		if a.AnnounceOnly || !w.svc.Families.Has(a.IP) {
 			continue
 		}
 		key := ipvs.Key{Addr: a.IP, Protocol: port.Protocol, Port: port.Port}
 		switch a.Kind {
-		case ClusterIP:
+		case view.ClusterIP:
 			w.clusterIP(key, port)
-		case External:
-			w.external(key, port, !w.view.isHost(a.IP, w.node))
-		case LoadBalancer:
+		case view.External:
+			w.external(key, port, !isHost(w.view, a.IP, w.node))
+		case view.LoadBalancer:
 			w.loadBalancer(key, port, true)
-		case Foreign:
-			w.loadBalancer(key, port, !w.view.isHost(a.IP, w.node))
+		case view.Foreign:
+			w.loadBalancer(key, port, !isHost(w.view, a.IP, w.node))
 		}
 	}
 	if !w.svc.NodePorts || port.NodePort == 0 {
 		return
 	}
 	for _, addr := range nodePortAddresses(w.view, w.options) {
-		if w.svc.Families.has(addr) {
+		if w.svc.Families.Has(addr) {
 			w.external(ipvs.Key{Addr: addr, Protocol: port.Protocol, Port: port.NodePort}, port, false)
 		}
 	}
@@ -114,7 +116,7 @@ func (w *planning) port(port Port) {
 // clusterIP plans a virtual server for clients inside the cluster. With policy Local they are dropped while endpoints
 // exist, but none here (ipvs.md 2.3.6). Without Pod sources no client is known to be outside: then only clients on the
 // node itself and hairpins are masqueraded (2.2.4), which needs no element.
-func (w *planning) clusterIP(key ipvs.Key, port Port) {
+func (w *planning) clusterIP(key ipvs.Key, port view.Port) {
 	servers := w.list(port, key.Addr.Is4(), w.svc.InternalLocal)
 	elements := []ipvs.Element{{Set: ipvs.Addresses, Key: ipvs.Key{Addr: key.Addr}}}
 	if w.pods.of(key.Addr) {
@@ -128,7 +130,7 @@ func (w *planning) clusterIP(key ipvs.Key, port Port) {
 
 // isHost reports whether an address is one of this node itself, which an external IP may be. It must not be taken from
 // the node, nor may the node's own ports be refused there (ipvs.md 1.3.2).
-func (v *View) isHost(addr netip.Addr, node Node) bool {
+func isHost(v *view.View, addr netip.Addr, node view.Node) bool {
 	_, host := v.Host[addr]
 	return host || slices.Contains(node.Addresses, addr)
 }
@@ -136,7 +138,7 @@ func (v *View) isHost(addr netip.Addr, node Node) bool {
 // external plans a virtual server for clients from anywhere. own is unset if the address is the node's own. With policy
 // Local, external clients get this node's endpoints and keep their address, or are dropped while only other nodes have
 // endpoints. Clients inside the cluster get any endpoint (ipvs.md 2.3.6, 3.11).
-func (w *planning) external(key ipvs.Key, port Port, own bool) {
+func (w *planning) external(key ipvs.Key, port view.Port, own bool) {
 	all := w.list(port, key.Addr.Is4(), false)
 	v := virtual{Local: own}
 	if own {
@@ -163,8 +165,8 @@ func (w *planning) external(key ipvs.Key, port Port, own bool) {
 // loadBalancer plans a virtual server for a LoadBalancer address: an external one with source ranges, optionally
 // forwarded through the nodes. In that case every packet is masqueraded, because the other node's reply must return
 // through this node.
-func (w *planning) loadBalancer(key ipvs.Key, port Port, own bool) {
-	if w.svc.Forwarding != ToNodePort || port.NodePort == 0 {
+func (w *planning) loadBalancer(key ipvs.Key, port view.Port, own bool) {
+	if w.svc.Forwarding != view.ToNodePort || port.NodePort == 0 {
 		w.external(key, port, own)
 	} else {
 		via := w.viaNodes(port, key.Addr.Is4())

@@ -11,6 +11,8 @@ import (
 
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/speaker/ownership"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // simulation is a cluster of speakers without a network. State published by one speaker reaches the others with a
@@ -19,7 +21,7 @@ type simulation struct {
 	t     *testing.T
 	r     *rand.Rand
 	now   time.Time
-	api   *View
+	api   *view.View
 	nodes []*simNode
 	log   []string
 	// second is set if the nodes have a second segment, on which the addresses are announced as well.
@@ -30,7 +32,7 @@ type simulation struct {
 type simNode struct {
 	sim     *simulation
 	name    string
-	view    *View
+	view    *view.View
 	planner *Planner
 	desired *Desired
 	// cut is set while its link to the second segment fails, with the carrier up.
@@ -42,8 +44,8 @@ type simNode struct {
 	// asymmetric are the nodes that it does not receive; received is when it last received each node.
 	asymmetric map[string]bool
 	received   map[string]time.Time
-	peer       map[string]Member
-	touched    Touched
+	peer       map[string]view.Member
+	touched    view.Touched
 }
 
 const (
@@ -52,18 +54,18 @@ const (
 )
 
 func newSimulation(t *testing.T, seed uint64, nodes, vips int) *simulation {
-	s := &simulation{t: t, r: rand.New(rand.NewPCG(seed, 9)), now: time.Unix(1000, 0), api: NewView()}
-	s.api.Advertisements["all"] = Advertisement{}
+	s := &simulation{t: t, r: rand.New(rand.NewPCG(seed, 9)), now: time.Unix(1000, 0), api: view.New()}
+	s.api.Advertisements["all"] = view.Advertisement{}
 	var names []string
 	for i := range nodes {
 		names = append(names, fmt.Sprint("n", i))
-		s.api.Nodes[names[i]] = Node{Ready: true}
+		s.api.Nodes[names[i]] = view.Node{Ready: true}
 	}
 	for i := range vips {
 		key := pools.ServiceKey{Namespace: "default", Name: fmt.Sprint("s", i)}
 		addr := netip.AddrFrom4([4]byte{203, 0, 113, byte(1 + i)})
-		s.api.Services[key] = Service{Addresses: []Address{{IP: addr, Pool: "main"}}, Ports: []Port{{Name: "http", Protocol: ipvs.TCP, Port: 80}}}
-		s.api.VIPs[addr.String()] = VIP{Addresses: []netip.Addr{addr}, Services: []pools.ServiceKey{key}, Nodes: s.order(names), Generation: 1}
+		s.api.Services[key] = view.Service{Addresses: []view.Address{{IP: addr, Pool: "main"}}, Ports: []view.Port{{Name: "http", Protocol: ipvs.TCP, Port: 80}}}
+		s.api.VIPs[addr.String()] = view.VIP{Addresses: []netip.Addr{addr}, Services: []pools.ServiceKey{key}, Nodes: s.order(names), Generation: 1}
 	}
 	for _, name := range names {
 		n := &simNode{sim: s, name: name, asymmetric: map[string]bool{}}
@@ -83,13 +85,13 @@ func (s *simulation) order(names []string) []string {
 func (n *simNode) start() {
 	n.up, n.api, n.planner, n.desired = true, true, NewPlanner(Options{Node: n.name}), nil
 	n.view = frozen(n.sim.api)
-	n.view.Links = map[string]Link{"eth0": {Name: "eth0", Subnets: prefixes("203.0.113.0/24")}}
+	n.view.Links = map[string]view.Link{"eth0": {Name: "eth0", Subnets: prefixes("203.0.113.0/24")}}
 	if n.sim.second {
-		n.view.Links["eth1"] = Link{Name: "eth1", Subnets: prefixes("203.0.113.0/24")}
+		n.view.Links["eth1"] = view.Link{Name: "eth1", Subnets: prefixes("203.0.113.0/24")}
 	}
 	n.joins = n.sim.now.Add(simDead + time.Duration(n.sim.r.IntN(100))*time.Millisecond)
 	n.view.Members.Observer = true
-	n.peer, n.received, n.touched = map[string]Member{}, map[string]time.Time{}, Touched{All: true}
+	n.peer, n.received, n.touched = map[string]view.Member{}, map[string]time.Time{}, view.Touched{All: true}
 }
 
 // stop makes the node hand over what it owns.
@@ -115,7 +117,7 @@ func (n *simNode) tick() {
 		return
 	}
 	s := n.sim
-	nodes, claims := map[string]struct{}{}, map[VIPID]struct{}{}
+	nodes, claims := map[string]struct{}{}, map[view.VIPID]struct{}{}
 	for _, m := range s.nodes {
 		if m != n {
 			n.listen(m, nodes, claims)
@@ -136,12 +138,12 @@ func (n *simNode) tick() {
 	if n.desired != nil && !n.touched.Any() && (wake.IsZero() || wake.After(s.now)) {
 		return
 	}
-	before := map[string]Claim{}
+	before := map[string]view.Claim{}
 	if n.desired != nil {
 		before = maps.Clone(n.desired.Claims)
 	}
 	n.desired, _ = n.planner.Plan(v, n.touched, s.now)
-	n.touched = Touched{}
+	n.touched = view.Touched{}
 	if !maps.Equal(before, n.desired.Claims) {
 		s.log = append(s.log, fmt.Sprintf("%v %s claims %v", s.now.Sub(time.Unix(1000, 0)), n.name, n.desired.Claims))
 	}
@@ -162,7 +164,7 @@ func (n *simNode) isolated() map[string]struct{} {
 }
 
 // listen updates a node's state of another one: claims with some delay, its death after the dead time.
-func (n *simNode) listen(m *simNode, nodes map[string]struct{}, claims map[VIPID]struct{}) {
+func (n *simNode) listen(m *simNode, nodes map[string]struct{}, claims map[view.VIPID]struct{}) {
 	s := n.sim
 	before, known := n.peer[m.name]
 	now := before
@@ -171,9 +173,9 @@ func (n *simNode) listen(m *simNode, nodes map[string]struct{}, claims map[VIPID
 		if m.desired == nil || s.r.IntN(5) > 0 && known && before.Alive { // a datagram arrives every 50 ms on average
 			return
 		}
-		now = Member{Alive: true, Synced: true, Observer: m.view.Members.Observer, Leaving: m.view.Leaving, On: map[string]struct{}{"eth0": {}}, Claims: map[VIPID]Claim{}}
+		now = view.Member{Alive: true, Synced: true, Observer: m.view.Members.Observer, Leaving: m.view.Leaving, On: map[string]struct{}{"eth0": {}}, Claims: map[view.VIPID]view.Claim{}}
 		for name, c := range m.desired.Claims {
-			now.Claims[IDOf(name)] = c
+			now.Claims[view.IDOf(name)] = c
 		}
 		if p, known := m.peer[n.name]; known && !p.Alive && !now.Observer {
 			now.Asymmetric = maps.Clone(now.On)
@@ -189,7 +191,7 @@ func (n *simNode) listen(m *simNode, nodes map[string]struct{}, claims map[VIPID
 	if before.Alive != now.Alive || reported || len(before.Asymmetric) != len(now.Asymmetric) || len(before.On) != len(now.On) {
 		nodes[m.name] = struct{}{}
 	}
-	for _, set := range []map[VIPID]Claim{before.Claims, now.Claims} {
+	for _, set := range []map[view.VIPID]view.Claim{before.Claims, now.Claims} {
 		for id := range set {
 			if before.Claims[id] != now.Claims[id] {
 				claims[id] = struct{}{}
@@ -378,7 +380,7 @@ func TestClusterAsymmetricLink(t *testing.T) {
 		s.wantOne("at the start")
 		a, b := s.nodes[0], s.nodes[1]
 		a.asymmetric[b.name] = true
-		s.run(simDead + asymmetricWait + time.Second)
+		s.run(simDead + ownership.AsymmetricWait + time.Second)
 		s.wantOne(fmt.Sprintf("seed %d, one way", seed))
 		before := s.owners()
 		s.run(3 * time.Second)

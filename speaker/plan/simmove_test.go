@@ -6,6 +6,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/ironlb/ironlb/speaker/ownership"
 )
 
 // report writes the owners into the statuses, as the speakers would.
@@ -48,7 +50,7 @@ func TestClusterMovesWhenTheNodeReturns(t *testing.T) {
 		s.leadBy(back.name)
 		s.run(time.Duration(s.r.IntN(5000)) * time.Millisecond)
 		back.start()
-		for until := s.now.Add(simDead + 3*claimWait); s.now.Before(until); {
+		for until := s.now.Add(simDead + 3*ownership.ClaimWait); s.now.Before(until); {
 			s.run(simTick)
 			for name, nodes := range s.owners() {
 				if len(nodes) == 0 || len(nodes) > 2 {
@@ -84,7 +86,7 @@ func TestClusterLosesOneSegment(t *testing.T) {
 		before := s.owners()
 		lost := one(s.r, s.nodes...)
 		lost.cut = true
-		for until := s.now.Add(simDead + partWait*defaultInterval + claimWait); s.now.Before(until); {
+		for until := s.now.Add(simDead + ownership.PartWait*ownership.DefaultInterval + ownership.ClaimWait); s.now.Before(until); {
 			s.run(simTick)
 			for name, nodes := range s.owners() {
 				if len(nodes) == 0 || len(nodes) > 2 {

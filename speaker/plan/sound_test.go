@@ -11,14 +11,16 @@ import (
 
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/speaker/incremental"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // For any View, a plan can be applied and is consistent.
 func TestPlanIsSound(t *testing.T) {
 	for seed := range uint64(100) {
 		r := rand.New(rand.NewPCG(seed, 4))
-		v, p := NewView(), NewPlanner(randomOptions(r, "n1"))
-		p.Plan(v, Touched{All: true}, time.Unix(0, 0))
+		v, p := view.New(), NewPlanner(randomOptions(r, "n1"))
+		p.Plan(v, view.Touched{All: true}, time.Unix(0, 0))
 		for i, s := range randomSteps(r, 120) {
 			d, _ := p.Plan(v, s.apply(v), time.Unix(int64(i)*100, 0))
 			if err := sound(d); err != nil {
@@ -102,21 +104,21 @@ func sound(d *Desired) error {
 func TestChoiceByTheBook(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 5))
-		v := NewView()
+		v := view.New()
 		key := pools.ServiceKey{Namespace: "default", Name: "web"}
 		addr, cluster := netip.MustParseAddr("203.0.113.4"), netip.MustParseAddr("203.0.113.5")
-		svc := Service{
-			Addresses: []Address{{IP: addr, Pool: "main"}, {IP: cluster, Kind: ClusterIP}},
-			Ports:     []Port{{Name: "0", Protocol: ipvs.TCP, Port: 80}},
+		svc := view.Service{
+			Addresses: []view.Address{{IP: addr, Pool: "main"}, {IP: cluster, Kind: view.ClusterIP}},
+			Ports:     []view.Port{{Name: "0", Protocol: ipvs.TCP, Port: 80}},
 			Local:     r.IntN(2) == 0, InternalLocal: r.IntN(2) == 0,
 		}
 		v.Services[key] = svc
-		v.Slices[key] = map[string]Slice{"s": randomSlice(r)}
+		v.Slices[key] = map[string]view.Slice{"s": randomSlice(r)}
 		if zone := one(r, "", "x", "y", "z"); zone != "" {
-			v.Nodes["n1"] = Node{Labels: map[string]string{labelZone: zone}}
+			v.Nodes["n1"] = view.Node{Labels: map[string]string{view.LabelZone: zone}}
 		}
 		for _, node := range []string{"n0", "n1", "n2"} {
-			set(v.Unreachable, node, time.Unix(0, 0), seed%3 > 0 && r.IntN(3) == 0)
+			incremental.Set(v.Unreachable, node, time.Unix(0, 0), seed%3 > 0 && r.IntN(3) == 0)
 		}
 		d := Make(v, Options{Node: "n1"}, time.Time{})
 		at := func(a netip.Addr) ipvs.Key { return ipvs.Key{Addr: a, Protocol: ipvs.TCP, Port: 80} }
@@ -156,15 +158,15 @@ func takers(vs ipvs.VirtualServer) []string {
 
 // byTheBook returns the IPv4 endpoints of port 8080 for policy Cluster and for policy Local on node n1: those on
 // reachable nodes, or all if none is left for policy Cluster.
-func byTheBook(slice Slice, zone string, unreachable map[string]time.Time) (all, here []string) {
-	best := map[netip.Addr]Endpoint{} // 3.4
+func byTheBook(slice view.Slice, zone string, unreachable map[string]time.Time) (all, here []string) {
+	best := map[netip.Addr]view.Endpoint{} // 3.4
 	for _, e := range slice.Endpoints {
-		if before, twice := best[e.Addr]; e.Addr.Is4() && (!twice || e.compare(&before) < 0) {
+		if before, twice := best[e.Addr]; e.Addr.Is4() && (!twice || compareEndpoints(&e, &before) < 0) {
 			best[e.Addr] = e
 		}
 	}
 	left := maps.Clone(best)
-	maps.DeleteFunc(left, func(_ netip.Addr, e Endpoint) bool {
+	maps.DeleteFunc(left, func(_ netip.Addr, e view.Endpoint) bool {
 		_, is := unreachable[e.Node]
 		return is && e.Node != "n1"
 	})
@@ -175,8 +177,8 @@ func byTheBook(slice Slice, zone string, unreachable map[string]time.Time) (all,
 }
 
 // chosenByTheBook is byTheBook with all nodes reachable.
-func chosenByTheBook(best map[netip.Addr]Endpoint, zone string) (all, here []string) {
-	filter := func(keep func(Endpoint) bool) (out []Endpoint) {
+func chosenByTheBook(best map[netip.Addr]view.Endpoint, zone string) (all, here []string) {
+	filter := func(keep func(view.Endpoint) bool) (out []view.Endpoint) {
 		for _, e := range best {
 			if keep(e) {
 				out = append(out, e)
@@ -184,32 +186,32 @@ func chosenByTheBook(best map[netip.Addr]Endpoint, zone string) (all, here []str
 		}
 		return out
 	}
-	names := func(endpoints []Endpoint) (out []string) {
+	names := func(endpoints []view.Endpoint) (out []string) {
 		for _, e := range endpoints {
 			out = append(out, netip.AddrPortFrom(e.Addr, 8080).String())
 		}
 		slices.Sort(out)
 		return out
 	}
-	every := func(in []Endpoint, f func(Endpoint) bool) bool {
-		return !slices.ContainsFunc(in, func(e Endpoint) bool { return !f(e) })
+	every := func(in []view.Endpoint, f func(view.Endpoint) bool) bool {
+		return !slices.ContainsFunc(in, func(e view.Endpoint) bool { return !f(e) })
 	}
-	ready := filter(func(e Endpoint) bool { return e.Ready })
-	forNode := func(e Endpoint) bool { return slices.Contains(e.ForNodes, "n1") }
-	forZone := func(e Endpoint) bool { return slices.Contains(e.ForZones, zone) }
+	ready := filter(func(e view.Endpoint) bool { return e.Ready })
+	forNode := func(e view.Endpoint) bool { return slices.Contains(e.ForNodes, "n1") }
+	forZone := func(e view.Endpoint) bool { return slices.Contains(e.ForZones, zone) }
 	cluster := ready
 	switch { // 3.8
-	case every(ready, func(e Endpoint) bool { return len(e.ForNodes) > 0 }) && slices.ContainsFunc(ready, forNode):
-		cluster = filter(func(e Endpoint) bool { return e.Ready && forNode(e) })
-	case zone != "" && every(ready, func(e Endpoint) bool { return len(e.ForZones) > 0 }) && slices.ContainsFunc(ready, forZone):
-		cluster = filter(func(e Endpoint) bool { return e.Ready && forZone(e) })
+	case every(ready, func(e view.Endpoint) bool { return len(e.ForNodes) > 0 }) && slices.ContainsFunc(ready, forNode):
+		cluster = filter(func(e view.Endpoint) bool { return e.Ready && forNode(e) })
+	case zone != "" && every(ready, func(e view.Endpoint) bool { return len(e.ForZones) > 0 }) && slices.ContainsFunc(ready, forZone):
+		cluster = filter(func(e view.Endpoint) bool { return e.Ready && forZone(e) })
 	}
 	if len(cluster) == 0 { // 3.5
-		cluster = filter(func(e Endpoint) bool { return !e.Ready && e.Serving && e.Terminating })
+		cluster = filter(func(e view.Endpoint) bool { return !e.Ready && e.Serving && e.Terminating })
 	}
-	local := filter(func(e Endpoint) bool { return e.Ready && e.Node == "n1" }) // 3.6
+	local := filter(func(e view.Endpoint) bool { return e.Ready && e.Node == "n1" }) // 3.6
 	if len(local) == 0 {
-		local = filter(func(e Endpoint) bool { return !e.Ready && e.Serving && e.Terminating && e.Node == "n1" })
+		local = filter(func(e view.Endpoint) bool { return !e.Ready && e.Serving && e.Terminating && e.Node == "n1" })
 	}
 	return names(cluster), names(local)
 }
@@ -221,8 +223,8 @@ func TestOnlyAcceptedIsLocal(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 8))
 		o := randomOptions(r, "n1")
-		v, p := NewView(), NewPlanner(o)
-		p.Plan(v, Touched{All: true}, time.Unix(0, 0))
+		v, p := view.New(), NewPlanner(o)
+		p.Plan(v, view.Touched{All: true}, time.Unix(0, 0))
 		for i, s := range randomSteps(r, 120) {
 			d, _ := p.Plan(v, s.apply(v), time.Unix(int64(i)*100, 0))
 			used := maps.Clone(d.Local)
@@ -230,7 +232,7 @@ func TestOnlyAcceptedIsLocal(t *testing.T) {
 				used[addr] = struct{}{}
 			}
 			for addr, routed := range d.Routed {
-				set(used, addr, struct{}{}, len(routed.Prefixes) > 0)
+				incremental.Set(used, addr, struct{}{}, len(routed.Prefixes) > 0)
 			}
 			for addr := range used {
 				if why := notAccepted(v, o, addr); why != "" {
@@ -247,7 +249,7 @@ func TestOnlyAcceptedIsLocal(t *testing.T) {
 }
 
 // notAccepted returns why an address must not be used. It is independent of pools.Guard.
-func notAccepted(v *View, o Options, addr netip.Addr) string {
+func notAccepted(v *view.View, o Options, addr netip.Addr) string {
 	cluster, given, allowed, foreign := false, false, false, false
 	for _, svc := range v.Services {
 		for _, a := range svc.Addresses {
@@ -255,16 +257,16 @@ func notAccepted(v *View, o Options, addr netip.Addr) string {
 				continue
 			}
 			switch a.Kind {
-			case ClusterIP:
+			case view.ClusterIP:
 				cluster = true
-			case LoadBalancer:
+			case view.LoadBalancer:
 				given = given || a.Pool != ""
 				for _, p := range v.Pools {
 					given = given || slices.ContainsFunc(p.Ranges, func(r pools.Range) bool { return r.Contains(addr) })
 				}
-			case External:
+			case view.External:
 				allowed = allowed || slices.ContainsFunc(o.ExternalIPs, func(p netip.Prefix) bool { return p.Contains(addr) })
-			case Foreign:
+			case view.Foreign:
 				foreign = true
 			}
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // text returns a plan as sorted text. Filter elements are words after the object that they refer to; an endpoint with
@@ -34,7 +35,7 @@ func text(d *Desired) string {
 		}
 		b.WriteString("\n")
 	}
-	for _, c := range slices.SortedFunc(maps.Keys(d.Checks), Check.compare) {
+	for _, c := range slices.SortedFunc(maps.Keys(d.Checks), view.Check.Compare) {
 		fmt.Fprintf(&b, "check %s %s%s\n", cmp.Or(c.Node, "endpoint"), netip.AddrPortFrom(c.Addr, c.Port), c.Path)
 	}
 	for _, a := range slices.SortedFunc(maps.Keys(d.Announce), netip.Addr.Compare) {
@@ -60,7 +61,7 @@ func text(d *Desired) string {
 		for _, l := range dec.Local {
 			fmt.Fprintf(&b, " %v@%s", l.Service, strings.Join(l.Nodes, ","))
 		}
-		if c, message := d.Claims[name]; message && c.State != Held {
+		if c, message := d.Claims[name]; message && c.State != view.Held {
 			fmt.Fprintf(&b, " claim %s", states[c.State])
 		}
 		b.WriteString("\n")

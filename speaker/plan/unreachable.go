@@ -6,19 +6,13 @@ import (
 
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/speaker/incremental"
+	"github.com/ironlb/ironlb/speaker/view"
 )
-
-// UnreachableEndpoints counts the endpoints on an unreachable node that are ready, or that terminate and still serve if
-// none of their port is ready. It is the sum over the ports of all Services that are served here: an address and port
-// counts once for each of them. Endpoints count; nodes that a Service forwards through do not.
-type UnreachableEndpoints struct {
-	// LeftOut take no new connections; FailedOpen take them, because no other endpoint would remain.
-	LeftOut, FailedOpen int
-}
 
 // unreachable reports whether an endpoint is on an unreachable node, and since when. An endpoint on this node, or
 // without a node, never is.
-func (w *planning) unreachable(e *Endpoint) (since time.Time, is bool) {
+func (w *planning) unreachable(e *view.Endpoint) (since time.Time, is bool) {
 	if e.Node == "" || w.isLocal(e) {
 		return time.Time{}, false
 	}
@@ -58,11 +52,11 @@ func (w *planning) countUnreachable(l list, from candidates) {
 		anyReady = anyReady || e.Ready
 	}
 	for at, e := range from {
-		if _, is := w.unreachable(e); !is || !e.Ready && (anyReady || !e.usable()) {
+		if _, is := w.unreachable(e); !is || !e.Ready && (anyReady || !e.Usable()) {
 			continue
 		}
 		if w.out.unreachable == nil {
-			w.out.unreachable = map[string]UnreachableEndpoints{}
+			w.out.unreachable = map[string]view.UnreachableEndpoints{}
 		}
 		n := w.out.unreachable[e.Node]
 		switch {
@@ -77,7 +71,7 @@ func (w *planning) countUnreachable(l list, from candidates) {
 
 // touchedUnreachable adds the Services whose plan may differ because a node became unreachable or reachable: those with
 // an endpoint there, and those that forward through it.
-func (p *Planner) touchedUnreachable(touched Touched, services map[pools.ServiceKey]struct{}) {
+func (p *Planner) touchedUnreachable(touched view.Touched, services map[pools.ServiceKey]struct{}) {
 	for node := range touched.Unreachable {
 		for key := range p.usersOf[node] {
 			services[key] = struct{}{}
@@ -89,26 +83,26 @@ func (p *Planner) touchedUnreachable(touched Touched, services map[pools.Service
 func (p *Planner) indexNodes(key pools.ServiceKey, before, after servicePlan) {
 	for node := range before.uses {
 		if _, still := after.uses[node]; !still {
-			p.usersOf.remove(node, key)
+			p.usersOf.Remove(node, key)
 		}
 	}
 	for node := range after.uses {
 		if _, was := before.uses[node]; !was {
-			p.usersOf.add(node, key)
+			p.usersOf.Add(node, key)
 		}
 	}
 	for node, n := range before.unreachable {
-		p.countMore(node, UnreachableEndpoints{-n.LeftOut, -n.FailedOpen})
+		p.countMore(node, view.UnreachableEndpoints{LeftOut: -n.LeftOut, FailedOpen: -n.FailedOpen})
 	}
 	for node, n := range after.unreachable {
 		p.countMore(node, n)
 	}
 }
 
-func (p *Planner) countMore(node string, n UnreachableEndpoints) {
+func (p *Planner) countMore(node string, n view.UnreachableEndpoints) {
 	sum := p.desired.Unreachable[node]
 	sum.LeftOut, sum.FailedOpen = sum.LeftOut+n.LeftOut, sum.FailedOpen+n.FailedOpen
-	set(p.desired.Unreachable, node, sum, sum != UnreachableEndpoints{})
+	incremental.Set(p.desired.Unreachable, node, sum, sum != view.UnreachableEndpoints{})
 	p.changed.Unreachable[node] = struct{}{}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // An unreachable node moves connections and nothing else: announcements, answers and reports are the same as if it was
@@ -20,15 +21,15 @@ func TestUnreachableMovesConnectionsAlone(t *testing.T) {
 	var seen struct{ moved, open, reset int }
 	for seed := range uint64(100) {
 		r := rand.New(rand.NewPCG(seed, 14))
-		v, p, now := NewView(), NewPlanner(randomOptions(r, "n1")), time.Unix(0, 0)
-		p.Plan(v, Touched{All: true}, now)
+		v, p, now := view.New(), NewPlanner(randomOptions(r, "n1")), time.Unix(0, 0)
+		p.Plan(v, view.Touched{All: true}, now)
 		for i, s := range oftenUnreachable(r, 120) {
 			now = now.Add(one(r, 0, time.Second, 10*time.Second, time.Minute))
 			touched := s.apply(v)
 			reachable, without := *v, carryOver(p)
 			reachable.Unreachable = nil
 			d, _ := p.Plan(v, touched, now)
-			other, _ := without.Plan(&reachable, Touched{All: true}, now)
+			other, _ := without.Plan(&reachable, view.Touched{All: true}, now)
 			if got, want := unmoved(d), unmoved(other); !reflect.DeepEqual(got, want) {
 				t.Fatalf("seed %d, step %d: with unreachable nodes\n%s\nwithout\n%s", seed, i, text(d), text(other))
 			}
@@ -82,20 +83,20 @@ func unmoved(d *Desired) Desired {
 
 // comparePlans compares the real servers that take new connections with those of a plan in which all nodes are
 // reachable. It counts the lists that differ, and those that fail open.
-func comparePlans(v *View, p *Planner, d, other *Desired, key ipvs.Key) (moved, open int, err error) {
+func comparePlans(v *view.View, p *Planner, d, other *Desired, key ipvs.Key) (moved, open int, err error) {
 	of := p.installed[key].service
 	for _, tables := range [][2]ipvs.Table{{d.Table, other.Table}, {internalOf(d), internalOf(other)}} {
 		got, want := takers(tables[0][key]), takers(tables[1][key])
 		// Through the nodes there may be more: one with terminating endpoints, if the node of the ready ones cannot be
 		// used.
-		if len(got) == 0 && len(want) > 0 || len(got) > 0 && len(want) == 0 && v.Services[of].Forwarding == ToPod {
+		if len(got) == 0 && len(want) > 0 || len(got) > 0 && len(want) == 0 && v.Services[of].Forwarding == view.ToPod {
 			return 0, 0, fmt.Errorf("%v is sent to %v, with all nodes reachable to %v", key, got, want)
 		}
 		if !slices.Equal(got, want) {
 			moved++
 		}
-		reached := slices.ContainsFunc(want, func(at string) bool { return v.reaches(of, at) == yes })
-		silent := slices.IndexFunc(got, func(at string) bool { return v.reaches(of, at) == no })
+		reached := slices.ContainsFunc(want, func(at string) bool { return answersAt(v, of, at) == yes })
+		silent := slices.IndexFunc(got, func(at string) bool { return answersAt(v, of, at) == no })
 		if silent >= 0 && reached {
 			return 0, 0, fmt.Errorf("%v is sent to %v which is unreachable, and could be to one of %v", key, got[silent], want)
 		}
@@ -121,8 +122,8 @@ const (
 	no
 )
 
-// reaches reports whether a real server is on a node that n1 reaches, or is such a node.
-func (v *View) reaches(of pools.ServiceKey, realServer string) answer {
+// answersAt reports whether a real server is on a node that n1 reaches, or is such a node.
+func answersAt(v *view.View, of pools.ServiceKey, realServer string) answer {
 	nodes := map[string]bool{}
 	addr := netip.MustParseAddrPort(realServer).Addr()
 	for i, name := range []string{"n0", "n1", "n2"} {
@@ -150,7 +151,7 @@ func (v *View) reaches(of pools.ServiceKey, realServer string) answer {
 
 // compareLists checks the lists of endpoints against a slow implementation of the rules and, if they fail open, against
 // a plan without unreachable nodes. It counts the endpoints that are reset.
-func compareLists(v *View, p, without *Planner, now time.Time) (reset int, err error) {
+func compareLists(v *view.View, p, without *Planner, now time.Time) (reset int, err error) {
 	for svc, part := range p.services {
 		for key, l := range part.lists {
 			if key.local {
@@ -169,11 +170,11 @@ func compareLists(v *View, p, without *Planner, now time.Time) (reset int, err e
 
 // comparison is the check of one list.
 type comparison struct {
-	view     *View
+	view     *view.View
 	options  Options
 	now      time.Time
 	protocol ipvs.Protocol
-	from     map[netip.AddrPort]Endpoint
+	from     map[netip.AddrPort]view.Endpoint
 }
 
 // compare compares a list with that of a plan in which all nodes are reachable.
@@ -211,8 +212,8 @@ func (c comparison) compare(l, other list) (reset int, err error) {
 }
 
 // listed returns the endpoints of a list, each from the slice that has precedence.
-func listed(all map[string]Slice, key listKey) map[netip.AddrPort]Endpoint {
-	best := map[netip.AddrPort]Endpoint{}
+func listed(all map[string]view.Slice, key listKey) map[netip.AddrPort]view.Endpoint {
+	best := map[netip.AddrPort]view.Endpoint{}
 	for _, slice := range all {
 		for _, port := range slice.Ports {
 			if port.Name != key.name || port.Protocol != key.protocol {
@@ -220,7 +221,7 @@ func listed(all map[string]Slice, key listKey) map[netip.AddrPort]Endpoint {
 			}
 			for _, e := range slice.Endpoints {
 				at := netip.AddrPortFrom(e.Addr, port.Port)
-				if have, twice := best[at]; e.Addr.Is4() == key.v4 && (!twice || e.compare(&have) < 0) {
+				if have, twice := best[at]; e.Addr.Is4() == key.v4 && (!twice || compareEndpoints(&e, &have) < 0) {
 					best[at] = e
 				}
 			}
@@ -230,41 +231,41 @@ func listed(all map[string]Slice, key listKey) map[netip.AddrPort]Endpoint {
 }
 
 // spread returns a View of Services with one port, four endpoints on successive nodes, and a VirtualIP each.
-func spread(services, nodes int) *View {
-	v := NewView()
-	v.Links["eth0"] = Link{Name: "eth0", Subnets: []netip.Prefix{netip.MustParsePrefix("2001:db8::/32")}}
-	v.Advertisements["all"] = Advertisement{}
+func spread(services, nodes int) *view.View {
+	v := view.New()
+	v.Links["eth0"] = view.Link{Name: "eth0", Subnets: []netip.Prefix{netip.MustParsePrefix("2001:db8::/32")}}
+	v.Advertisements["all"] = view.Advertisement{}
 	for i := range nodes {
-		v.Nodes[nodeName(i)] = Node{Addresses: []netip.Addr{numbered(3, i)}}
+		v.Nodes[nodeName(i)] = view.Node{Addresses: []netip.Addr{numbered(3, i)}}
 	}
 	for i := range services {
 		key := serviceKey(fmt.Sprint("default/s", i))
-		v.Services[key] = Service{
-			Addresses: []Address{{IP: numbered(1, i), Pool: "main"}},
-			Ports:     []Port{{Name: "http", Protocol: ipvs.TCP, Port: 80, NodePort: 30080}},
+		v.Services[key] = view.Service{
+			Addresses: []view.Address{{IP: numbered(1, i), Pool: "main"}},
+			Ports:     []view.Port{{Name: "http", Protocol: ipvs.TCP, Port: 80, NodePort: 30080}},
 		}
-		v.VIPs[numbered(1, i).String()] = VIP{
+		v.VIPs[numbered(1, i).String()] = view.VIP{
 			Addresses: []netip.Addr{numbered(1, i)}, Services: []pools.ServiceKey{key},
 			Nodes: []string{nodeName(0), nodeName(i % nodes)},
 		}
-		slice := Slice{Ports: []Port{{Name: "http", Protocol: ipvs.TCP, Port: 8080}}}
+		slice := view.Slice{Ports: []view.Port{{Name: "http", Protocol: ipvs.TCP, Port: 8080}}}
 		for j := range 4 {
 			at := 4*i + j
-			e := Endpoint{Addr: numbered(2, at), Node: nodeName(at % nodes), Ready: true, Serving: true}
+			e := view.Endpoint{Addr: numbered(2, at), Node: nodeName(at % nodes), Ready: true, Serving: true}
 			slice.Endpoints = append(slice.Endpoints, e)
 		}
-		v.Slices[key] = map[string]Slice{"s": slice}
+		v.Slices[key] = map[string]view.Slice{"s": slice}
 	}
 	return v
 }
 
 func nodeName(i int) string { return fmt.Sprint("node-", i) }
 
-// on returns the Services with an endpoint on a node.
-func (v *View) on(node string) map[serviceName]struct{} {
+// usersOn returns the Services with an endpoint on a node.
+func usersOn(v *view.View, node string) map[serviceName]struct{} {
 	out := map[serviceName]struct{}{}
 	for key, all := range v.Slices {
-		if slices.ContainsFunc(all["s"].Endpoints, func(e Endpoint) bool { return e.Node == node }) {
+		if slices.ContainsFunc(all["s"].Endpoints, func(e view.Endpoint) bool { return e.Node == node }) {
 			out[key] = struct{}{}
 		}
 	}
@@ -276,46 +277,46 @@ func (v *View) on(node string) map[serviceName]struct{} {
 func TestUnreachablePlansItsServicesAlone(t *testing.T) {
 	v, now := spread(200, 40), time.Unix(1000, 0)
 	p := NewPlanner(Options{Node: "node-0", ResetAfter: 10 * time.Second})
-	p.Plan(v, Touched{All: true}, now)
-	planned := func(what string, touched Touched, want map[serviceName]struct{}) {
+	p.Plan(v, view.Touched{All: true}, now)
+	planned := func(what string, touched view.Touched, want map[serviceName]struct{}) {
 		t.Helper()
 		d, c := p.Plan(v, touched, now)
 		if !maps.Equal(c.Services, want) {
 			t.Errorf("%s: planned %d Services, want %d: %v, not %v", what, len(c.Services), len(want), c.Services, want)
 		}
-		if n := d.Unreachable["node-7"].LeftOut; len(want) > 0 && n != len(v.on("node-7"))*len(v.Unreachable) {
+		if n := d.Unreachable["node-7"].LeftOut; len(want) > 0 && n != len(usersOn(v, "node-7"))*len(v.Unreachable) {
 			t.Errorf("%s: %d endpoints are left out", what, n)
 		}
 	}
-	node := Touched{Unreachable: map[string]struct{}{"node-7": {}}}
+	node := view.Touched{Unreachable: map[string]struct{}{"node-7": {}}}
 	through := func(what string) {
 		t.Helper()
 		v.Unreachable["node-7"] = now
-		planned(what+", unreachable", node, v.on("node-7"))
+		planned(what+", unreachable", node, usersOn(v, "node-7"))
 		if wake := p.Wake(); !wake.Equal(now.Add(10 * time.Second)) {
 			t.Errorf("%s: to be planned again at %v, %v after the node became unreachable", what, wake, wake.Sub(now))
 		}
 		now = now.Add(9 * time.Second)
-		planned(what+", before the reset", Touched{}, nil)
+		planned(what+", before the reset", view.Touched{}, nil)
 		now = now.Add(time.Second)
-		planned(what+", reset", Touched{}, v.on("node-7"))
-		planned(what+", after the reset", Touched{}, nil)
+		planned(what+", reset", view.Touched{}, usersOn(v, "node-7"))
+		planned(what+", after the reset", view.Touched{}, nil)
 		delete(v.Unreachable, "node-7")
-		planned(what+", reachable", node, v.on("node-7"))
+		planned(what+", reachable", node, usersOn(v, "node-7"))
 		if wake := p.Wake(); !wake.IsZero() {
 			t.Errorf("%s: to be planned again at %v", what, wake)
 		}
 	}
 	through("at first")
-	if n := len(v.on("node-7")); n != 20 {
+	if n := len(usersOn(v, "node-7")); n != 20 {
 		t.Fatalf("%d Services have an endpoint on node-7", n)
 	}
-	touched := Touched{Services: map[serviceName]struct{}{}}
+	touched := view.Touched{Services: map[serviceName]struct{}{}}
 	moved, gone := 0, 0
-	for key := range v.on("node-7") {
+	for key := range usersOn(v, "node-7") {
 		touched.Services[key] = struct{}{}
 		if moved++; moved <= 5 {
-			v.Slices[key] = map[string]Slice{"s": {}}
+			v.Slices[key] = map[string]view.Slice{"s": {}}
 		} else if gone++; gone <= 5 {
 			delete(v.Services, key)
 			delete(v.Slices, key)
@@ -323,29 +324,29 @@ func TestUnreachablePlansItsServicesAlone(t *testing.T) {
 	}
 	p.Plan(v, touched, now)
 	through("after some went")
-	p.Plan(v, Touched{All: true}, now)
+	p.Plan(v, view.Touched{All: true}, now)
 	through("after everything was planned again")
-	planned("a node without endpoints", Touched{Unreachable: map[string]struct{}{"node-99": {}}}, nil)
-	planned("this node", Touched{Unreachable: map[string]struct{}{"node-0": {}}}, nil)
+	planned("a node without endpoints", view.Touched{Unreachable: map[string]struct{}{"node-99": {}}}, nil)
+	planned("this node", view.Touched{Unreachable: map[string]struct{}{"node-0": {}}}, nil)
 }
 
 // A Service that forwards through the nodes is planned for each node that it uses: with policy Cluster any, with policy
 // Local those with an endpoint.
 func TestUnreachablePlansWhatForwardsByWayOfIt(t *testing.T) {
 	v, now := spread(3, 10), time.Unix(1000, 0)
-	for i, svc := range []Service{{}, {Forwarding: ToNodePort}, {Forwarding: ToNodePort, Local: true}} {
+	for i, svc := range []view.Service{{}, {Forwarding: view.ToNodePort}, {Forwarding: view.ToNodePort, Local: true}} {
 		key := serviceKey(fmt.Sprint("default/s", i))
 		svc.Addresses, svc.Ports = v.Services[key].Addresses, v.Services[key].Ports
 		v.Services[key] = svc
 	}
 	p := NewPlanner(Options{Node: "node-0"})
-	p.Plan(v, Touched{All: true}, now)
+	p.Plan(v, view.Touched{All: true}, now)
 	for node, want := range map[int][]string{ // s0 has endpoints on 0 to 3, s1 on 4 to 7, s2 on 8, 9, 0 and 1
 		1: {"default/s0", "default/s1", "default/s2"}, 3: {"default/s0", "default/s1"},
 		5: {"default/s1"}, 9: {"default/s1", "default/s2"},
 	} {
 		v.Unreachable[nodeName(node)] = now
-		_, c := p.Plan(v, Touched{Unreachable: map[string]struct{}{nodeName(node): {}}}, now)
+		_, c := p.Plan(v, view.Touched{Unreachable: map[string]struct{}{nodeName(node): {}}}, now)
 		var got []string
 		for key := range c.Services {
 			got = append(got, key.String())
@@ -362,8 +363,8 @@ func BenchmarkUnreachable(b *testing.B) {
 		b.Run(fmt.Sprint("nodes=", nodes), func(b *testing.B) {
 			v, now := spread(5000, nodes), time.Unix(1000, 0)
 			p := NewPlanner(Options{Node: "node-0", ResetAfter: 10 * time.Second})
-			p.Plan(v, Touched{All: true}, now)
-			touched := Touched{Unreachable: map[string]struct{}{"node-7": {}}}
+			p.Plan(v, view.Touched{All: true}, now)
+			touched := view.Touched{Unreachable: map[string]struct{}{"node-7": {}}}
 			for b.Loop() {
 				v.Unreachable["node-7"] = now
 				p.Plan(v, touched, now)

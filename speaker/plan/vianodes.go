@@ -3,9 +3,9 @@ package plan
 import (
 	"maps"
 	"net/netip"
-	"slices"
 
 	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // The probe of a node by policy (ipvs.md 5.1, 5.2.4): its healthCheckNodePort with Local, which answers on any path;
@@ -26,7 +26,7 @@ const (
 //
 // An unreachable node and its endpoints are excluded before that, even if it has no endpoint. If then no real server
 // takes connections, and one would otherwise, no node counts as unreachable.
-func (w *planning) viaNodes(port Port, v4 bool) list {
+func (w *planning) viaNodes(port view.Port, v4 bool) list {
 	w.out.nodes = true
 	out := w.viaNodesOf(port, v4, false)
 	if len(w.view.Unreachable) > 0 && out.chosen == 0 {
@@ -38,7 +38,7 @@ func (w *planning) viaNodes(port Port, v4 bool) list {
 }
 
 // viaNodesOf is viaNodes without unreachable nodes, or with failOpen as if all were reachable.
-func (w *planning) viaNodesOf(port Port, v4, failOpen bool) list {
+func (w *planning) viaNodesOf(port view.Port, v4, failOpen bool) list {
 	own, all := w.list(port, v4, true), w.list(port, v4, false)
 	counts, terminating := w.nodeCounts(port, v4, failOpen)
 	listed, _ := w.nodeCounts(port, v4, true) // probes of unreachable nodes continue
@@ -47,7 +47,7 @@ func (w *planning) viaNodesOf(port Port, v4, failOpen bool) list {
 	if here {
 		share = uint32(own.chosen) // all nodes get the same weight, and each local endpoint counts 1
 	}
-	others := w.otherNodes(port, v4, failOpen, func(name string) (weight uint32, use bool) {
+	otherNodes := w.otherNodes(port, v4, failOpen, func(name string) (weight uint32, use bool) {
 		if !w.svc.Local {
 			return share, true
 		}
@@ -57,10 +57,10 @@ func (w *planning) viaNodesOf(port Port, v4, failOpen bool) list {
 	switch {
 	case all.chosen == 0:
 		return all // no endpoint at all: refused here, not by a node
-	case !others.any && !w.svc.Local:
+	case !otherNodes.any && !w.svc.Local:
 		return all
 	}
-	nodes := others.servers
+	nodes := otherNodes.servers
 	for at, server := range own.servers {
 		if !here && port.Protocol != ipvs.TCP {
 			continue
@@ -71,13 +71,13 @@ func (w *planning) viaNodesOf(port Port, v4, failOpen bool) list {
 		nodes[at] = server
 	}
 	if countTakers(nodes) == 0 {
-		maps.Copy(nodes, others.failed)
+		maps.Copy(nodes, otherNodes.failed)
 	}
 	return list{servers: nodes, chosen: countTakers(nodes)}
 }
 
-// others are the NodePorts of the other nodes.
-type others struct {
+// otherNodes are the NodePorts of the other nodes.
+type otherNodes struct {
 	// any is set if there are any, reachable or not.
 	any bool
 	// servers have the weights of their probes; failed are those with a failed probe, with their weight without it.
@@ -85,10 +85,10 @@ type others struct {
 }
 
 // otherNodes returns the NodePorts of the other nodes, each with the weight from share.
-func (w *planning) otherNodes(port Port, v4, failOpen bool, share func(name string) (weight uint32, use bool)) others {
-	out := others{servers: map[netip.AddrPort]ipvs.RealServer{}, failed: map[netip.AddrPort]ipvs.RealServer{}}
+func (w *planning) otherNodes(port view.Port, v4, failOpen bool, share func(name string) (weight uint32, use bool)) otherNodes {
+	out := otherNodes{servers: map[netip.AddrPort]ipvs.RealServer{}, failed: map[netip.AddrPort]ipvs.RealServer{}}
 	for name, node := range w.view.Nodes {
-		addr, ok := node.address(v4)
+		addr, ok := node.Address(v4)
 		if !ok || name == w.options.Node || node.BeingDeleted || node.Excluded {
 			continue
 		}
@@ -124,7 +124,7 @@ func countTakers(servers map[netip.AddrPort]ipvs.RealServer) (n int) {
 
 // nodeCounts returns the number of endpoints that policy Local would use on each node, and the nodes with terminating
 // endpoints. Those on unreachable nodes count only with failOpen.
-func (w *planning) nodeCounts(port Port, v4, failOpen bool) (counts map[string]uint32, terminating map[string]struct{}) {
+func (w *planning) nodeCounts(port view.Port, v4, failOpen bool) (counts map[string]uint32, terminating map[string]struct{}) {
 	ready, usable := map[string]uint32{}, map[string]uint32{}
 	terminating = map[string]struct{}{}
 	for _, e := range w.candidates(port, v4) {
@@ -135,7 +135,7 @@ func (w *planning) nodeCounts(port Port, v4, failOpen bool) (counts map[string]u
 		case unreachable && !failOpen: // takes none
 		case e.Ready:
 			ready[e.Node]++
-		case e.usable():
+		case e.Usable():
 			usable[e.Node]++
 		}
 		if e.Terminating {
@@ -150,7 +150,7 @@ func (w *planning) nodeCounts(port Port, v4, failOpen bool) (counts map[string]u
 
 // probed requests the probe of a node and returns its weight according to the result.
 func (w *planning) probed(name string, addr netip.Addr, weight uint32) uint32 {
-	check := Check{Node: name, Addr: addr, Port: healthzPort, Path: healthzPath}
+	check := view.Check{Node: name, Addr: addr, Port: healthzPort, Path: healthzPath}
 	byWeight := w.svc.Local && w.svc.HealthCheckNodePort != 0
 	if byWeight {
 		check.Port, check.Path = w.svc.HealthCheckNodePort, healthCheckPath
@@ -164,13 +164,4 @@ func (w *planning) probed(name string, addr netip.Addr, weight uint32) uint32 {
 		weight = result.Weight
 	}
 	return min(weight, ipvs.MaxWeight)
-}
-
-// address returns the node's address in a family.
-func (n Node) address(v4 bool) (netip.Addr, bool) {
-	i := slices.IndexFunc(n.Addresses, func(a netip.Addr) bool { return a.Is4() == v4 })
-	if i < 0 {
-		return netip.Addr{}, false
-	}
-	return n.Addresses[i], true
 }

@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
@@ -9,37 +8,34 @@ import (
 
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // servicePlan is the part of the plan that one Service needs on this node.
 type servicePlan struct {
-	// addresses are those that may be served or announced here, each with its present pool; refused are the others.
-	addresses []Address
-	refused   map[netip.Addr]pools.Refusal
-	virtuals  map[ipvs.Key]virtual
+	view.Served
+	// refused are the addresses that may not be served or announced here.
+	refused  map[netip.Addr]pools.Refusal
+	virtuals map[ipvs.Key]virtual
 	// unserved is why there are no virtual servers, if there are none.
-	unserved Reason
+	unserved view.Reason
 	// lists are the lists of real servers that virtual servers share, with the draining ones.
 	lists map[listKey]list
 	// since is when the ready TCP endpoints of each port became ready, zero for those that are not new. Its keys have
 	// local unset.
 	since map[listKey]map[netip.AddrPort]time.Time
-	// ready and usable are the nodes with a ready endpoint, and with a terminating one that still serves.
-	ready, usable map[string]struct{}
-	// arriving are the nodes whose ready endpoints of a family are all new at one of the ports; with policy Local only.
-	arriving map[nodeFamily]struct{}
 	// health is the healthCheckNodePort to serve, nil for none.
 	health *HealthPort
 	// elements are filter elements that belong to no single virtual server.
 	elements []ipvs.Element
 	// checks are the probes of nodes and of new endpoints that it needs.
-	checks []Check
+	checks []view.Check
 	// nodes is set if the plan depends on Nodes other than this one.
 	nodes bool
 	// uses are the other Nodes with an endpoint of it, or that it forwards through.
 	uses map[string]struct{}
 	// unreachable counts its endpoints on unreachable nodes, by node, for nodes that have any.
-	unreachable map[string]UnreachableEndpoints
+	unreachable map[string]view.UnreachableEndpoints
 	// wake is when to plan the Service again without a change, zero for never.
 	wake time.Time
 }
@@ -85,23 +81,4 @@ type HealthPort struct {
 	LocalEndpoints int
 	// Addrs are the node addresses to serve it on: those of NodePorts (5.1.2).
 	Addrs AddrSet
-}
-
-// Check is a probe of another node, which determines whether to forward connections there. Without a Path it probes a
-// new TCP endpoint, and has a result as soon as the endpoint may take connections.
-type Check struct {
-	Node string
-	Addr netip.Addr
-	Port uint16
-	Path string
-}
-
-func (c Check) compare(d Check) int {
-	return cmp.Or(cmp.Compare(c.Node, d.Node), c.Addr.Compare(d.Addr), cmp.Compare(c.Port, d.Port), cmp.Compare(c.Path, d.Path))
-}
-
-// CheckResult is the outcome of a Check.
-type CheckResult struct {
-	Healthy bool
-	Weight  uint32
 }

@@ -7,13 +7,13 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // Target is an address that is probed in one way.
 type Target struct {
 	Addr netip.Addr   `json:"addr"`
-	By   plan.Witness `json:"by"`
+	By   view.Witness `json:"by"`
 }
 
 func (t Target) compare(u Target) int { return cmp.Or(t.Addr.Compare(u.Addr), cmp.Compare(t.By, u.By)) }
@@ -64,13 +64,13 @@ const (
 	unstretched = 200
 )
 
-func newState() plan.Reachability {
-	return plan.Reachability{Unreachable: map[string]plan.UnreachableNode{}, Unwitnessed: map[string]struct{}{}}
+func newState() view.Reachability {
+	return view.Reachability{Unreachable: map[string]view.UnreachableNode{}, Unwitnessed: map[string]struct{}{}}
 }
 
-func equal(s, t plan.Reachability) bool {
+func equal(s, t view.Reachability) bool {
 	return s.CutOff == t.CutOff && maps.Equal(s.Unwitnessed, t.Unwitnessed) &&
-		maps.EqualFunc(s.Unreachable, t.Unreachable, plan.UnreachableNode.Equal)
+		maps.EqualFunc(s.Unreachable, t.Unreachable, view.UnreachableNode.Equal)
 }
 
 // Core evaluates which nodes are unreachable. It has no clock and does no I/O: its owner calls Tick when Next is due,
@@ -85,7 +85,7 @@ type Core struct {
 	observer bool
 	began    time.Time
 	next     time.Time
-	state    plan.Reachability
+	state    view.Reachability
 	due      time.Time // Next after the last Tick
 	// restored are the nodes that a previous process recorded, until the first SetNodes.
 	restored map[string][]Target
@@ -105,7 +105,7 @@ type node struct {
 	lostWithMost bool
 	// unreachable is nil while the node is reachable; downs are the last maxFlaps times at which it became
 	// unreachable.
-	unreachable *plan.UnreachableNode
+	unreachable *view.UnreachableNode
 	downs       []time.Time
 	// back is since when it answers although it still counts as unreachable.
 	back time.Time
@@ -234,7 +234,7 @@ func (c *Core) Answered(at time.Time, q Probe) {
 func (c *Core) Next() time.Time { return c.next }
 
 // State returns the current result. It does not change afterwards.
-func (c *Core) State() plan.Reachability { return c.state }
+func (c *Core) State() view.Reachability { return c.state }
 
 // Tick evaluates the state and returns the probes to send now. All answers that have arrived must have been passed to
 // Answered before.
@@ -299,7 +299,7 @@ func (c *Core) decide(now time.Time) {
 			} else {
 				n.downs = append(n.downs, now)
 				n.downs = slices.Clone(n.downs[max(0, len(n.downs)-maxFlaps):])
-				n.unreachable = &plan.UnreachableNode{Since: now, Silent: n.witnesses()}
+				n.unreachable = &view.UnreachableNode{Since: now, Silent: n.witnesses()}
 				if n.lostWithMost {
 					n.unreachable.Gateway = c.gatewaySince(now, n.probingSince)
 				}
@@ -366,7 +366,7 @@ func (c *Core) reconnected(now time.Time) {
 }
 
 // witnesses returns which of the node's witnesses have answered, each once, in order.
-func (n *node) witnesses() (out []plan.Witness) {
+func (n *node) witnesses() (out []view.Witness) {
 	for _, t := range n.targets {
 		if t.works {
 			out = append(out, t.By)

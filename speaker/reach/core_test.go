@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ironlb/ironlb/speaker/plan"
 	"github.com/ironlb/ironlb/speaker/reach"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // world is one node with its Core among other nodes, with a virtual clock.
@@ -24,7 +24,7 @@ type world struct {
 	probes  int
 	loss    float64 // of one direction
 	delay   time.Duration
-	watch   func(plan.Reachability)
+	watch   func(view.Reachability)
 	unsent  bool // probes cannot be sent
 }
 
@@ -34,7 +34,7 @@ type host struct {
 	addr    netip.Addr
 	speaker bool // its speaker is received
 	kernel  bool // its kernel answers
-	mute    []plan.Witness
+	mute    []view.Witness
 }
 
 type answer struct {
@@ -45,7 +45,7 @@ type answer struct {
 var gateway = netip.MustParseAddr("192.0.2.254")
 
 func both(addr netip.Addr) []reach.Target {
-	return []reach.Target{{Addr: addr, By: plan.WitnessEcho}, {Addr: addr, By: plan.WitnessNeighbor}}
+	return []reach.Target{{Addr: addr, By: view.WitnessEcho}, {Addr: addr, By: view.WitnessNeighbor}}
 }
 
 // newWorld returns a world with other nodes, all up for some seconds, behind a gateway.
@@ -184,7 +184,7 @@ func TestNodeDies(t *testing.T) {
 	w.set(w.node(2), false, false)
 	w.within(100*time.Millisecond, decidedWithin, w.node(2))
 	u := w.State().Unreachable["node2"]
-	if !slices.Equal(u.Silent, []plan.Witness{plan.WitnessEcho, plan.WitnessNeighbor}) || u.Gateway.IsValid() || !u.Since.Equal(w.now) {
+	if !slices.Equal(u.Silent, []view.Witness{view.WitnessEcho, view.WitnessNeighbor}) || u.Gateway.IsValid() || !u.Since.Equal(w.now) {
 		t.Errorf("%+v", u)
 	}
 	w.stays(time.Hour, w.node(2))
@@ -265,7 +265,7 @@ func TestSpeakerDies(t *testing.T) {
 // A node whose kernel does not answer is no problem while its speaker runs; without its speaker, its state is unknown.
 func TestNeverAnswered(t *testing.T) {
 	w := newWorld(t, 4)
-	w.node(2).mute = []plan.Witness{plan.WitnessEcho, plan.WitnessNeighbor}
+	w.node(2).mute = []view.Witness{view.WitnessEcho, view.WitnessNeighbor}
 	w.run(2 * time.Minute) // earlier answers do not count any more
 	if _, is := w.State().Unwitnessed["node2"]; !is || len(w.State().Unwitnessed) != 1 {
 		t.Fatalf("%+v", w.State())
@@ -285,9 +285,9 @@ func TestNeverAnswered(t *testing.T) {
 
 // One witness is enough if the other never answered, for example because a host drops ICMP.
 func TestOneWitness(t *testing.T) {
-	for _, mute := range []plan.Witness{plan.WitnessEcho, plan.WitnessNeighbor} {
+	for _, mute := range []view.Witness{view.WitnessEcho, view.WitnessNeighbor} {
 		w := newWorld(t, 4)
-		w.node(2).mute = []plan.Witness{mute}
+		w.node(2).mute = []view.Witness{mute}
 		w.run(2 * time.Minute)
 		if len(w.State().Unwitnessed) > 0 {
 			t.Errorf("%v: %+v", mute, w.State())
@@ -319,7 +319,7 @@ func TestStartWithDeadNode(t *testing.T) {
 	w.receive()
 	w.stays(time.Hour, w.node(2), w.node(3))
 	u := w.State().Unreachable["node2"]
-	if !u.Since.Equal(began) || w.State().CutOff || !slices.Equal(u.Silent, []plan.Witness{plan.WitnessEcho, plan.WitnessNeighbor}) {
+	if !u.Since.Equal(began) || w.State().CutOff || !slices.Equal(u.Silent, []view.Witness{view.WitnessEcho, view.WitnessNeighbor}) {
 		t.Errorf("%+v", w.State())
 	}
 	w.set(w.node(4), false, false) // another one dies
@@ -726,7 +726,7 @@ func TestCost(t *testing.T) {
 	w := newWorld(t, 100)
 	w.run(time.Minute)
 	ticks := 0
-	w.watch = func(plan.Reachability) { ticks++ }
+	w.watch = func(view.Reachability) { ticks++ }
 	w.probes = 0
 	w.run(5 * time.Minute)
 	if w.probes != 100*2*10 || ticks > 3*300 {

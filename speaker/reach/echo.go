@@ -12,7 +12,7 @@ import (
 	"golang.org/x/net/ipv6"
 	"golang.org/x/sys/unix"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // receiveBuffer holds the answers of a few thousand nodes.
@@ -106,7 +106,7 @@ func (e *echo) answers(each func(at time.Time, q Probe)) error {
 			return fmt.Errorf("receive ICMP echo replies: %w", err)
 		}
 		if id, ok := e.parse(e.buf[:n]); ok {
-			each(time.Now(), Probe{Target: Target{Addr: addrOf(from), By: plan.WitnessEcho}, ID: id})
+			each(time.Now(), Probe{Target: Target{Addr: addrOf(from), By: view.WitnessEcho}, ID: id})
 		}
 	}
 }

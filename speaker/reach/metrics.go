@@ -3,7 +3,7 @@ package reach
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // Metrics count probes, answers, and nodes that became unreachable.
@@ -28,7 +28,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Help: "How often a node became unreachable.",
 		}),
 	}
-	for _, w := range []plan.Witness{plan.WitnessEcho, plan.WitnessNeighbor} {
+	for _, w := range []view.Witness{view.WitnessEcho, view.WitnessNeighbor} {
 		m.probes.WithLabelValues(string(w))
 		m.answers.WithLabelValues(string(w))
 	}

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // TestNeighborAnsweredAt: the time of an answer is when it arrived, however late it is read and whatever has confirmed
@@ -29,7 +29,7 @@ func TestNeighborAnsweredAt(t *testing.T) {
 			return err
 		}
 		defer n.close()
-		if sent, err := n.send(Probe{Target: Target{addr, plan.WitnessNeighbor}, ID: 1}); !sent || err != nil {
+		if sent, err := n.send(Probe{Target: Target{addr, view.WitnessNeighbor}, ID: 1}); !sent || err != nil {
 			return fmt.Errorf("sent %v, %w", sent, err)
 		}
 		link, err := self.Handle.LinkByName("eth0")
@@ -117,7 +117,7 @@ func TestNeighborDelayed(t *testing.T) {
 		deadline := time.Now().Add(10 * time.Second)
 		tick := time.NewTicker(10 * time.Millisecond)
 		for id := uint64(1); ; id++ {
-			if sent, err := n.send(Probe{Target: Target{addr, plan.WitnessNeighbor}, ID: id}); !sent || err != nil {
+			if sent, err := n.send(Probe{Target: Target{addr, view.WitnessNeighbor}, ID: id}); !sent || err != nil {
 				return fmt.Errorf("sent %v, %w", sent, err)
 			}
 			if id < 60 { // as the acknowledgments of a TCP connection do

@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // Options configure a Prober.
@@ -39,7 +39,7 @@ type Prober struct {
 	sockets   []*echo
 	neighbors *neighbors
 	wake      int // eventfd
-	state     atomic.Pointer[plan.Reachability]
+	state     atomic.Pointer[view.Reachability]
 	// names are the nodes by their addresses.
 	names map[netip.Addr]string
 	// failed is the last error of a socket, for the log.
@@ -125,7 +125,7 @@ func (p *Prober) SetReceived(nodes map[string]struct{}, observer bool) {
 }
 
 // State returns the current result. It does not change afterwards.
-func (p *Prober) State() plan.Reachability { return *p.state.Load() }
+func (p *Prober) State() view.Reachability { return *p.state.Load() }
 
 func (p *Prober) put(f func(*inbox)) {
 	p.mu.Lock()
@@ -193,7 +193,7 @@ func (p *Prober) take() {
 
 func targets(addrs []netip.Addr) (out []Target) {
 	for _, a := range addrs {
-		out = append(out, Target{a, plan.WitnessEcho}, Target{a, plan.WitnessNeighbor})
+		out = append(out, Target{a, view.WitnessEcho}, Target{a, view.WitnessNeighbor})
 	}
 	return out
 }
@@ -212,7 +212,7 @@ func (p *Prober) receive() {
 
 // send reports whether a probe was sent.
 func (p *Prober) send(q Probe) (sent bool, err error) {
-	if q.By == plan.WitnessNeighbor {
+	if q.By == view.WitnessNeighbor {
 		return p.neighbors.send(q)
 	}
 	for _, e := range p.sockets {

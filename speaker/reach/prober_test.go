@@ -12,8 +12,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
-	"github.com/ironlb/ironlb/speaker/plan"
 	"github.com/ironlb/ironlb/speaker/reach"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // lab is this node, another node on its network, and a router to a second network with a third node.
@@ -92,7 +92,7 @@ func (l *lab) received(names ...string) {
 }
 
 // until waits until the state is as wanted, and returns how long that took.
-func (l *lab) until(what string, is func(plan.Reachability) bool) time.Duration {
+func (l *lab) until(what string, is func(view.Reachability) bool) time.Duration {
 	l.t.Helper()
 	began := time.Now()
 	deadline := time.After(20 * time.Second)
@@ -149,8 +149,8 @@ func (l *lab) link(s *netspace.Space, name string, up bool) {
 	}
 }
 
-func unreachable(names ...string) func(plan.Reachability) bool {
-	return func(s plan.Reachability) bool {
+func unreachable(names ...string) func(view.Reachability) bool {
+	return func(s view.Reachability) bool {
 		for _, n := range names {
 			if _, is := s.Unreachable[n]; !is {
 				return false
@@ -212,7 +212,7 @@ func TestProberCutOff(t *testing.T) {
 			l.link(l.far, "eth0", false)
 			l.link(l.router, "eth0", false)
 			l.received()
-			l.until("cut off", func(s plan.Reachability) bool { return s.CutOff && len(s.Unreachable) == 0 })
+			l.until("cut off", func(s view.Reachability) bool { return s.CutOff && len(s.Unreachable) == 0 })
 			l.link(l.router, "eth0", true)
 			l.until("unreachable", unreachable("near", "far"))
 			if u := l.prober.State().Unreachable["near"]; u.Gateway != l.gwAddr {
@@ -228,7 +228,7 @@ func TestProberNoEcho(t *testing.T) {
 	l := newLab(t, false, nil)
 	l.near.Sysctl(t, "net/ipv4/icmp_echo_ignore_all", "1")
 	l.far.Sysctl(t, "net/ipv4/icmp_echo_ignore_all", "1")
-	l.until("far is without a witness", func(s plan.Reachability) bool { _, is := s.Unwitnessed["far"]; return is })
+	l.until("far is without a witness", func(s view.Reachability) bool { _, is := s.Unwitnessed["far"]; return is })
 	if _, is := l.prober.State().Unwitnessed["near"]; is {
 		t.Error("near is without a witness")
 	}
@@ -243,7 +243,7 @@ func TestProberRecord(t *testing.T) {
 	l := newLab(t, false, nil)
 	l.answered("ICMPEcho", 2)
 	l.answered("Neighbor", 1)
-	next := func(recorded bool) plan.Reachability {
+	next := func(recorded bool) view.Reachability {
 		t.Helper()
 		deadline := time.Now().Add(20 * time.Second)
 		for tick := time.NewTicker(10 * time.Millisecond); ; <-tick.C {
@@ -254,7 +254,7 @@ func TestProberRecord(t *testing.T) {
 				t.Fatalf("the record exists: %v", !recorded)
 			}
 		}
-		var state plan.Reachability
+		var state view.Reachability
 		l.self.Must(t, func() error {
 			p, err := reach.New(reach.Options{
 				Log: slog.New(slog.DiscardHandler), Metrics: reach.NewMetrics(prometheus.NewRegistry()), Wake: func() {}, Record: l.record,
@@ -286,5 +286,5 @@ func TestProberRecord(t *testing.T) {
 func TestProberProxy(t *testing.T) {
 	l := newLab(t, false, func() map[[6]byte]string { return map[[6]byte]string{{2, 0, 0, 0, 0, 9}: "near"} })
 	l.near.Sysctl(t, "net/ipv4/icmp_echo_ignore_all", "1")
-	l.until("near is without a witness", func(s plan.Reachability) bool { _, is := s.Unwitnessed["near"]; return is })
+	l.until("near is without a witness", func(s view.Reachability) bool { _, is := s.Unwitnessed["near"]; return is })
 }

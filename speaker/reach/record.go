@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // maxRecord limits the size of the record's file.
@@ -55,8 +55,8 @@ func (c *Core) Restore(now time.Time, unreachable map[string][]Target) {
 	}
 }
 
-func restoredNode(now time.Time, targets []Target) plan.UnreachableNode {
-	u := plan.UnreachableNode{Since: now}
+func restoredNode(now time.Time, targets []Target) view.UnreachableNode {
+	u := view.UnreachableNode{Since: now}
 	for _, t := range targets {
 		u.Silent = append(u.Silent, t.By)
 	}
@@ -117,8 +117,8 @@ func parseRecord(text []byte, boot string) (map[string][]Target, error) {
 			return nil, fmt.Errorf("node %q: no target", name)
 		}
 		for _, t := range targets {
-			if t.By != plan.WitnessEcho && t.By != plan.WitnessNeighbor {
-				return nil, fmt.Errorf("node %q: by: %q is neither %s nor %s", name, t.By, plan.WitnessEcho, plan.WitnessNeighbor)
+			if t.By != view.WitnessEcho && t.By != view.WitnessNeighbor {
+				return nil, fmt.Errorf("node %q: by: %q is neither %s nor %s", name, t.By, view.WitnessEcho, view.WitnessNeighbor)
 			}
 			if !t.Addr.IsValid() {
 				return nil, fmt.Errorf("node %q: no address", name)

@@ -9,14 +9,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 func TestRecord(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state", "unreachable-node1")
 	four, six := netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("2001:db8::3")
 	nodes := map[string][]Target{
-		"node2": {{four, plan.WitnessEcho}, {four, plan.WitnessNeighbor}}, "node3": {{six, plan.WitnessEcho}},
+		"node2": {{four, view.WitnessEcho}, {four, view.WitnessNeighbor}}, "node3": {{six, view.WitnessEcho}},
 	}
 	read := func(boot string) map[string][]Target {
 		t.Helper()

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // target is the state of one address of a host with one witness.
@@ -152,7 +152,7 @@ func (n *node) every(now time.Time, t *target, by time.Duration) time.Duration {
 		return by * checkInterval
 	case !t.works:
 		return 0
-	case t.By == plan.WitnessNeighbor && t.quick >= firstProbes && n.unreachable == nil && n.echoes():
+	case t.By == view.WitnessNeighbor && t.quick >= firstProbes && n.unreachable == nil && n.echoes():
 		return 0 // one witness is enough while it answers
 	case n.unreachable != nil && n.back.IsZero() || now.Sub(n.probingSince) > steadyFor:
 		return by * slowInterval
@@ -163,7 +163,7 @@ func (n *node) every(now time.Time, t *target, by time.Duration) time.Duration {
 // echoes reports whether the node has answered ICMP echo since probingSince, and is not silent since.
 func (n *node) echoes() bool {
 	return slices.ContainsFunc(n.targets, func(t *target) bool {
-		return t.By == plan.WitnessEcho && t.works && t.silences == 0 && !t.sent.Before(n.probingSince)
+		return t.By == view.WitnessEcho && t.works && t.silences == 0 && !t.sent.Before(n.probingSince)
 	})
 }
 

@@ -3,7 +3,7 @@ package status
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // Metrics are the metrics of outcome.
@@ -43,17 +43,17 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 
 // tally counts objects by reason.
 type tally[K comparable] struct {
-	of     map[K]plan.Reason
-	counts map[plan.Reason]int
+	of     map[K]view.Reason
+	counts map[view.Reason]int
 	gauge  *prometheus.GaugeVec
 }
 
 func newTally[K comparable](gauge *prometheus.GaugeVec) *tally[K] {
-	return &tally[K]{of: map[K]plan.Reason{}, counts: map[plan.Reason]int{}, gauge: gauge}
+	return &tally[K]{of: map[K]view.Reason{}, counts: map[view.Reason]int{}, gauge: gauge}
 }
 
 // set records the reason for one object, or its deletion.
-func (t *tally[K]) set(key K, reason plan.Reason, exists bool) {
+func (t *tally[K]) set(key K, reason view.Reason, exists bool) {
 	before, was := t.of[key]
 	if was == exists && before == reason {
 		return
@@ -68,7 +68,7 @@ func (t *tally[K]) set(key K, reason plan.Reason, exists bool) {
 	}
 }
 
-func (t *tally[K]) count(reason plan.Reason, n int) {
+func (t *tally[K]) count(reason view.Reason, n int) {
 	t.counts[reason] += n
 	if t.counts[reason] == 0 {
 		delete(t.counts, reason)

@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"github.com/ironlb/ironlb/pools"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // refusedAddress is an address of a Service that no Service may have.
@@ -29,7 +29,7 @@ func (s *Status) reportRefused(service pools.ServiceKey) {
 	}
 	for _, addr := range slices.SortedFunc(maps.Keys(now), netip.Addr.Compare) {
 		why := now[addr]
-		s.refusals.set(refusedAddress{service, addr}, plan.Reason(why.Rule), true)
+		s.refusals.set(refusedAddress{service, addr}, view.Reason(why.Rule), true)
 		if before[addr] != why {
 			s.cfg.Log.Warn("address refused for every Service", "service", service, "address", addr, "rule", why.Rule,
 				"message", addr.String()+" "+why.String())

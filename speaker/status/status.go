@@ -11,7 +11,9 @@ import (
 	"net/netip"
 
 	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/speaker/ownership"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // Reporter publishes the status of VirtualIPs. Report takes the full set each time, keeps it, and does not block.
@@ -38,15 +40,15 @@ type Config struct {
 // Inputs of one report. Its maps are not modified and not kept.
 type Inputs struct {
 	Desired *plan.Desired
-	View    *plan.View
+	View    *view.View
 	// Announced returns the published announcement of an address. Held are the announced addresses with their interfaces.
-	Announced func(netip.Addr) (plan.Announcement, bool)
+	Announced func(netip.Addr) (ownership.Announcement, bool)
 	Held      map[netip.Addr][]string
 	// Conflicts are the addresses for which another host answers.
-	Conflicts map[netip.Addr]plan.Conflict
+	Conflicts map[netip.Addr]view.Conflict
 	// Claims are the published claims of this node.
-	Claims map[string]plan.Claim
-	Reach  plan.Reachability
+	Claims map[string]view.Claim
+	Reach  view.Reachability
 	// BGP is set if there is a BGP daemon. Sessions are its sessions.
 	BGP      bool
 	Sessions map[string]plan.Session
@@ -88,7 +90,7 @@ func New(cfg Config) *Status {
 		refused:  map[pools.ServiceKey]map[netip.Addr]pools.Refusal{},
 		refusals: newTally[refusedAddress](cfg.Metrics.refused),
 		routed:   newTally[netip.Addr](cfg.Metrics.routed),
-		unserved: unserved{of: map[netip.Addr]plan.Reason{}},
+		unserved: unserved{of: map[netip.Addr]view.Reason{}},
 	}
 }
 
@@ -157,7 +159,7 @@ func (s *Status) ReportNode(in Inputs) {
 	if s.cfg.Nodes == nil {
 		return
 	}
-	status := plan.NodeStatus{Healthy: true, Links: map[string]plan.Link{}, Members: map[string]plan.MemberState{}}
+	status := plan.NodeStatus{Healthy: true, Links: map[string]view.Link{}, Members: map[string]plan.MemberState{}}
 	for name, link := range s.in.View.Links {
 		if len(link.Subnets) > 0 || has(s.in.Desired.Segments, name) { // exclude Pod interfaces, which change all the time
 			status.Links[name] = link
@@ -166,7 +168,7 @@ func (s *Status) ReportNode(in Inputs) {
 	status.Gateways = s.in.Desired.Gateways
 	status.Reach, status.Unreachable = s.in.Reach, maps.Clone(s.in.Desired.Unreachable)
 	if err := in.Err; err != nil {
-		status.Healthy, status.Reason, status.Message = false, plan.DataPlaneNotReady, err.Error()
+		status.Healthy, status.Reason, status.Message = false, view.DataPlaneNotReady, err.Error()
 	}
 	for _, c := range in.Claims {
 		if c.Announces() {
@@ -174,7 +176,7 @@ func (s *Status) ReportNode(in Inputs) {
 		}
 	}
 	for name, m := range s.in.View.Members.Peers {
-		status.Members[name] = m.State(s.in.View.Members.Segments)
+		status.Members[name] = plan.StateOf(m, s.in.View.Members.Segments)
 	}
 	if in.BGP {
 		status.Sessions, status.LocalPrefs, status.Unserved = maps.Clone(s.in.Sessions), s.prefs, s.unserved.list()

@@ -6,20 +6,21 @@ import (
 	"slices"
 
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // unserved are the addresses that this node reports as not serving traffic, with the reason. published is the last
 // report, nil if that is outdated.
 type unserved struct {
-	of        map[netip.Addr]plan.Reason
-	published map[plan.Reason]plan.Unserved
+	of        map[netip.Addr]view.Reason
+	published map[view.Reason]plan.Unserved
 }
 
 // recordUnserved logs the addresses that stopped serving traffic or have a new reason, and those that serve it again.
 // Errors of programming are logged elsewhere. One event may affect all addresses, so each reason is one line.
 func (s *Status) recordUnserved(addrs map[netip.Addr]struct{}) {
 	u := &s.unserved
-	worse, better := map[plan.Reason][]netip.Addr{}, map[plan.Reason][]netip.Addr{} // by the present reason
+	worse, better := map[view.Reason][]netip.Addr{}, map[view.Reason][]netip.Addr{} // by the present reason
 	for addr := range addrs {
 		routed := s.in.Desired.Routed[addr]
 		before, was := u.of[addr]
@@ -56,14 +57,14 @@ func lowest(addrs []netip.Addr) []netip.Addr {
 }
 
 // isOfCluster reports whether a reason applies to all nodes, not only to this one.
-func isOfCluster(reason plan.Reason) bool {
-	return reason != plan.DataPlaneNotReady && unservedMessages[reason] != ""
+func isOfCluster(reason view.Reason) bool {
+	return reason != view.DataPlaneNotReady && unservedMessages[reason] != ""
 }
 
 // list returns the addresses by reason.
-func (u *unserved) list() map[plan.Reason]plan.Unserved {
+func (u *unserved) list() map[view.Reason]plan.Unserved {
 	if u.published == nil {
-		u.published = map[plan.Reason]plan.Unserved{}
+		u.published = map[view.Reason]plan.Unserved{}
 		for addr, reason := range u.of {
 			of := u.published[reason]
 			of.Message, of.Addresses = unservedMessage(reason), append(of.Addresses, addr)
@@ -76,20 +77,20 @@ func (u *unserved) list() map[plan.Reason]plan.Unserved {
 	return u.published
 }
 
-func unservedMessage(reason plan.Reason) string {
+func unservedMessage(reason view.Reason) string {
 	if text := unservedMessages[reason]; text != "" {
 		return text
 	}
-	return unservedMessages[plan.DataPlaneNotReady]
+	return unservedMessages[view.DataPlaneNotReady]
 }
 
 // unservedMessages explain each reason for an address that is announced by BGP, and its remediation.
-var unservedMessages = map[plan.Reason]string{
-	plan.NoLocalEndpoint: "no node announces it: externalTrafficPolicy is Local, and no node that may announce it " +
+var unservedMessages = map[view.Reason]string{
+	view.NoLocalEndpoint: "no node announces it: externalTrafficPolicy is Local, and no node that may announce it " +
 		"has an endpoint of the Service (of each Service, if several share the address); start a Pod there, or use Cluster",
-	plan.NoEndpoint: "it is announced, and connections are refused: the Service has no endpoint that is ready",
-	plan.NoPeer: "no node announces it: no node that the BGPAdvertisement covers has a BGPPeer that it names and that takes addresses of the family; " +
+	view.NoEndpoint: "it is announced, and connections are refused: the Service has no endpoint that is ready",
+	view.NoPeer: "no node announces it: no node that the BGPAdvertisement covers has a BGPPeer that it names and that takes addresses of the family; " +
 		"check the condition Ready of both, and their nodeSelectors",
-	plan.Excluded:          "no node announces it: every node that the BGPAdvertisement covers is excluded by label, being deleted or has no network",
-	plan.DataPlaneNotReady: "this node does not announce it: it could not be programmed; see /readyz of the speaker",
+	view.Excluded:          "no node announces it: every node that the BGPAdvertisement covers is excluded by label, being deleted or has no network",
+	view.DataPlaneNotReady: "this node does not announce it: it could not be programmed; see /readyz of the speaker",
 }

@@ -8,7 +8,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ironlb/ironlb/speaker/ownership"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // reportSplit logs the start and the end of a split brain: an unreachable node announces VirtualIPs that this node
@@ -39,7 +41,7 @@ func equal(a, b plan.Status) bool {
 }
 
 // recordMove counts a move of a VirtualIP to or from this node, and measures how long it had no owner.
-func (s *Status) recordMove(name string, dec plan.Decision, exists bool) {
+func (s *Status) recordMove(name string, dec ownership.Decision, exists bool) {
 	before := s.moved[name]
 	if !exists {
 		delete(s.moved, name)
@@ -51,7 +53,7 @@ func (s *Status) recordMove(name string, dec plan.Decision, exists bool) {
 	}
 	if dec.Owner == s.cfg.Node && !before.done && s.answered(dec) {
 		before.done = true
-		if dec.Moved == plan.OwnerLost && !dec.Vacant.IsZero() {
+		if dec.Moved == view.OwnerLost && !dec.Vacant.IsZero() {
 			s.cfg.Metrics.completion.Observe(time.Since(dec.Vacant).Seconds())
 		}
 	}
@@ -60,18 +62,18 @@ func (s *Status) recordMove(name string, dec plan.Decision, exists bool) {
 
 // move is the last move of a VirtualIP; done is set once all of its addresses are announced.
 type move struct {
-	reason plan.Reason
+	reason view.Reason
 	at     time.Time
 	done   bool
 }
 
 // answered reports whether all addresses of a decision are announced.
-func (s *Status) answered(dec plan.Decision) bool {
+func (s *Status) answered(dec ownership.Decision) bool {
 	return !slices.ContainsFunc(dec.Addresses, func(a netip.Addr) bool { return !has(s.in.Held, a) })
 }
 
 // status returns the outcome of a decision on this node.
-func (s *Status) status(dec plan.Decision) plan.Status {
+func (s *Status) status(dec ownership.Decision) plan.Status {
 	out := s.ownStatus(dec)
 	var hosts []string
 	for _, addr := range dec.Addresses {
@@ -82,16 +84,16 @@ func (s *Status) status(dec plan.Decision) plan.Status {
 	}
 	switch {
 	case len(hosts) > 0:
-		out.ConflictReason = plan.AddressConflict
+		out.ConflictReason = view.AddressConflict
 		out.Conflict = fmt.Sprintf("node %s: %s: take the address away from it, or out of the IPAddressPool", s.cfg.Node, strings.Join(hosts, "; "))
 	case dec.Asymmetric != "":
-		out.ConflictReason = plan.AnsweredTwice
+		out.ConflictReason = view.AnsweredTwice
 		out.Conflict = fmt.Sprintf("node %s announces it as well and receives no heartbeats of node %s: allow the speakers' UDP port", dec.Asymmetric, s.cfg.Node)
 	}
 	return out
 }
 
-func (s *Status) ownStatus(dec plan.Decision) plan.Status {
+func (s *Status) ownStatus(dec ownership.Decision) plan.Status {
 	if dec.Owner == "" || dec.Owner != s.cfg.Node {
 		return plan.Status{Reason: dec.Reason, Message: message(dec)}
 	}
@@ -100,12 +102,12 @@ func (s *Status) ownStatus(dec plan.Decision) plan.Status {
 		on, answered := s.in.Held[addr]
 		ann, published := s.in.Announced(addr)
 		if !published {
-			return plan.Status{Reason: plan.DataPlaneNotReady, Message: "node " + dec.Owner + ": " + messages[plan.DataPlaneNotReady]}
+			return plan.Status{Reason: view.DataPlaneNotReady, Message: "node " + dec.Owner + ": " + messages[view.DataPlaneNotReady]}
 		}
 		if !answered {
-			why := plan.NoInterface
+			why := view.NoInterface
 			if ann.Probe {
-				why = plan.Probing
+				why = view.Probing
 			}
 			return plan.Status{Reason: why, Message: "node " + dec.Owner + ": " + messages[why]}
 		}
@@ -117,7 +119,7 @@ func (s *Status) ownStatus(dec plan.Decision) plan.Status {
 		Node:       dec.Owner,
 		Interfaces: slices.Sorted(maps.Keys(interfaces)),
 		Announced:  true,
-		Reason:     plan.Owner,
+		Reason:     view.Owner,
 		Message:    "announced by node " + dec.Owner,
 		Moved:      dec.Moved,
 		At:         dec.At,
@@ -126,7 +128,7 @@ func (s *Status) ownStatus(dec plan.Decision) plan.Status {
 }
 
 // message returns why a VirtualIP has no owner, with the details of the decision.
-func message(dec plan.Decision) string {
+func message(dec ownership.Decision) string {
 	var where []string
 	for _, l := range dec.Local {
 		nodes, more := l.Nodes, ""
@@ -152,23 +154,23 @@ func message(dec plan.Decision) string {
 const mostNodes = 5
 
 // messages explain each reason and its remediation.
-var messages = map[plan.Reason]string{
-	plan.NoEligibleNode:    "no node may answer for it",
-	plan.NodeNotAlive:      "none of its nodes has a reachable speaker",
-	plan.NoAdvertisement:   "no L2Advertisement covers its pool on any of its nodes that is alive",
-	plan.NoLocalEndpoint:   "externalTrafficPolicy is Local and none of its nodes that is alive has an endpoint",
-	plan.Waiting:           "the preferred node has not claimed it yet",
-	plan.Observer:          "its speaker has just started or resumed after a stall, and observes the others first",
-	plan.Isolated:          "no other speaker is reachable on its network, while others reach one another there",
-	plan.Excluded:          "its nodes are excluded by label, are being deleted or have no network",
-	plan.NotListed:         "the node is not listed any more",
-	plan.Stopping:          "the speaker of its only node is being stopped",
-	plan.NodeDeclined:      "its nodes declined it; see the logs of their speakers",
-	plan.PartlyIsolated:    "no other speaker is reachable on one of its networks, while others reach one another there",
-	plan.AddressConflict:   "another host answers for an address of it",
-	plan.Probing:           "it is asked whether another host has it",
-	plan.NoService:         "no Service holds its address",
-	plan.DataPlaneNotReady: "its virtual servers could not be programmed; see /readyz of the speaker",
-	plan.KernelAnswers:     "the kernel of its node may answer ARP by itself, since a sysctl could not be set; see /readyz of the speaker",
-	plan.NoInterface:       "no interface is up that has it in its subnet or that its L2Advertisement names (of a bond or bridge name that, not its port)",
+var messages = map[view.Reason]string{
+	view.NoEligibleNode:    "no node may answer for it",
+	view.NodeNotAlive:      "none of its nodes has a reachable speaker",
+	view.NoAdvertisement:   "no L2Advertisement covers its pool on any of its nodes that is alive",
+	view.NoLocalEndpoint:   "externalTrafficPolicy is Local and none of its nodes that is alive has an endpoint",
+	view.Waiting:           "the preferred node has not claimed it yet",
+	view.Observer:          "its speaker has just started or resumed after a stall, and observes the others first",
+	view.Isolated:          "no other speaker is reachable on its network, while others reach one another there",
+	view.Excluded:          "its nodes are excluded by label, are being deleted or have no network",
+	view.NotListed:         "the node is not listed any more",
+	view.Stopping:          "the speaker of its only node is being stopped",
+	view.NodeDeclined:      "its nodes declined it; see the logs of their speakers",
+	view.PartlyIsolated:    "no other speaker is reachable on one of its networks, while others reach one another there",
+	view.AddressConflict:   "another host answers for an address of it",
+	view.Probing:           "it is asked whether another host has it",
+	view.NoService:         "no Service holds its address",
+	view.DataPlaneNotReady: "its virtual servers could not be programmed; see /readyz of the speaker",
+	view.KernelAnswers:     "the kernel of its node may answer ARP by itself, since a sysctl could not be set; see /readyz of the speaker",
+	view.NoInterface:       "no interface is up that has it in its subnet or that its L2Advertisement names (of a bond or bridge name that, not its port)",
 }

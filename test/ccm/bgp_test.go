@@ -21,6 +21,7 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 	"github.com/ironlb/ironlb/speaker/kube"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 	"github.com/ironlb/ironlb/test/ccm/rig"
 )
 
@@ -65,12 +66,12 @@ func startSide(ctx context.Context, t *testing.T, config *rest.Config, node stri
 }
 
 // sees waits until the View satisfies is.
-func (s *side) sees(t *testing.T, what string, is func(*plan.View) bool) {
+func (s *side) sees(t *testing.T, what string, is func(*view.View) bool) {
 	t.Helper()
 	deadline := time.After(30 * time.Second)
 	for {
-		view, _, ok := s.Source.Observe()
-		if ok && is(view) {
+		v, _, ok := s.Source.Observe()
+		if ok && is(v) {
 			return
 		}
 		select {
@@ -108,7 +109,7 @@ func TestBGP(t *testing.T) {
 		t.Errorf("a speaker may read the Secrets of another namespace: %v", err)
 	}
 	s := startSide(ctx, t, config, "node1")
-	s.sees(t, "nothing", func(v *plan.View) bool { return len(v.BGPPeers) == 0 && len(v.Nodes) == 2 })
+	s.sees(t, "nothing", func(v *view.View) bool { return len(v.BGPPeers) == 0 && len(v.Nodes) == 2 })
 
 	secrets := r.Kube.CoreV1().Secrets("ironlb-system")
 	secret := func(kind v1.SecretType, password string) {
@@ -117,8 +118,8 @@ func TestBGP(t *testing.T) {
 		_, err := secrets.Create(ctx, &v1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "tor"}, Type: kind, StringData: map[string]string{"username": "bgp", "password": password}}, metav1.CreateOptions{})
 		must(err)
 	}
-	wrong := func(reason plan.Reason, text string) func(*plan.View) bool {
-		return func(v *plan.View) bool {
+	wrong := func(reason view.Reason, text string) func(*view.View) bool {
+		return func(v *view.View) bool {
 			return v.BGPPeers["tor"].Wrong == reason && strings.Contains(v.BGPPeers["tor"].Message, text)
 		}
 	}
@@ -128,14 +129,14 @@ func TestBGP(t *testing.T) {
 	must(r.Apply(ctx, "{apiVersion: ironlb.io/v1alpha1, kind: BFDProfile, metadata: {name: fast}, spec: {receiveInterval: 100, transmitInterval: 100}}"))
 	s.sees(t, "a Secret of another type", wrong(plan.PasswordMissing, "no Secret tor of type kubernetes.io/basic-auth"))
 	secret(v1.SecretTypeBasicAuth, "s3cret")
-	s.sees(t, "the password", func(v *plan.View) bool {
+	s.sees(t, "the password", func(v *view.View) bool {
 		return v.BGPPeers["tor"].Password == "s3cret" && v.BGPPeers["tor"].Wrong == ""
 	})
 	secret(v1.SecretTypeBasicAuth, "another")
-	s.sees(t, "another password", func(v *plan.View) bool { return v.BGPPeers["tor"].Password == "another" })
+	s.sees(t, "another password", func(v *view.View) bool { return v.BGPPeers["tor"].Password == "another" })
 	must(r.Apply(ctx, "{apiVersion: ironlb.io/v1alpha1, kind: BFDProfile, metadata: {name: fast}, spec: {receiveInterval: 50, transmitInterval: 100, detectMultiplier: 5}}"))
-	s.sees(t, "another profile", func(v *plan.View) bool {
-		return v.BGPPeers["tor"].BFD == plan.BFD{Receive: 50 * time.Millisecond, Transmit: 100 * time.Millisecond, Multiplier: 5}
+	s.sees(t, "another profile", func(v *view.View) bool {
+		return v.BGPPeers["tor"].BFD == view.BFD{Receive: 50 * time.Millisecond, Transmit: 100 * time.Millisecond, Multiplier: 5}
 	})
 
 	get := func(path string, into any) {
@@ -162,7 +163,7 @@ func TestBGP(t *testing.T) {
 	peer("0/0 False NoNode: No node with a speaker matches spec.nodeSelectors: widen them, or label a node")
 	report(plan.Session{State: plan.SessionActive, Since: time.Now(), Reason: plan.WrongASN, Message: "the router has AS 65001, the BGPPeer has 65002"})
 	peer("0/1 False WrongASN: 0 of 1 nodes: node1: WrongASN: the router has AS 65001, the BGPPeer has 65002")
-	report(plan.Session{State: plan.SessionEstablished, Since: time.Now(), Prefixes: 7, PeerASN: 65002, BFD: plan.BFDUp, BFDSince: time.Now(), Changes: 1})
+	report(plan.Session{State: plan.SessionEstablished, Since: time.Now(), Prefixes: 7, PeerASN: 65002, BFD: view.BFDUp, BFDSince: time.Now(), Changes: 1})
 	peer("1/1 True Established: 1 of 1 nodes")
 	status, err := r.Plugin(ctx, "status")
 	must(err)
@@ -217,9 +218,9 @@ func TestBGP(t *testing.T) {
 	ad("False UnknownPeer")
 	must(r.Apply(ctx, fmt.Sprintf(web, "tor")))
 	ad("True Read")
-	s.sees(t, "the advertisement", func(v *plan.View) bool {
+	s.sees(t, "the advertisement", func(v *view.View) bool {
 		a := v.BGPAdvertisements["web"]
-		return a.Length4 == 32 && a.Length6 == 128 && len(a.Missing) == 0 && slices.Equal(a.Peers, []string{"tor"}) && a.Attributes.Communities == plan.NewCommunitySet(65000<<16|1)
+		return a.Length4 == 32 && a.Length6 == 128 && len(a.Missing) == 0 && slices.Equal(a.Peers, []string{"tor"}) && a.Attributes.Communities == view.NewCommunitySet(65000<<16|1)
 	})
 
 	// A Service announced only by BGP has its address, no VirtualIP, and no Warning.
@@ -233,7 +234,7 @@ func TestBGP(t *testing.T) {
 		must(err)
 		return len(svc.Status.LoadBalancer.Ingress) == 1
 	})
-	s.sees(t, "the Service", func(v *plan.View) bool { return len(v.Services) == 1 })
+	s.sees(t, "the Service", func(v *view.View) bool { return len(v.Services) == 1 })
 	events, err := r.Kube.CoreV1().Events("bgp").List(ctx, metav1.ListOptions{})
 	must(err)
 	for _, e := range events.Items {
@@ -282,11 +283,11 @@ func TestBGPRefused(t *testing.T) {
 		})
 	}
 	s := startSide(ctx, t, config, "node1")
-	s.sees(t, "a View without BGP", func(v *plan.View) bool { return len(v.Nodes) == 1 && len(v.BGPPeers) == 0 })
+	s.sees(t, "a View without BGP", func(v *view.View) bool { return len(v.Nodes) == 1 && len(v.BGPPeers) == 0 })
 	now, err := roles.Get(ctx, "ironlb-speaker", metav1.GetOptions{})
 	must(err)
 	now.Rules = full.Rules
 	_, err = roles.Update(ctx, now, metav1.UpdateOptions{})
 	must(err)
-	s.sees(t, "the peer", func(v *plan.View) bool { return v.BGPPeers["tor"].Wrong == plan.NotConfigured })
+	s.sees(t, "the peer", func(v *view.View) bool { return v.BGPPeers["tor"].Wrong == plan.NotConfigured })
 }

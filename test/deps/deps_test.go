@@ -42,7 +42,10 @@ var goBGP = []string{"github.com/osrg/gobgp/"}
 var rules = []rule{
 	{of: "pools", std: true, own: []string{}},
 	{of: "ipvs", std: true, own: []string{}},
-	{of: "speaker/plan", std: true, own: []string{"pools", "ipvs"}},
+	{of: "speaker/plan", std: true, own: []string{"pools", "ipvs", "speaker/incremental", "speaker/ownership", "speaker/view"}},
+	{of: "speaker/ownership", std: true, own: []string{"pools", "speaker/incremental", "speaker/view"}},
+	{of: "speaker/view", std: true, own: []string{"pools", "ipvs"}},
+	{of: "speaker/incremental", std: true, own: []string{}},
 	{of: "ccm/placement", std: true, own: []string{"pools"}},
 
 	// Drivers take and return values; they import neither the loop nor one another.
@@ -52,24 +55,24 @@ var rules = []rule{
 	{of: "ipvs/nftwatch", own: []string{}, never: kubernetes},
 	{of: "ipvs/conntrack", own: []string{"ipvs"}, never: kubernetes},
 	{of: "ipvs/health", own: []string{"ipvs"}, never: kubernetes},
-	{of: "speaker/link", own: []string{"ipvs", "speaker/plan", "speaker/link/dump"}, never: kubernetes},
+	{of: "speaker/link", own: []string{"speaker/link/dump"}, never: kubernetes},
 	{of: "speaker/link/dump", own: []string{}, never: kubernetes},
 	{of: "speaker/kubeproxy", own: []string{"speaker/link/dump"}, never: kubernetes},
-	{of: "speaker/nodecheck", own: []string{"speaker/plan"}, never: kubernetes},
-	{of: "speaker/member", own: []string{"speaker/plan", "speaker/priority", "speaker/link/dump"}, never: kubernetes},
-	{of: "speaker/reach", own: []string{"speaker/plan"}, never: kubernetes},
-	{of: "speaker/l2", own: []string{"speaker/plan", "speaker/link/dump"}, never: kubernetes},
-	{of: "speaker/bgp", own: []string{"speaker/plan"}, never: slices.Concat(kubernetes, goBGP)},
-	{of: "speaker/bgp/gobgp", own: []string{"speaker/plan"}, never: kubernetes},
-	{of: "speaker/bfd", own: []string{"speaker/plan", "speaker/priority"}, never: kubernetes},
+	{of: "speaker/nodecheck", own: []string{"speaker/plan", "speaker/view"}, never: kubernetes},
+	{of: "speaker/member", own: []string{"speaker/view", "speaker/priority", "speaker/link/dump"}, never: kubernetes},
+	{of: "speaker/reach", own: []string{"speaker/view"}, never: kubernetes},
+	{of: "speaker/l2", own: []string{"speaker/ownership", "speaker/view", "speaker/link/dump"}, never: kubernetes},
+	{of: "speaker/bgp", own: []string{"speaker/plan", "speaker/view"}, never: slices.Concat(kubernetes, goBGP)},
+	{of: "speaker/bgp/gobgp", own: []string{"speaker/plan", "speaker/view"}, never: kubernetes},
+	{of: "speaker/bfd", own: []string{"speaker/plan", "speaker/view", "speaker/priority"}, never: kubernetes},
 	{of: "speaker/priority", own: []string{}, never: kubernetes},
 
 	// Drivers are passed to the loop.
-	{of: "speaker", own: []string{"pools", "ipvs", "speaker/plan", "speaker/dataplane", "speaker/advertise", "speaker/status"}, never: kubernetes},
-	{of: "speaker/advertise", own: []string{"speaker/plan"}, never: kubernetes},
-	{of: "speaker/status", own: []string{"pools", "speaker/plan"}, never: kubernetes},
-	{of: "speaker/dataplane", std: true, own: []string{"pools", "ipvs", "speaker/plan"}},
-	{of: "speaker/kube", own: []string{"pools", "pools/v1alpha1", "ipvs", "speaker/plan"}},
+	{of: "speaker", own: []string{"pools", "ipvs", "speaker/view", "speaker/plan", "speaker/dataplane", "speaker/advertise", "speaker/status"}, never: kubernetes},
+	{of: "speaker/advertise", own: []string{"speaker/ownership", "speaker/plan", "speaker/view"}, never: kubernetes},
+	{of: "speaker/status", own: []string{"pools", "speaker/ownership", "speaker/plan", "speaker/view"}, never: kubernetes},
+	{of: "speaker/dataplane", std: true, own: []string{"pools", "ipvs", "speaker/plan", "speaker/view"}},
+	{of: "speaker/kube", own: []string{"pools", "pools/v1alpha1", "ipvs", "speaker/plan", "speaker/view"}},
 
 	// The controllers and the speaker meet only in the Kubernetes API.
 	{of: "ccm", own: []string{"pools", "pools/v1alpha1", "ccm/placement"}},
@@ -77,7 +80,7 @@ var rules = []rule{
 	{of: "deploy", std: true, own: []string{}},
 
 	// The simulation drives pure packages only.
-	{of: "test/sim", own: []string{"pools", "ipvs", "speaker/plan", "speaker/member", "speaker/reach", "ccm/placement"}, never: kubernetes},
+	{of: "test/sim", own: []string{"pools", "ipvs", "speaker/ownership", "speaker/view", "speaker/plan", "speaker/member", "speaker/reach", "ccm/placement"}, never: kubernetes},
 }
 
 func TestImports(t *testing.T) {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/ironlb/ironlb/ccm/placement"
 	"github.com/ironlb/ironlb/pools"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 const (
@@ -26,13 +26,13 @@ const (
 type api struct {
 	cluster  *Cluster
 	down     bool
-	services map[pools.ServiceKey]plan.Service
-	slices   map[pools.ServiceKey]map[string]plan.Slice
-	nodes    map[string]plan.Node
+	services map[pools.ServiceKey]view.Service
+	slices   map[pools.ServiceKey]map[string]view.Slice
+	nodes    map[string]view.Node
 	names    []string
 	ready    map[string]bool
 	peers    map[string][]netip.Addr
-	vips     map[string]plan.VIP
+	vips     map[string]view.VIP
 	placer   placement.Placer
 	// passing is set while a pass is scheduled; changed is the time of the last change of a list.
 	passing bool
@@ -53,7 +53,7 @@ type write struct {
 }
 
 func newAPI(c *Cluster) *api {
-	return &api{cluster: c, services: c.services(), nodes: map[string]plan.Node{}, ready: map[string]bool{}, peers: map[string][]netip.Addr{}, vips: map[string]plan.VIP{}}
+	return &api{cluster: c, services: c.services(), nodes: map[string]view.Node{}, ready: map[string]bool{}, peers: map[string][]netip.Addr{}, vips: map[string]view.VIP{}}
 }
 
 func (a *api) addNode(s *Speaker) {
@@ -62,14 +62,14 @@ func (a *api) addNode(s *Speaker) {
 		addr = s.addrs[LAN]
 	}
 	a.nodes, a.peers = maps.Clone(a.nodes), maps.Clone(a.peers)
-	a.nodes[s.Name], a.peers[s.Name], a.ready[s.Name] = plan.Node{Addresses: []netip.Addr{addr}, Ready: true}, []netip.Addr{addr}, true
+	a.nodes[s.Name], a.peers[s.Name], a.ready[s.Name] = view.Node{Addresses: []netip.Addr{addr}, Ready: true}, []netip.Addr{addr}, true
 	a.names = append(slices.Clone(a.names), s.Name)
 }
 
 // begin places all VirtualIPs before the speakers start.
 func (a *api) begin() {
 	for i, addr := range a.cluster.vips {
-		a.vips[addr.String()] = plan.VIP{Addresses: []netip.Addr{addr}, Services: []pools.ServiceKey{a.cluster.service(i)}}
+		a.vips[addr.String()] = view.VIP{Addresses: []netip.Addr{addr}, Services: []pools.ServiceKey{a.cluster.service(i)}}
 	}
 	for _, l := range a.place(true) {
 		vip := a.vips[l.Unit]
@@ -80,11 +80,11 @@ func (a *api) begin() {
 }
 
 // view returns the initial View of a speaker that starts now.
-func (a *api) view() *plan.View {
-	v := plan.NewView()
+func (a *api) view() *view.View {
+	v := view.New()
 	v.Services, v.Slices, v.Nodes, v.VIPs = a.services, a.slices, a.nodes, maps.Clone(a.vips)
-	v.Advertisements["all"] = plan.Advertisement{}
-	v.Links[ifaces[LAN]] = plan.Link{Name: ifaces[LAN], Subnets: []netip.Prefix{lanSubnet}}
+	v.Advertisements["all"] = view.Advertisement{}
+	v.Links[ifaces[LAN]] = view.Link{Name: ifaces[LAN], Subnets: []netip.Prefix{lanSubnet}}
 	return v
 }
 
@@ -130,7 +130,7 @@ func (a *api) some(spread time.Duration) time.Duration {
 
 // publish publishes VirtualIPs to all speakers.
 func (a *api) publish(names ...string) {
-	vips := make([]plan.VIP, len(names))
+	vips := make([]view.VIP, len(names))
 	for i, name := range names {
 		vips[i] = a.vips[name]
 	}

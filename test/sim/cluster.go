@@ -9,7 +9,7 @@ import (
 
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/speaker/member"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // Config configures a simulated cluster.
@@ -195,10 +195,10 @@ func (c *Cluster) happen(e *event) {
 }
 
 // services returns one Service for each VirtualIP, announced and not programmed: forwarding is the same on all nodes.
-func (c *Cluster) services() map[pools.ServiceKey]plan.Service {
-	out := make(map[pools.ServiceKey]plan.Service, len(c.vips))
+func (c *Cluster) services() map[pools.ServiceKey]view.Service {
+	out := make(map[pools.ServiceKey]view.Service, len(c.vips))
 	for i, a := range c.vips {
-		out[c.service(i)] = plan.Service{Addresses: []plan.Address{{IP: a, Pool: "main", AnnounceOnly: true}}, Created: int64(i)}
+		out[c.service(i)] = view.Service{Addresses: []view.Address{{IP: a, Pool: "main", AnnounceOnly: true}}, Created: int64(i)}
 	}
 	return out
 }

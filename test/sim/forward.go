@@ -9,7 +9,7 @@ import (
 
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/pools"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // Empty records that a node had no endpoint for new connections of a ClusterIP, though the Service has endpoints.
@@ -22,35 +22,35 @@ type Empty struct {
 // clusterIP is a Service with a ClusterIP, which each node forwards to endpoints on up to four nodes.
 type clusterIP struct {
 	key   pools.ServiceKey
-	port  plan.Port
+	port  view.Port
 	addr  netip.Addr
-	slice plan.Slice
+	slice view.Slice
 }
 
 // forwards adds n ClusterIPs, forwarded by every node.
 func (a *api) forwards(n int) {
 	c := a.cluster
 	random := rand.New(rand.NewPCG(c.config.Seed, 4))
-	a.slices = map[pools.ServiceKey]map[string]plan.Slice{}
+	a.slices = map[pools.ServiceKey]map[string]view.Slice{}
 	for i := range n {
 		s := clusterIP{
 			key:  pools.ServiceKey{Namespace: "default", Name: fmt.Sprint("cluster-ip-", i)},
-			port: plan.Port{Protocol: []ipvs.Protocol{ipvs.TCP, ipvs.UDP}[i%2], Port: 80},
+			port: view.Port{Protocol: []ipvs.Protocol{ipvs.TCP, ipvs.UDP}[i%2], Port: 80},
 			addr: netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 0, 4, 14: byte(i >> 8), 15: byte(i)}),
 		}
-		s.slice.Ports = []plan.Port{s.port}
+		s.slice.Ports = []view.Port{s.port}
 		for pod := range 1 + random.IntN(4) {
 			node := random.IntN(c.config.Nodes)
-			s.slice.Endpoints = append(s.slice.Endpoints, plan.Endpoint{
+			s.slice.Endpoints = append(s.slice.Endpoints, view.Endpoint{
 				Addr: netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 0, 3, 11: byte(node), 12: byte(i >> 8), 13: byte(i), 15: byte(pod)}),
 				Node: a.names[node], Ready: true, Serving: true,
 			})
 		}
 		a.clusterIPs = append(a.clusterIPs, s)
-		a.services[s.key] = plan.Service{
-			Addresses: []plan.Address{{IP: s.addr, Kind: plan.ClusterIP}}, Ports: s.slice.Ports, Created: int64(i),
+		a.services[s.key] = view.Service{
+			Addresses: []view.Address{{IP: s.addr, Kind: view.ClusterIP}}, Ports: s.slice.Ports, Created: int64(i),
 		}
-		a.slices[s.key] = map[string]plan.Slice{"pods": s.slice}
+		a.slices[s.key] = map[string]view.Slice{"pods": s.slice}
 	}
 }
 
@@ -59,7 +59,7 @@ func (s *clusterIP) at() ipvs.Key {
 }
 
 // leaveOut passes the unreachable nodes to the planner.
-func (s *Speaker) leaveOut(before, now plan.Reachability) {
+func (s *Speaker) leaveOut(before, now view.Reachability) {
 	unreachable := map[string]time.Time{}
 	for name, u := range now.Unreachable {
 		unreachable[name] = u.Since

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // Owners records the nodes that answer for each VirtualIP, as reachable for clients: a node that is off, stalled or cut
@@ -34,7 +34,7 @@ type Move struct {
 	VIP      int
 	At       time.Duration
 	From, To string
-	Reason   plan.Reason
+	Reason   view.Reason
 }
 
 func newOwners(c *Cluster, vips int) *Owners {

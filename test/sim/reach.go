@@ -6,8 +6,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ironlb/ironlb/speaker/plan"
 	"github.com/ironlb/ironlb/speaker/reach"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // host is a node or the gateway. Its kernel answers ICMP echo and neighbor discovery while it has power and is not
@@ -41,7 +41,7 @@ type prober struct {
 	// address.
 	echoes    []reach.Probe
 	neighbors []neighbor
-	decided   plan.Reachability
+	decided   view.Reachability
 	open      map[string]*Verdict
 }
 
@@ -75,7 +75,7 @@ func (s *Speaker) setTargets() {
 }
 
 func both(addr netip.Addr) []reach.Target {
-	return []reach.Target{{Addr: addr, By: plan.WitnessEcho}, {Addr: addr, By: plan.WitnessNeighbor}}
+	return []reach.Target{{Addr: addr, By: view.WitnessEcho}, {Addr: addr, By: view.WitnessNeighbor}}
 }
 
 // stopProber stops the prober when its process ends.
@@ -146,7 +146,7 @@ func (s *Speaker) probe() {
 func (s *Speaker) ask(q reach.Probe) {
 	c, p, boot := s.cluster, &s.prober, s.boot
 	s.Asked++
-	if q.By == plan.WitnessNeighbor {
+	if q.By == view.WitnessNeighbor {
 		p.neighbors = slices.DeleteFunc(p.neighbors, func(n neighbor) bool { return n.Addr == q.Addr })
 		p.neighbors = append(p.neighbors, neighbor{Probe: q, asked: c.now})
 	}
@@ -165,7 +165,7 @@ func (s *Speaker) ask(q reach.Probe) {
 // answered handles an answer. An echo reply wakes the prober; an answer of the neighbor table does not.
 func (s *Speaker) answered(q reach.Probe) {
 	p := &s.prober
-	if q.By == plan.WitnessEcho {
+	if q.By == view.WitnessEcho {
 		p.echoes = append(p.echoes, q)
 		s.wakeProber(s.cluster.now)
 		return
@@ -215,4 +215,4 @@ func (s *Speaker) finds() {
 }
 
 // State returns the prober's verdicts.
-func (s *Speaker) State() plan.Reachability { return s.prober.decided }
+func (s *Speaker) State() view.Reachability { return s.prober.decided }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ironlb/ironlb/speaker/member"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // Speaker is a node with its speaker.
@@ -33,15 +34,15 @@ type Speaker struct {
 	core    *member.Core
 	tickAt  int64
 	planner *plan.Planner
-	view    *plan.View
+	view    *view.View
 	desired *plan.Desired
-	touched plan.Touched
+	touched view.Touched
 	// acting is set from a plan until it is applied; triggered requests another plan. fences are those at the plan.
 	acting, triggered bool
 	fences            uint64
 	planned           *plan.Changed
 	wakeAt            int64
-	published         plan.LocalState
+	published         view.LocalState
 	mustPublish       bool
 	fenced            bool
 	leaveBy           int64
@@ -90,7 +91,7 @@ func (s *Speaker) audible() bool { return s.runs() && !s.fenced && s.ports[LAN].
 
 func (s *Speaker) held() []int { return slices.Sorted(maps.Keys(s.holds)) }
 
-func (s *Speaker) moved(vip int) plan.Reason {
+func (s *Speaker) moved(vip int) view.Reason {
 	return s.desired.VIPs[s.cluster.vips[vip].String()].Moved
 }
 
@@ -113,9 +114,9 @@ func (s *Speaker) Start() {
 	s.planner = plan.NewPlanner(plan.Options{
 		Node: s.Name, Interval: c.config.Profile.Interval, ServiceProxy: c.config.ClusterIPs > 0, ResetAfter: 10 * time.Second,
 	})
-	s.view, s.desired, s.touched = c.api.view(), nil, plan.Touched{All: true}
+	s.view, s.desired, s.touched = c.api.view(), nil, view.Touched{All: true}
 	s.view.Members.Observer = true
-	s.published, s.leaveBy, s.Drops = plan.LocalState{Claims: map[string]plan.Claim{}}, 0, map[member.Drop]int64{}
+	s.published, s.leaveBy, s.Drops = view.LocalState{Claims: map[string]view.Claim{}}, 0, map[member.Drop]int64{}
 	core.SetPeers(c.api.peers)
 	mac := [6]byte{2, 0, 0, 0, byte(s.number >> 8), byte(s.number)}
 	core.SetLinks(s.time(), []member.Link{{Name: ifaces[LAN], Keys: segment, MAC: mac}})
@@ -303,7 +304,7 @@ func (s *Speaker) round() {
 	before := s.view.Members
 	v := s.view
 	var nodes map[string]struct{}
-	var claims map[plan.VIPID]struct{}
+	var claims map[view.VIPID]struct{}
 	start := s.clock()
 	v.Members, nodes, claims = s.core.Members()
 	s.Cost.Core += s.clock() - start
@@ -323,7 +324,7 @@ func (s *Speaker) round() {
 	s.Cost.Plan += took
 	s.Cost.Plans++
 	s.Cost.LongestPlan = max(s.Cost.LongestPlan, took)
-	s.touched, s.acting, s.planLeaving = plan.Touched{}, true, v.Leaving
+	s.touched, s.acting, s.planLeaving = view.Touched{}, true, v.Leaving
 	work := c.config.Work + time.Duration(len(s.planned.VIPs))*workPerVIP
 	c.queue.push(event{at: c.now + int64(work), kind: act, node: s, boot: s.boot})
 }
@@ -427,7 +428,7 @@ func (s *Speaker) publish() {
 		return
 	}
 	start := s.clock()
-	s.core.Publish(plan.LocalState{Claims: maps.Clone(s.published.Claims), Leaving: s.published.Leaving})
+	s.core.Publish(view.LocalState{Claims: maps.Clone(s.published.Claims), Leaving: s.published.Leaving})
 	s.Cost.Core += s.clock() - start
 	s.seesFence()
 }
@@ -438,7 +439,7 @@ func (s *Speaker) left() bool {
 		return false
 	}
 	for _, claim := range s.published.Claims {
-		if claim.State == plan.HandingOver && s.cluster.now < s.leaveBy {
+		if claim.State == view.HandingOver && s.cluster.now < s.leaveBy {
 			return false
 		}
 	}
@@ -449,7 +450,7 @@ func (s *Speaker) left() bool {
 }
 
 // died records nodes newly considered dead on the LAN.
-func (c *Cluster) died(s *Speaker, before plan.Members, nodes map[string]struct{}) {
+func (c *Cluster) died(s *Speaker, before view.Members, nodes map[string]struct{}) {
 	for _, name := range slices.Sorted(maps.Keys(nodes)) {
 		_, on := s.view.Members.Peers[name].On[ifaces[LAN]]
 		if _, was := before.Peers[name].On[ifaces[LAN]]; !was || on {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 	"github.com/ironlb/ironlb/test/lab/router"
 )
 
@@ -25,7 +26,7 @@ func manyRoutes(names ...string) map[netip.Prefix]plan.Route {
 		binary.BigEndian.PutUint32(b[12:], uint32(i+1))
 		r := plan.Route{}
 		for _, n := range names {
-			r[n] = plan.Attributes{Communities: plan.NewCommunitySet(nodeASN<<16 | uint32(i%4))}
+			r[n] = view.Attributes{Communities: view.NewCommunitySet(nodeASN<<16 | uint32(i%4))}
 		}
 		routes[netip.PrefixFrom(netip.AddrFrom16(b), 128)] = r
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 	"github.com/ironlb/ironlb/test/lab/router"
 )
 
@@ -176,7 +177,7 @@ func TestLeave(t *testing.T) {
 			d := startNode(t, w.node)
 			in, p := internal.peer(), graceful.peer()
 			in.PeerASN, p.GracefulRestart = nodeASN, true
-			attributes := plan.Attributes{LocalPref: 300, Communities: plan.NewCommunitySet(65001<<16 | 7)}
+			attributes := view.Attributes{LocalPref: 300, Communities: view.NewCommunitySet(65001<<16 | 7)}
 			routes := map[netip.Prefix]plan.Route{vip4: {"internal": attributes, "external": attributes, "graceful": attributes}}
 			d.apply(t, wanted(map[string]plan.Peer{"internal": in, "external": external.peer(), "graceful": p}, routes))
 			for _, f := range w.routers {

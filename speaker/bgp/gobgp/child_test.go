@@ -23,6 +23,7 @@ import (
 
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 	"github.com/ironlb/ironlb/test/lab/host"
 	"github.com/ironlb/ironlb/test/lab/process"
 )
@@ -293,7 +294,7 @@ func (n *node) up(t testing.TB, name string) plan.Session {
 }
 
 // fails waits until a session does not come up for this reason.
-func (n *node) fails(t testing.TB, name string, why plan.Reason) plan.Session {
+func (n *node) fails(t testing.TB, name string, why view.Reason) plan.Session {
 	t.Helper()
 	s := n.session(t, name, "reason "+string(why), func(s plan.Session) bool { return s.State != plan.SessionEstablished && s.Reason == why })
 	if s.Message == "" {

@@ -12,6 +12,7 @@ import (
 	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
 
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // message returns a BGP message (RFC 4271, 4.1).
@@ -38,7 +39,7 @@ func TestOpenASN(t *testing.T) {
 	for name, c := range map[string]struct {
 		router func(net.Conn)
 		asn    uint32
-		why    plan.Reason
+		why    view.Reason
 		words  string
 		after  time.Duration
 	}{
@@ -64,7 +65,7 @@ func TestOpenASN(t *testing.T) {
 					c.router(there)
 				}()
 				start := time.Now()
-				p := plan.Peer{Address: addr("198.51.100.1"), MyASN: nodeASN, Dynamic: plan.AnyExternal, IPv4: true}
+				p := plan.Peer{Address: addr("198.51.100.1"), MyASN: nodeASN, Dynamic: view.AnyExternal, IPv4: true}
 				asn, why := openASN(here, p, nodeID)
 				here.Close()
 				if asn != c.asn || why.reason != c.why || !strings.Contains(why.message, c.words) {

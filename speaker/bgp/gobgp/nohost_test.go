@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // TestNoHost: a connection attempt that ends before ARP does not hide for a while that no host answers.
@@ -12,10 +13,10 @@ func TestNoHost(t *testing.T) {
 	var x session
 	now := time.Now()
 	for _, step := range []struct {
-		c      plan.Reason
+		c      view.Reason
 		noHost bool
 		after  time.Duration
-		want   plan.Reason
+		want   view.Reason
 	}{
 		{plan.NoAnswer, false, 0, plan.NoAnswer},
 		{plan.Unreachable, true, time.Second, plan.Unreachable},

@@ -13,6 +13,7 @@ import (
 	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
 
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 	"github.com/ironlb/ironlb/test/bench/capture"
 )
 
@@ -124,7 +125,7 @@ func TestPace(t *testing.T) {
 }
 
 // expectUp makes a session come up for a moment and go down by this side.
-func (s *tried) expectUp(why plan.Reason) {
+func (s *tried) expectUp(why view.Reason) {
 	s.is(api.PeerState_ACTIVE)
 	s.is(api.PeerState_ESTABLISHED)
 	s.expect(triedKey, why, "words")
@@ -195,7 +196,7 @@ func TestPaceOfTries(t *testing.T) {
 		wrong, refused := f.peer(), f.peer6()
 		wrong.PeerASN, refused.Port = 65099, port
 		_, queried := f.pair(t, w, 0, false)
-		queried.Port, queried.PeerASN, queried.Dynamic = port, 0, plan.AnyExternal
+		queried.Port, queried.PeerASN, queried.Dynamic = port, 0, view.AnyExternal
 		queries := watch(t, w.node, func(p capture.Packet) bool { return !p.Outgoing && p.From == netip.AddrPortFrom(queried.Address, port) })
 		d.apply(t, wanted(map[string]plan.Peer{"wrong": wrong, "refused": refused, "queried": queried}, nil))
 		// It pauses for 2, 4 and 8 s, up to a quarter less, and GoBGP then waits for one second to two.

@@ -13,6 +13,7 @@ import (
 	api "github.com/osrg/gobgp/v3/api"
 
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // peer is a peer in GoBGP.
@@ -103,7 +104,7 @@ func (d *Driver) addPeer(name string, restarting bool) {
 	switch {
 	case conf.PeerASN != 0:
 		d.offerOrRetry(name, conf, conf.PeerASN, restarting)
-	case conf.Dynamic == plan.AnyInternal:
+	case conf.Dynamic == view.AnyInternal:
 		d.offerOrRetry(name, conf, asn(conf), restarting)
 	default:
 		delete(d.retry, name)
@@ -181,7 +182,7 @@ func asn(p plan.Peer) uint32 {
 // isExternal reports whether a peer is configured with another AS than this side.
 func isExternal(p plan.Peer) bool {
 	if p.PeerASN == 0 {
-		return p.Dynamic == plan.AnyExternal
+		return p.Dynamic == view.AnyExternal
 	}
 	return p.PeerASN != asn(p)
 }

@@ -11,7 +11,7 @@ import (
 	api "github.com/osrg/gobgp/v3/api"
 	"github.com/osrg/gobgp/v3/pkg/server"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // GoBGP has one export policy for all peers: a list of statements, each for one peer and one group. A path that no
@@ -130,7 +130,7 @@ func (d *Driver) addStatement(p *peer, g *group) error {
 func statement(name string, p *peer, g *group, nexthop *api.NexthopAction) *api.Statement {
 	a := g.route[p.name]
 	if p.leaving {
-		a.Communities = plan.NewCommunitySet(append(a.Communities.Communities(), gracefulShutdown)...)
+		a.Communities = view.NewCommunitySet(append(a.Communities.Communities(), gracefulShutdown)...)
 	}
 	s := &api.Statement{Name: name,
 		Conditions: &api.Conditions{NeighborSet: &api.MatchSet{Name: p.setName()}, LargeCommunitySet: &api.MatchSet{Name: g.setName()}},
@@ -145,14 +145,14 @@ func statement(name string, p *peer, g *group, nexthop *api.NexthopAction) *api.
 	return s
 }
 
-func standard(a plan.Attributes) (out []string) {
+func standard(a view.Attributes) (out []string) {
 	for _, c := range a.Communities.Communities() {
 		out = append(out, fmt.Sprintf("%d:%d", c>>16, c&0xffff))
 	}
 	return out
 }
 
-func large(a plan.Attributes) (out []string) {
+func large(a view.Attributes) (out []string) {
 	for _, c := range a.LargeCommunities.LargeCommunities() {
 		out = append(out, fmt.Sprintf("%d:%d:%d", c.Global, c.Local1, c.Local2))
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // TestRandomChanges: after any changes, GoBGP's paths and policies match the configuration, and no residual state is
@@ -41,7 +42,7 @@ func randomChanges(t *testing.T, seed uint64) {
 			continue
 		}
 		got := d.order(t, order{Exported: true}).Exported
-		if diff := cmp.Diff(visible(want), got, cmp.Comparer(func(a, b plan.Attributes) bool { return a == b }), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
+		if diff := cmp.Diff(visible(want), got, cmp.Comparer(func(a, b view.Attributes) bool { return a == b }), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
 			t.Fatalf("seed %d, step %d: GoBGP (+) is not as wanted (-):\n%s", seed, step, diff)
 		}
 	}
@@ -66,7 +67,7 @@ func randomChange(r *rand.Rand, full bool) plan.BGPChange {
 	for range 2 {
 		route := plan.Route{}
 		for range 1 + r.IntN(3) {
-			route[name()] = plan.Attributes{LocalPref: uint32(r.IntN(2) * 50), Communities: plan.NewCommunitySet(uint32(r.IntN(2)))}
+			route[name()] = view.Attributes{LocalPref: uint32(r.IntN(2) * 50), Communities: view.NewCommunitySet(uint32(r.IntN(2)))}
 		}
 		sets = append(sets, route)
 	}
@@ -163,8 +164,8 @@ func (d *Driver) exported() (map[netip.Prefix]plan.Route, error) {
 }
 
 // attributesOf returns the attributes that a statement sets.
-func attributesOf(s *api.Statement) plan.Attributes {
-	var a plan.Attributes
+func attributesOf(s *api.Statement) view.Attributes {
+	var a view.Attributes
 	a.LocalPref = s.Actions.LocalPref.GetValue()
 	var all []uint32
 	for _, c := range s.Actions.Community.GetCommunities() {
@@ -173,6 +174,6 @@ func attributesOf(s *api.Statement) plan.Attributes {
 		l, _ := strconv.ParseUint(low, 10, 16)
 		all = append(all, uint32(h)<<16|uint32(l))
 	}
-	a.Communities = plan.NewCommunitySet(all...)
+	a.Communities = view.NewCommunitySet(all...)
 	return a
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
 
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // handleLog processes GoBGP's log entries. Only this file depends on their text (fsm.go and server.go of v3.37.0); the
@@ -43,7 +44,7 @@ func (s *sessions) handleLog(msg string, f golog.Fields) {
 	case "sent notification":
 		if e, ok := f["Data"].(*bgp.MessageError); ok {
 			x.pending = refusing(e, x.peer)
-			x.asnChanged = x.peer.Dynamic == plan.AnyExternal && x.pending.reason == plan.WrongASN
+			x.asnChanged = x.peer.Dynamic == view.AnyExternal && x.pending.reason == plan.WrongASN
 		}
 	case "received notification":
 		x.pending = refused(f)
@@ -170,9 +171,9 @@ func wrongASN(msg string, p plan.Peer) string {
 		return "the router's AS differs from the BGPPeer: " + msg
 	}
 	switch p.Dynamic {
-	case plan.AnyInternal:
+	case view.AnyInternal:
 		return fmt.Sprintf("the router has AS %d, and dynamicASN: internal requires this node's own, %d: set dynamicASN: external, or peerASN: %d", has, expected, has)
-	case plan.AnyExternal:
+	case view.AnyExternal:
 		return fmt.Sprintf("the router has AS %d, and had %d when it was queried: it will be queried again", has, expected)
 	}
 	return fmt.Sprintf("the router has AS %d: set peerASN to it (now %d)", has, expected)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // TestNoInterface: a link-local address on an interface that the node does not have is reported with its field, and the
@@ -20,7 +21,7 @@ func TestNoInterface(t *testing.T) {
 	d := startNode(t, space)
 	fixed := plan.Peer{Address: addr("fe80::1%eth9"), Port: 179, MyASN: nodeASN, PeerASN: routerASN, IPv6: true, ConnectTime: time.Second}
 	dynamic := fixed
-	dynamic.Address, dynamic.PeerASN, dynamic.Dynamic = addr("fe80::2%eth9"), 0, plan.AnyExternal
+	dynamic.Address, dynamic.PeerASN, dynamic.Dynamic = addr("fe80::2%eth9"), 0, view.AnyExternal
 	d.apply(t, wanted(map[string]plan.Peer{"fixed": fixed, "dynamic": dynamic}, map[netip.Prefix]plan.Route{vip6: to("fixed", "dynamic")}))
 	for _, name := range []string{"fixed", "dynamic"} {
 		if s := d.fails(t, name, plan.NotConfigured); !strings.HasPrefix(s.Message, "peerAddress: this node has no interface eth9: ") {
@@ -61,8 +62,8 @@ func TestWrongASN(t *testing.T) {
 		want string
 	}{
 		{plan.Peer{MyASN: 65001, PeerASN: 65000}, "the router has AS 65002: set peerASN to it (now 65000)"},
-		{plan.Peer{MyASN: 65000, Dynamic: plan.AnyInternal}, "the router has AS 65002, and dynamicASN: internal requires this node's own, 65000: set dynamicASN: external, or peerASN: 65002"},
-		{plan.Peer{MyASN: 65001, Dynamic: plan.AnyExternal}, "the router has AS 65002, and had 65000 when it was queried: it will be queried again"},
+		{plan.Peer{MyASN: 65000, Dynamic: view.AnyInternal}, "the router has AS 65002, and dynamicASN: internal requires this node's own, 65000: set dynamicASN: external, or peerASN: 65002"},
+		{plan.Peer{MyASN: 65001, Dynamic: view.AnyExternal}, "the router has AS 65002, and had 65000 when it was queried: it will be queried again"},
 	} {
 		_, err := bgp.ValidateOpenMsg(open, 65000, 65001, addr("192.0.2.9").AsSlice())
 		message, is := err.(*bgp.MessageError)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 	"github.com/ironlb/ironlb/test/lab/router"
 )
 
@@ -25,7 +26,7 @@ func gracefully(t *testing.T) (w *world, d *node, set plan.BGPChange) {
 		n.IPv4, n.IPv6, p.IPv4, p.IPv6 = true, true, true, true
 		p.NextHop4, p.NextHop6, p.GracefulRestart = f.link.node, f.node6, true
 		if i == 1 || i == 2 {
-			p.PeerASN, p.Dynamic = 0, plan.AnyExternal
+			p.PeerASN, p.Dynamic = 0, view.AnyExternal
 		}
 		f.neighbors(t, n)
 		name := fmt.Sprintf("r%d", i)

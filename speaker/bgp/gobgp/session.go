@@ -9,6 +9,7 @@ import (
 	api "github.com/osrg/gobgp/v3/api"
 
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // sessions is the state of all configured peers' sessions. GoBGP calls it with its own locks held, so it makes no
@@ -59,7 +60,7 @@ type session struct {
 
 // cause is why a session is not up.
 type cause struct {
-	reason  plan.Reason
+	reason  view.Reason
 	message string
 }
 
@@ -169,7 +170,7 @@ func (s *sessions) remove(name string) {
 }
 
 // fail records why a peer's session does not come up.
-func (s *sessions) fail(name string, reason plan.Reason, message string) {
+func (s *sessions) fail(name string, reason view.Reason, message string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.named(name).fail = cause{reason, message}
@@ -177,7 +178,7 @@ func (s *sessions) fail(name string, reason plan.Reason, message string) {
 }
 
 // expect records that this driver is about to end a session, and why.
-func (s *sessions) expect(key string, reason plan.Reason, message string) {
+func (s *sessions) expect(key string, reason view.Reason, message string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if x := s.byAddr[address(key)]; x != nil && x.state == plan.SessionEstablished {

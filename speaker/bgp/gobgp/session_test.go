@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 	"github.com/ironlb/ironlb/test/lab/router"
 )
 
@@ -54,7 +55,7 @@ var kinds = []struct {
 	{"both over ipv6", kind{six: true, both: true}},
 	{"both over link-local, any AS", kind{six: true, both: true, set: func(n *router.Neighbor, p *plan.Peer) {
 		n.Address, n.Local, p.Address, p.Source = addr("fe80::a1%eth0"), netip.Addr{}, addr("fe80::b1%eth0"), netip.Addr{}
-		p.PeerASN, p.Dynamic = 0, plan.AnyExternal
+		p.PeerASN, p.Dynamic = 0, view.AnyExternal
 	}}},
 	{"timers", kind{
 		set: func(n *router.Neighbor, p *plan.Peer) {
@@ -159,12 +160,12 @@ func TestAttributes(t *testing.T) {
 			pin := in.peer()
 			pin.PeerASN = nodeASN
 			d := startNode(t, w.node)
-			host := plan.Attributes{LocalPref: 300, Communities: plan.NewCommunitySet(65001<<16|100, 65001<<16|7),
-				LargeCommunities: plan.NewLargeCommunitySet(plan.LargeCommunity{Global: 4200000000, Local1: 1, Local2: 2})}
-			net := plan.Attributes{LocalPref: 50, Communities: plan.NewCommunitySet(65001<<16 | 24)}
+			host := view.Attributes{LocalPref: 300, Communities: view.NewCommunitySet(65001<<16|100, 65001<<16|7),
+				LargeCommunities: view.NewLargeCommunitySet(view.LargeCommunity{Global: 4200000000, Local1: 1, Local2: 2})}
+			net := view.Attributes{LocalPref: 50, Communities: view.NewCommunitySet(65001<<16 | 24)}
 			routes := map[netip.Prefix]plan.Route{vip4: {"in": host, "out": net}, pool4: {"in": net, "out": host}}
 			d.apply(t, wanted(map[string]plan.Peer{"in": pin, "out": out.peer()}, routes))
-			is := func(f *far, prefix netip.Prefix, a plan.Attributes, pref uint32) {
+			is := func(f *far, prefix netip.Prefix, a view.Attributes, pref uint32) {
 				t.Helper()
 				f.path(t, prefix, func(p router.Path) bool {
 					return p.LocalPref == pref && same(p.Communities, standard(a)) && same(p.LargeCommunities, large(a)) && p.From == f.link.node && p.NextHop == f.link.node

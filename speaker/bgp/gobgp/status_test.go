@@ -8,13 +8,14 @@ import (
 	api "github.com/osrg/gobgp/v3/api"
 
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // TestReasonOfNone: the reason of the last session's end is shown until there is a reason for the next one.
 func TestReasonOfNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newTried(t, 5*time.Second)
-		reason := func() plan.Reason {
+		reason := func() view.Reason {
 			s.changed(time.Now(), false)
 			return s.byName["r"].shown.Reason
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 	"github.com/ironlb/ironlb/test/bench/capture"
 )
 
@@ -130,7 +131,7 @@ func TestTimersChange(t *testing.T) {
 		if s := f.since(t, "node"); s.RestartTime != p.RestartTime {
 			t.Errorf("the router has the restart time %v, want %v", s.RestartTime, p.RestartTime)
 		}
-		p.ConnectTime, p.BFD = 2*time.Second, plan.BFD{Receive: 300 * time.Millisecond, Transmit: 300 * time.Millisecond, Multiplier: 3} // not part of the session
+		p.ConnectTime, p.BFD = 2*time.Second, view.BFD{Receive: 300 * time.Millisecond, Transmit: 300 * time.Millisecond, Multiplier: 3} // not part of the session
 		last := f.since(t, "node")
 		change("r", p)
 		table()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 	"github.com/ironlb/ironlb/test/lab/router"
 )
 
@@ -110,7 +111,7 @@ func TestMultiHop(t *testing.T) {
 			p := f.peer()
 			p.Address, p.Source, p.ConnectTime = ends[name], source, 2*time.Second
 			if name == "any" {
-				p.PeerASN, p.Dynamic = 0, plan.AnyExternal
+				p.PeerASN, p.Dynamic = 0, view.AnyExternal
 			}
 			peers[name], routes[prefixes[name]] = p, to(name)
 		}
@@ -161,7 +162,7 @@ func TestMisconfigured(t *testing.T) {
 			"impossible": with(func(p *plan.Peer) { p.Address = addr("198.51.100.12"); p.MultiHop, p.TTLSecurity = true, true }),
 		}
 		d.apply(t, plan.BGPChange{RouterID: nodeID, Peers: bad})
-		for name, why := range map[string]plan.Reason{"asn": plan.WrongASN, "duplicate": plan.Duplicate, "refused": plan.Refused,
+		for name, why := range map[string]view.Reason{"asn": plan.WrongASN, "duplicate": plan.Duplicate, "refused": plan.Refused,
 			"noroute": plan.Unreachable, "nohost": plan.Unreachable, "source": plan.NotConfigured, "impossible": plan.NotConfigured} {
 			d.fails(t, name, why)
 		}
@@ -198,13 +199,13 @@ func TestDynamicASN(t *testing.T) {
 	n.ASN = 0
 	out.neighbors(t, n)
 	d := startNode(t, w.node)
-	dynamic := func(f *far, kind plan.DynamicASN) plan.Peer {
+	dynamic := func(f *far, kind view.DynamicASN) plan.Peer {
 		p := f.peer()
 		p.PeerASN, p.Dynamic = 0, kind
 		return p
 	}
 	routes := map[netip.Prefix]plan.Route{vip4: {"in": {LocalPref: 77}, "out": {LocalPref: 77}}}
-	d.apply(t, wanted(map[string]plan.Peer{"in": dynamic(in, plan.AnyInternal), "out": dynamic(out, plan.AnyExternal)}, routes))
+	d.apply(t, wanted(map[string]plan.Peer{"in": dynamic(in, view.AnyInternal), "out": dynamic(out, view.AnyExternal)}, routes))
 	d.session(t, "in", "up with this node's AS", func(s plan.Session) bool { return s.State == plan.SessionEstablished && s.PeerASN == nodeASN })
 	d.session(t, "out", "up with the router's AS", func(s plan.Session) bool { return s.State == plan.SessionEstablished && s.PeerASN == routerASN })
 	in.path(t, vip4, func(p router.Path) bool { return p.LocalPref == 77 && p.ASPath == "" })
@@ -217,7 +218,7 @@ func TestDynamicASN(t *testing.T) {
 		return s.State == plan.SessionEstablished && s.PeerASN == out.conf.ASN
 	})
 	out.path(t, vip4, func(p router.Path) bool { return p.ASPath == "65001" })
-	p := dynamic(in, plan.AnyExternal)
+	p := dynamic(in, view.AnyExternal)
 	d.apply(t, plan.BGPChange{RouterID: nodeID, Peers: map[string]*plan.Peer{"in": &p}})
 	d.fails(t, "in", plan.WrongASN)
 }

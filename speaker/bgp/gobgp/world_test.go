@@ -10,6 +10,7 @@ import (
 
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 	"github.com/ironlb/ironlb/test/lab/router"
 )
 
@@ -161,7 +162,7 @@ func wanted(peers map[string]plan.Peer, routes map[netip.Prefix]plan.Route) plan
 func to(names ...string) plan.Route {
 	r := plan.Route{}
 	for _, n := range names {
-		r[n] = plan.Attributes{}
+		r[n] = view.Attributes{}
 	}
 	return r
 }

@@ -22,7 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironlb/ironlb/speaker/bfd"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 const patience = 30 * time.Second
@@ -73,7 +73,7 @@ func newLab(o options, nice bool) (l *lab, err error) {
 		configs[side] = map[string]bfd.Config{}
 		for i, interval := range o.intervals {
 			for _, family := range families {
-				timers := plan.BFD{Receive: interval, Transmit: interval, Multiplier: uint8(o.multiplier)}
+				timers := view.BFD{Receive: interval, Transmit: interval, Multiplier: uint8(o.multiplier)}
 				name := sessionName(i, family)
 				l.limits[name] = time.Duration(o.multiplier) * interval
 				configs[side][name] = bfd.Config{Peer: address(i, 2-side, family), Local: address(i, side+1, family), Timers: timers}
@@ -236,7 +236,7 @@ func (l *lab) up() bool {
 		status := maps.Clone(n.status)
 		n.mu.Unlock()
 		for name, limit := range l.limits {
-			if s := status[name]; s.State != plan.BFDUp || s.Detection != limit {
+			if s := status[name]; s.State != view.BFDUp || s.Detection != limit {
 				return false
 			}
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/ironlb/ironlb/speaker/bgp"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 	"github.com/ironlb/ironlb/test/lab"
 	"github.com/ironlb/ironlb/test/lab/router"
 )
@@ -66,7 +67,7 @@ func (b *bench) prefixes() map[netip.Prefix]plan.Route {
 		binary.BigEndian.PutUint32(a[12:], uint32(i+1))
 		route := plan.Route{}
 		for _, r := range b.tors {
-			route[r.name] = plan.Attributes{Communities: plan.NewCommunitySet(nodeASN<<16 | uint32(i%4))}
+			route[r.name] = view.Attributes{Communities: view.NewCommunitySet(nodeASN<<16 | uint32(i%4))}
 		}
 		routes[netip.PrefixFrom(netip.AddrFrom16(a), 128)] = route
 	}

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 	"github.com/ironlb/ironlb/test/lab"
 )
 
@@ -142,7 +142,7 @@ func reports(t *testing.T, n *lab.Node, peer, what string, check func(v1alpha1.S
 
 // wrong waits until all reports of a peer show that it has no session for this reason: the SpeakerStatuses, the
 // BGPPeer's condition, and an Event. It returns the message of the Event.
-func wrong(t *testing.T, peer string, reason plan.Reason) (message string) {
+func wrong(t *testing.T, peer string, reason view.Reason) (message string) {
 	t.Helper()
 	reported(t, peer, string(reason), func(s v1alpha1.SessionStatus) bool {
 		return s.State != v1alpha1.SessionEstablished && s.Reason == string(reason) && s.Message != ""

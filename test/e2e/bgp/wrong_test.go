@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 	"github.com/ironlb/ironlb/test/lab/router"
 )
 
@@ -24,7 +25,7 @@ func TestMisconfigured(t *testing.T) {
 	}
 	for _, test := range []struct {
 		name   string
-		reason plan.Reason
+		reason view.Reason
 		peer   func(*tor) (spec, words string) // words are in the message
 	}{
 		{"wrong AS of the router", plan.WrongASN, func(r *tor) (spec, words string) {

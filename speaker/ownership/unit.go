@@ -1,4 +1,4 @@
-package plan
+package ownership
 
 import (
 	"maps"
@@ -6,18 +6,19 @@ import (
 	"slices"
 
 	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // unit is a VirtualIP with the state of its addresses and Services in the View.
 type unit struct {
-	view  *View
-	addrs []Address
+	view  *view.View
+	addrs []view.Address
 	// ads are the advertisements that cover every one of its Services.
-	ads []Advertisement
+	ads []view.Advertisement
 	// on are the interfaces of this node for each address, sorted.
 	on map[netip.Addr][]string
-	// local are the plans of its Services with policy Local that have an endpoint on any node.
-	local []servicePlan
+	// local are its Services with policy Local that have an endpoint on any node.
+	local []view.Served
 	// localKeys are their keys.
 	localKeys []pools.ServiceKey
 	// open is set if a node without endpoints may answer, too: a Service has policy Cluster.
@@ -25,7 +26,7 @@ type unit struct {
 }
 
 // unit collects the addresses of a VirtualIP that one of its Services really has on this data plane.
-func (p *Planner) unit(v *View, vip VIP) unit {
+func (p *Planner) unit(v *view.View, vip view.VIP) unit {
 	u := unit{view: v, on: map[netip.Addr][]string{}}
 	wanted := map[netip.Addr]string{}
 	var services []map[string]string
@@ -34,9 +35,9 @@ func (p *Planner) unit(v *View, vip VIP) unit {
 		if !ok {
 			continue
 		}
-		held, part := false, p.services[key]
-		for _, a := range part.addresses {
-			if _, served := p.desired.Local[a.IP]; (served || a.AnnounceOnly) && slices.Contains(vip.Addresses, a.IP) {
+		held, part := false, p.plane.Service(key)
+		for _, a := range part.Addresses {
+			if (p.plane.IsLocal(a.IP) || a.AnnounceOnly) && slices.Contains(vip.Addresses, a.IP) {
 				wanted[a.IP], held = max(wanted[a.IP], a.Pool), true // whichever comes first
 			}
 		}
@@ -45,20 +46,20 @@ func (p *Planner) unit(v *View, vip VIP) unit {
 		}
 		services = append(services, svc.Labels)
 		switch {
-		case !svc.needsLocalEndpoint():
+		case !svc.NeedsLocalEndpoint():
 			u.open = true
-		case len(part.ready)+len(part.usable) > 0:
+		case len(part.Ready)+len(part.Usable) > 0:
 			u.local, u.localKeys = append(u.local, part), append(u.localKeys, key)
 		}
 	}
 	for _, ad := range v.Advertisements {
-		if ad.covers(services) {
+		if ad.Covers(services) {
 			u.ads = append(u.ads, ad)
 		}
 	}
-	labels := v.Nodes[p.options.Node].Labels
+	labels := v.Nodes[p.node].Labels
 	for _, ip := range slices.SortedFunc(maps.Keys(wanted), netip.Addr.Compare) {
-		a := Address{IP: ip, Pool: wanted[ip]}
+		a := view.Address{IP: ip, Pool: wanted[ip]}
 		u.addrs = append(u.addrs, a)
 		u.on[ip] = u.interfaces(a, labels)
 	}
@@ -68,25 +69,25 @@ func (p *Planner) unit(v *View, vip VIP) unit {
 // able returns Owner if the API objects permit a node to answer, else the reason. The node must not be excluded, every
 // address must be advertised there, and it needs an endpoint of every Service with policy Local that has any. With
 // terminating set, terminating endpoints count, too.
-func (u unit) able(node string, terminating bool) Reason {
+func (u unit) able(node string, terminating bool) view.Reason {
 	n := u.view.Nodes[node]
 	if n.Excluded || n.BeingDeleted || n.NetworkUnavailable {
-		return Excluded
+		return view.Excluded
 	}
 	if !u.advertisedAt(n.Labels) {
-		return NoAdvertisement
+		return view.NoAdvertisement
 	}
 	if !u.hasEndpoints(node, terminating) {
-		return NoLocalEndpoint
+		return view.NoLocalEndpoint
 	}
-	return Owner
+	return view.Owner
 }
 
 // whereLocal returns the nodes with endpoints of its Services with policy Local.
 func (u unit) whereLocal() []LocalService {
 	var out []LocalService
 	for i, part := range u.local {
-		nodes := slices.AppendSeq(slices.Collect(maps.Keys(part.ready)), maps.Keys(part.usable))
+		nodes := slices.AppendSeq(slices.Collect(maps.Keys(part.Ready)), maps.Keys(part.Usable))
 		slices.Sort(nodes)
 		out = append(out, LocalService{Service: u.localKeys[i], Nodes: slices.Compact(nodes)})
 	}
@@ -99,8 +100,8 @@ func (u unit) hasEndpoints(node string, terminating bool) bool {
 		return false
 	}
 	for _, part := range u.local {
-		_, ready := part.ready[node]
-		_, usable := part.usable[node]
+		_, ready := part.Ready[node]
+		_, usable := part.Usable[node]
 		if !ready && !(terminating && usable) {
 			return false
 		}
@@ -119,15 +120,15 @@ func (u unit) advertisedAt(labels map[string]string) bool {
 }
 
 func (u unit) advertised(pool string, labels map[string]string) bool {
-	return slices.ContainsFunc(u.ads, func(ad Advertisement) bool { return ad.matches(pool, u.view.Pools[pool].Labels, labels) })
+	return slices.ContainsFunc(u.ads, func(ad view.Advertisement) bool { return ad.Matches(pool, u.view.Pools[pool].Labels, labels) })
 }
 
 // interfaces returns where this node announces an address, according to all of its advertisements: on the named
 // interfaces, or on those whose subnet contains it (announce.md L2.11).
-func (u unit) interfaces(a Address, labels map[string]string) []string {
+func (u unit) interfaces(a view.Address, labels map[string]string) []string {
 	names := map[string]struct{}{}
 	for _, ad := range u.ads {
-		if !ad.matches(a.Pool, u.view.Pools[a.Pool].Labels, labels) {
+		if !ad.Matches(a.Pool, u.view.Pools[a.Pool].Labels, labels) {
 			continue
 		}
 		for _, name := range ad.Interfaces {

@@ -1,4 +1,4 @@
-package plan
+package view
 
 // Reason is why a node does or does not do something. The same value appears in logs, metrics, conditions and tests.
 type Reason string
@@ -64,8 +64,8 @@ const (
 	NoPeer Reason = "NoPeer"
 )
 
-// onlyAnswering reports whether a reason prevents only ARP answers: that does not affect clients behind a router.
-func (r Reason) onlyAnswering() bool { return r == AddressConflict || r == KernelAnswers }
+// OnlyAnswering reports whether a reason prevents only ARP answers: that does not affect clients behind a router.
+func (r Reason) OnlyAnswering() bool { return r == AddressConflict || r == KernelAnswers }
 
 // Why a VirtualIP came to this node.
 const (

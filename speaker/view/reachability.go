@@ -1,4 +1,4 @@
-package plan
+package view
 
 import (
 	"net/netip"
@@ -44,3 +44,11 @@ const (
 	// WitnessNeighbor is ARP (RFC 826) or neighbor discovery (RFC 4861), for hosts on a network of this node.
 	WitnessNeighbor Witness = "Neighbor"
 )
+
+// UnreachableEndpoints counts the endpoints on an unreachable node that are ready, or that terminate and still serve if
+// none of their port is ready. It is the sum over the ports of all Services that are served here: an address and port
+// counts once for each of them. Endpoints count; nodes that a Service forwards through do not.
+type UnreachableEndpoints struct {
+	// LeftOut take no new connections; FailedOpen take them, because no other endpoint would remain.
+	LeftOut, FailedOpen int
+}

@@ -1,6 +1,10 @@
-package plan
+package ownership
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/ironlb/ironlb/speaker/view"
+)
 
 // This file handles asymmetric links: one of two nodes does not receive the other (docs/design/failover.md, rule 7).
 
@@ -8,10 +12,10 @@ import "slices"
 // itself. That owner must be eligible, and its Node Ready. If that owner has no newer list and other members receive
 // this node, the fault is on the other side: the status informs that owner through the API server (rule 7).
 func (d *election) yieldsTo(h otherOwner) bool {
-	if d.able(h.node, true) != Owner || !d.view.Nodes[h.node].Ready {
+	if d.able(h.node, true) != view.Owner || !d.view.Nodes[h.node].Ready {
 		return false
 	}
-	if h.claim.Generation > d.vip.Generation || !d.view.Members.received() {
+	if h.claim.Generation > d.vip.Generation || !d.view.Members.Received() {
 		return true
 	}
 	d.asymmetric = h.node
@@ -26,7 +30,7 @@ func (d *election) informed() bool {
 
 // receivesOthers reports whether this node has received other members for long enough to receive all that are present.
 func (d *election) receivesOthers() bool {
-	return !d.alone && d.view.Members.informed() && d.waits(d.informedAt.Add(contest*d.interval), Owner) != ""
+	return !d.alone && d.view.Members.Informed() && d.waits(d.informedAt.Add(contest*d.interval), view.Owner) != ""
 }
 
 // ownsUnreachable reports whether the owner named in the status may still be alive although it is unreachable.
@@ -38,7 +42,7 @@ func (d *election) ownsUnreachable(node string) bool {
 // count: this node has announced itself since.
 func (d *election) recordRivals() {
 	t := &d.ownership
-	rivals := t.held && t.successor == "" && slices.ContainsFunc(d.otherOwners, func(h otherOwner) bool { return h.claim.State == Held })
+	rivals := t.held && t.successor == "" && slices.ContainsFunc(d.otherOwners, func(h otherOwner) bool { return h.claim.State == view.Held })
 	if t.held && t.rivals && !rivals {
 		t.epoch++
 	}

@@ -1,4 +1,4 @@
-package plan
+package view
 
 import (
 	"fmt"
@@ -79,3 +79,30 @@ func (a BGPAdvertisement) Prefix(addr netip.Addr) netip.Prefix {
 	prefix, _ := addr.Prefix(length) // the schema and the conversion keep the length in range
 	return prefix
 }
+
+// Secret is text that must not be shown. It prints as asterisks.
+type Secret string
+
+func (s Secret) String() string { return s.hidden() }
+
+func (s Secret) GoString() string { return s.hidden() }
+
+// LogValue implements slog.LogValuer: a JSON handler does not use String.
+func (s Secret) LogValue() slog.Value { return slog.StringValue(s.hidden()) }
+
+func (s Secret) hidden() string {
+	if s == "" {
+		return ""
+	}
+	return "***"
+}
+
+// DynamicASN is the kind of AS that a peer without a PeerASN may have.
+type DynamicASN uint8
+
+// The kinds of dynamic AS.
+const (
+	NotDynamic DynamicASN = iota
+	AnyInternal
+	AnyExternal
+)

@@ -1,0 +1,84 @@
+package ownership
+
+import (
+	"slices"
+
+	"github.com/ironlb/ironlb/speaker/view"
+)
+
+// whyNot returns the blocker of this node, independent of the other nodes.
+func (d *election) whyNot() view.Reason {
+	switch {
+	case len(d.addrs) == 0:
+		return view.NoService
+	case len(d.vip.Nodes) == 0:
+		return view.NoEligibleNode
+	case d.view.Members.Observer:
+		return view.Observer
+	case !d.advertisedAt(d.view.Nodes[d.self].Labels):
+		return view.NoAdvertisement
+	}
+	for _, a := range d.addrs {
+		if len(d.on[a.IP]) == 0 {
+			return view.NoInterface
+		}
+		if len(d.usable(a.IP)) == 0 {
+			return view.Isolated
+		}
+	}
+	for _, a := range d.addrs {
+		if why, unable := d.view.Unable[a.IP]; unable {
+			return why
+		}
+	}
+	return view.Owner
+}
+
+// choose lists the candidates. With terminating set they include nodes whose endpoints terminate, and this node if it
+// does not reach every network. It reports whether these are needed.
+func (d *election) choose(terminating bool) bool {
+	d.candidates, d.releaseReason = nil, view.Owner
+	lacking := false
+	for _, n := range d.vip.Nodes {
+		why := d.against(n, terminating)
+		if n == d.self {
+			if why == view.Owner && d.partial && !terminating {
+				why = view.PartlyIsolated
+			}
+			d.releaseReason = why
+		}
+		if why == view.Owner && (n != d.self || d.blocker == view.Owner) {
+			d.candidates = append(d.candidates, n)
+		}
+		lacking = lacking || why == view.NoLocalEndpoint || why == view.PartlyIsolated
+	}
+	switch {
+	case d.view.Leaving:
+		d.releaseReason = view.Stopping
+	case !slices.Contains(d.vip.Nodes, d.self):
+		d.releaseReason = view.NotListed
+	}
+	return lacking && len(d.candidates) == 0
+}
+
+// against returns why a listed node is no candidate, Owner if it is one.
+func (d *election) against(node string, terminating bool) view.Reason {
+	if node != d.self {
+		m := d.view.Members.Peers[node]
+		switch {
+		case !d.reachable(node) || m.Away:
+			return view.NodeNotAlive
+		case m.Leaving:
+			return view.Stopping
+		}
+	} else if d.view.Leaving {
+		return view.Stopping
+	}
+	if why := d.able(node, terminating); why != view.Owner || node == d.self {
+		return why
+	}
+	if d.declined[node] {
+		return view.NodeDeclined
+	}
+	return view.Owner
+}

@@ -1,0 +1,100 @@
+package ownership
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/ironlb/ironlb/speaker/incremental"
+	"github.com/ironlb/ironlb/speaker/view"
+)
+
+// election is the decision about the owner of one VirtualIP.
+type election struct {
+	unit
+	vip  view.VIP
+	self string
+	now  time.Time
+	// interval is the heartbeat interval.
+	interval time.Duration
+	others
+	eligibility
+	ownership ownership
+	// asymmetric is another owner with an asymmetric link: it does not receive this node and learns of it from the status.
+	asymmetric string
+	// rival is an unreachable node that the status names although this node is an owner, too.
+	rival string
+	// wake is when to decide again, zero for never.
+	wake time.Time
+}
+
+// others is what this node observes of the others about the VirtualIP.
+type others struct {
+	// otherOwners are the other reachable owners; the one that will remain comes first.
+	otherOwners []otherOwner
+	observers   map[string]bool
+	declined    map[string]bool
+	// claimants are the other nodes with a claim, reachable or not.
+	claimants []string
+	// segments are the interfaces on which a member must be received to count; none: any.
+	segments map[string]struct{}
+	// alone is set while this node receives no member where it counts.
+	alone bool
+	// unsure is set while the claims of a reachable node are not all known.
+	unsure bool
+	// informedAt is since when members are reachable and all of their claims are known.
+	informedAt time.Time
+}
+
+// otherOwner is another owner, by its own claim.
+type otherOwner struct {
+	node       string
+	claim      view.Claim
+	asymmetric bool // it does not receive this node
+	// returned is set if it counted as dead until just now.
+	returned bool
+}
+
+func (h otherOwner) compare(i otherOwner) int {
+	return cmp.Or(cmp.Compare(h.claim.State, i.claim.State), cmp.Compare(h.claim.Rank, i.claim.Rank), cmp.Compare(h.node, i.node))
+}
+
+// eligibility is which nodes may own the VirtualIP.
+type eligibility struct {
+	// blocker is the blocker of this node, releaseReason why it releases while another node can take over; Owner for none.
+	blocker, releaseReason view.Reason
+	// candidates are the nodes that may own the VirtualIP, in list order. An observer among them can only be waited
+	// for.
+	candidates []string
+	// partial is set if this node can answer only on some of its interfaces for an address, because it is isolated on
+	// another one.
+	partial bool
+}
+
+// may reports whether this node is a candidate.
+func (d *election) may() bool { return slices.Contains(d.candidates, d.self) }
+
+// waits returns the reason once the time has passed.
+func (d *election) waits(until time.Time, then view.Reason) view.Reason {
+	if !d.now.Before(until) {
+		return then
+	}
+	d.wake = incremental.Earlier(d.wake, until)
+	return ""
+}
+
+// rankOf returns the rank of a node in the list.
+func rankOf(nodes []string, node string) uint16 {
+	if i := slices.Index(nodes, node); i >= 0 {
+		return uint16(min(i, unlisted-1))
+	}
+	return unlisted
+}
+
+// before returns the nodes of the list that rank before a node.
+func before(nodes []string, node string) []string {
+	if i := slices.Index(nodes, node); i >= 0 {
+		return nodes[:i]
+	}
+	return nodes
+}

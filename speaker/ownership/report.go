@@ -1,0 +1,120 @@
+package ownership
+
+import (
+	"slices"
+
+	"github.com/ironlb/ironlb/speaker/view"
+)
+
+// decision returns the observed outcome once the ownership is decided.
+func (d *election) decision() Decision {
+	t := &d.ownership
+	dec := Decision{Reason: d.blocker, Moved: t.moved, At: t.at, From: t.from, Vacant: t.vacant, Asymmetric: d.asymmetric}
+	for _, a := range d.addrs {
+		dec.Addresses = append(dec.Addresses, a.IP)
+	}
+	switch {
+	case t.held:
+		dec.Owner, dec.Reason = d.self, view.Owner
+	case len(d.addrs) == 0:
+	case len(d.otherOwners) > 0:
+		dec.Owner, dec.Reason = d.otherOwners[0].node, view.NotOwner
+	case d.blocker == view.Observer:
+	case t.barred != "":
+		dec.Owner, dec.Reason = t.barred, view.NotOwner
+	case len(d.candidates) > 0:
+		dec.Reason = view.Waiting
+	default:
+		dec.Reason = d.nearest()
+	}
+	if dec.Reason == view.NoLocalEndpoint {
+		dec.Local = d.whereLocal()
+	}
+	dec.Reporter = d.reports(dec.Owner)
+	dec.Rival = d.rival
+	return dec
+}
+
+// nearness ranks the reasons by how close the node came to ownership.
+var nearness = map[view.Reason]int{
+	view.NoEligibleNode: 0, view.NodeNotAlive: 1, view.Observer: 2, view.Stopping: 3, view.Excluded: 4, view.NotListed: 4, view.NoAdvertisement: 5, view.NoLocalEndpoint: 6,
+	view.PartlyIsolated: 6,
+	view.NodeDeclined:   7, view.NoInterface: 8, view.Isolated: 9, view.DataPlaneNotReady: 10, view.KernelAnswers: 11, view.AddressConflict: 12,
+}
+
+// nearest returns the reason of the node that came closest to ownership.
+func (d *election) nearest() view.Reason {
+	why := view.NoEligibleNode
+	for _, n := range d.vip.Nodes {
+		reason := d.against(n, true)
+		if n == d.self {
+			reason = d.releaseReason
+			if d.blocker != view.Owner {
+				reason = d.blocker
+			}
+		}
+		if nearness[reason] > nearness[why] {
+			why = reason
+		}
+	}
+	return why
+}
+
+// reports reports whether this node writes the status.
+func (d *election) reports(owner string) bool {
+	if owner == d.self && (d.cutOff() || d.early() || d.elsewhere()) {
+		return false
+	}
+	if owner != "" || d.view.Members.Observer {
+		return owner == d.self
+	}
+	alive := func(n string) bool {
+		m := d.view.Members.Peers[n]
+		return n == d.self || m.Alive && !m.Away && !m.Observer
+	}
+	if i := slices.IndexFunc(d.vip.Nodes, alive); i >= 0 {
+		return d.vip.Nodes[i] == d.self
+	}
+	return d.vip.ReportedOwner == d.self
+}
+
+// early reports whether it is too early to determine which node is cut off: this one, or the Ready node that the status
+// names. If this node has just taken over and is itself cut off, the others become unreachable one by one. Until the
+// last one is, this node seems to be in the remaining group. If it has just received others again, the named node may
+// follow.
+func (d *election) early() bool {
+	named := d.vip.ReportedOwner
+	if !d.ownership.held || named == "" || named == d.self || !d.view.Nodes[named].Ready {
+		return false
+	}
+	since := d.informedAt
+	if d.ownership.moved == view.OwnerLost && d.ownership.at.After(since) {
+		since = d.ownership.at
+	}
+	return d.waits(since.Add(contest*d.interval), view.Owner) == ""
+}
+
+// elsewhere reports whether an owner on the other side of a split network writes the status, because the list ranks it
+// first. Both sides reach the API server and would otherwise overwrite each other until the split is resolved.
+func (d *election) elsewhere() bool {
+	named := d.vip.ReportedOwner
+	if !d.ownership.reported || named == d.self || !d.ownsUnreachable(named) {
+		return false
+	}
+	d.rival = named
+	return rankOf(d.vip.Nodes, named) < rankOf(d.vip.Nodes, d.self)
+}
+
+// cutOff reports whether this node reaches the API server but not the node that seems to be the owner: that node
+// overwrote this node's status, or its Node is Ready. That node then writes the status; otherwise the list would follow
+// this one.
+func (d *election) cutOff() bool {
+	named := d.vip.ReportedOwner
+	if named == "" || named == d.self || d.view.Members.Informed() {
+		return false
+	}
+	if d.ownership.reported && !d.reachable(named) {
+		d.rival = named
+	}
+	return d.ownership.reported || d.view.Nodes[named].Ready
+}

@@ -1,0 +1,33 @@
+package view
+
+import (
+	"net/netip"
+
+	"github.com/ironlb/ironlb/pools"
+)
+
+// DataPlane is the planned data plane of a node, as far as the announcements depend on it.
+type DataPlane interface {
+	// Service returns a Service as it is served, the zero value for one that is not.
+	Service(pools.ServiceKey) Served
+	// IsLocal reports whether an address is local.
+	IsLocal(netip.Addr) bool
+	// Changed returns the Services and local addresses that may differ from the last plan.
+	Changed() (services map[pools.ServiceKey]struct{}, addrs map[netip.Addr]struct{})
+}
+
+// Served is a Service as the data plane of this node serves it.
+type Served struct {
+	// Addresses are those that may be served or announced here, each with its present pool.
+	Addresses []Address
+	// Ready and Usable are the nodes with a ready endpoint, and with a terminating one that still serves.
+	Ready, Usable map[string]struct{}
+	// Arriving are the nodes whose ready endpoints of a family are all new at one of the ports; with policy Local only.
+	Arriving map[NodeFamily]struct{}
+}
+
+// NodeFamily is a node in one address family.
+type NodeFamily struct {
+	Node string
+	IPv4 bool
+}
