@@ -43,7 +43,7 @@ type scene struct {
 	fences  map[*lab.Node]int
 
 	// paused is the start of the pause, taken the first answer of the next owner. gaveUp is when the resumed node
-	// logged that its clock had stopped, or else when it resumed.
+	// had logged that its clock had stopped.
 	paused, taken, resumed, gaveUp time.Time
 }
 
@@ -175,15 +175,14 @@ func (s *scene) owned(when string, among ...*lab.Node) (owner *lab.Node) {
 	return owner
 }
 
-// lasts calls check until a moment. The test needs this time itself: for the length of a pause, and for the time
-// without moves.
-func (s *scene) lasts(until time.Time, check func()) {
+// lasts waits until a moment while the lab's programs run. The test needs this time itself: for the length of a pause,
+// and for the time without moves.
+func (s *scene) lasts(until time.Time) {
 	s.t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for ; time.Now().Before(until); <-tick.C {
 		cluster.Need(s.t)
-		check()
 	}
 }
 
