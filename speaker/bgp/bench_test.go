@@ -1,6 +1,7 @@
 package bgp
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"testing"
@@ -23,15 +24,14 @@ func many(routes int) plan.BGPChange {
 func BenchmarkFullChange(b *testing.B) {
 	for _, routes := range []int{100, 10000} {
 		b.Run(fmt.Sprint(routes), func(b *testing.B) {
-			m := Message{Change: new(plan.BGPChange)}
-			*m.Change = many(routes)
+			c := many(routes)
 			var line []byte
 			var err error
 			for b.Loop() {
-				if line, err = encode(m); err != nil {
+				if line, err = json.Marshal(request{Change: &c}); err != nil {
 					b.Fatal(err)
 				}
-				if _, err = decode(line, false); err != nil {
+				if err = decode(line, new(request)); err != nil {
 					b.Fatal(err)
 				}
 			}

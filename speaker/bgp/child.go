@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // Pauses between the end of a child and the start of the next one: routers with graceful restart wait for it. The pause
@@ -32,8 +33,8 @@ const (
 // ChildFile is the file descriptor of a child's connection.
 const ChildFile = 3
 
-// removeTime is how long a process continues without its peer: GoBGP sends the NOTIFICATION asynchronously.
-const removeTime = 500 * time.Millisecond
+// RemoveTime is how long a process continues without its peer: GoBGP sends the NOTIFICATION asynchronously.
+const RemoveTime = 500 * time.Millisecond
 
 // child is the process with GoBGP of a peer, or the pause between two such processes.
 type child struct {
@@ -42,17 +43,25 @@ type child struct {
 	began time.Time
 	end   context.CancelFunc // ends its life
 	over  chan struct{}      // closed when no more processes will run
+	wake  chan struct{}      // there is an order
 
 	// The following fields are guarded by Daemon.mu.
 
-	address       netip.Addr         // of the peer
-	link          *link              // nil while no process runs
-	routerID      netip.Addr         // the router ID with which it was started
+	want          plan.Peer          // the peer, with the router ID of the process
+	running       bool               // a process runs
 	kill          context.CancelFunc // ends the process
 	reported      bool               // it has reported, so GoBGP has its configuration
 	restartReason string             // why the next one must start at once when this one has ended; empty if it need not
 	since         time.Time          // since when it runs or does not run
 	ended         string             // why it does not run; empty before the first one
+
+	// urgent orders are sent first, then, if todo is set, a change with want and the routes of these prefixes, or all.
+	urgent   []order
+	todo     bool
+	all      bool
+	prefixes map[netip.Prefix]struct{}
+	// sent and applied are the serials of the last change that was sent and applied.
+	sent, applied uint64
 
 	// limited counts the consecutive processes that a limit has ended. held is why this one ends or the next one waits,
 	// the zero value otherwise; retry ends that wait.
@@ -62,20 +71,17 @@ type child struct {
 
 	session *plan.Session // as reported by the process
 	changes uint64        // Changes of earlier processes
-
-	// firstUnapplied is the serial of the first change that it has not applied, and lastSent that of the last one sent
-	// to it; 0 is none.
-	firstUnapplied, lastSent uint64
 }
 
 // begin starts the life of a peer's child. d.mu must be held.
-func (d *Daemon) begin(peer string) {
+func (d *Daemon) begin(name string, p plan.Peer) {
 	ctx, end := context.WithCancel(d.life)
-	c := &child{d: d, peer: peer, began: now(), end: end, over: make(chan struct{}), address: d.wanted.Peers[peer].Address, since: now(), firstUnapplied: d.wanted.Serial}
-	d.children[peer] = c
+	c := &child{d: d, peer: name, began: now(), end: end, over: make(chan struct{}), wake: make(chan struct{}, 1), want: p, since: now()}
+	c.sendAll()
+	d.children[name] = c
 	var before []*child // of the same router
 	for other := range d.retiring {
-		if other.peer == peer || other.address == c.address {
+		if other.peer == name || other.want.Address == p.Address {
 			before = append(before, other)
 		}
 	}
@@ -92,15 +98,21 @@ func (d *Daemon) begin(peer string) {
 	})
 }
 
-// retire ends the life of a child whose peer was removed, after its Leave. d.mu must be held.
+// retire ends the life of a child whose peer was removed. d.mu must be held.
 func (c *child) retire() {
 	delete(c.d.children, c.peer)
 	c.d.retiring[c] = struct{}{}
-	if c.link == nil || c.session == nil {
+	if !c.running || c.session == nil {
 		c.end()
 		return
 	}
-	c.link.sendChange(plan.BGPChange{Full: true, RouterID: c.routerID})
+	c.leave(Leave{Removed: true})
+}
+
+// leave lets the process end its session and itself. d.mu must be held.
+func (c *child) leave(l Leave) {
+	c.todo = false
+	c.urge(order{Leave: &l})
 	time.AfterFunc(leaveLimit, c.end)
 }
 
@@ -111,17 +123,88 @@ func (c *child) restart(why string, more ...any) {
 	c.kill()
 }
 
-// send sends a change to the process. d.mu must be held.
-func (c *child) send(change plan.BGPChange) {
-	if change.Serial != 0 {
-		c.lastSent = change.Serial
-		c.firstUnapplied = cmp.Or(c.firstUnapplied, c.lastSent)
+// configure passes on the configuration of the peer, which follows the change with this serial. d.mu must be held.
+func (c *child) configure(p plan.Peer, serial uint64) {
+	was := c.want
+	if c.want = p; was == p {
+		return
 	}
-	c.link.sendChange(change)
+	if c.held.reason != "" {
+		c.retryNow()
+	}
+	if c.running && c.restartReason == "" && was.RouterID != p.RouterID { // a GoBGP process never changes its router ID
+		c.restart("the router id changed", "before", was.RouterID, "now", p.RouterID)
+	}
+	c.send(serial)
+}
+
+// update passes on the route of a prefix, which follows the change with this serial. d.mu must be held.
+func (c *child) update(prefix netip.Prefix, serial uint64) {
+	if !c.all {
+		c.prefixes[prefix] = struct{}{}
+	}
+	c.send(serial)
+}
+
+// send schedules a change; all up to this serial have been sent, unless some wait already. d.mu must be held.
+func (c *child) send(serial uint64) {
+	if !c.behind() {
+		c.sent, c.applied = serial, serial
+	}
+	c.todo = true
+	trigger(c.wake)
+}
+
+// sendAll schedules the full configuration for a new process. d.mu must be held.
+func (c *child) sendAll() {
+	c.todo, c.all, c.urgent, c.prefixes = true, true, nil, map[netip.Prefix]struct{}{}
+	c.applied = max(c.d.wanted.Serial, 1) - 1
+	c.sent = c.applied
+}
+
+// urge sends an order before any change. d.mu must be held.
+func (c *child) urge(o order) {
+	c.urgent = append(c.urgent, o)
+	trigger(c.wake)
+}
+
+// behind reports whether there is a change that is not applied. d.mu must be held.
+func (c *child) behind() bool { return c.todo || c.sent != c.applied }
+
+// next returns the next order, nil if there is none.
+func (c *child) next() any {
+	d := c.d
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(c.urgent) > 0 {
+		o := c.urgent[0]
+		c.urgent = c.urgent[1:]
+		return o
+	}
+	if !c.todo || c.restartReason != "" { // the next process gets the full configuration
+		return nil
+	}
+	change := &PeerChange{Full: c.all, Serial: d.wanted.Serial, Peer: c.want, Routes: make(map[netip.Prefix]*view.Attributes, len(c.prefixes))}
+	if c.all {
+		for prefix, r := range d.wanted.Routes {
+			if a, has := r[c.peer]; has {
+				change.Routes[prefix] = &a
+			}
+		}
+	}
+	for prefix := range c.prefixes {
+		change.Routes[prefix] = nil
+		if a, has := d.wanted.Routes[prefix][c.peer]; has {
+			change.Routes[prefix] = &a
+		}
+	}
+	clear(c.prefixes)
+	c.todo, c.all, c.sent = false, false, change.Serial
+	return order{Change: change}
 }
 
 // crashed reports whether a process has ended and no other one runs. d.mu must be held.
-func (c *child) crashed() bool { return c.link == nil && c.ended != "" }
+func (c *child) crashed() bool { return !c.running && c.ended != "" }
 
 // status returns the session without BFD. d.mu must be held.
 func (c *child) status() plan.Session {
@@ -145,9 +228,9 @@ func (c *child) problem() string {
 	switch {
 	case c.held.reason != "":
 		return ""
-	case c.link == nil && c.ended == "":
+	case !c.running && c.ended == "":
 		return "GoBGP starts"
-	case c.link == nil:
+	case !c.running:
 		return "GoBGP does not run: " + c.ended
 	case c.reported:
 		return ""
@@ -217,64 +300,39 @@ func (c *child) run(ctx context.Context) error {
 
 // exchange sends the configuration and its changes to the child while the connection lasts.
 func (c *child) exchange(ctx context.Context, pair net.Conn, pid int, kill context.CancelFunc) error {
-	conn := NewConn(pair)
-	stop := context.AfterFunc(ctx, func() { pair.Close() })
-	defer stop()
-	if _, err := conn.Answer(Process); err != nil {
-		return err
-	}
-	l := newLink(conn)
-	if !c.started(l, pid, kill) {
+	defer context.AfterFunc(ctx, func() { pair.Close() })()
+	if !c.started(pid, kill) {
 		return errTerminating
 	}
-	return l.run(ctx, func(m Message) error {
-		if m.Report == nil {
-			return errors.New("the child sent a message other than a report")
-		}
-		c.reports(*m.Report)
-		return nil
-	})
+	return exchange(newConn(pair), c.wake, c.next, c.reports)
 }
 
-// started sends the full configuration to a new process, unless ironlb-bgpd is terminating.
-func (c *child) started(l *link, pid int, kill context.CancelFunc) bool {
+// started schedules the full configuration for a new process, unless ironlb-bgpd is terminating.
+func (c *child) started(pid int, kill context.CancelFunc) bool {
 	d := c.d
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.terminating {
 		return false
 	}
-	wanted := partOf(d.wanted, c.peer)
-	c.link, c.kill, c.since, c.reported, c.routerID = l, kill, now(), false, wanted.RouterID
-	c.firstUnapplied, c.lastSent = wanted.Serial, wanted.Serial
-	l.sendChange(fullChange(wanted))
+	c.running, c.kill, c.since, c.reported = true, kill, now(), false
+	c.sendAll()
 	d.o.Metrics.child(1)
-	d.o.Log.Info("GoBGP runs", "peer", c.peer, "pid", pid, "routes", len(wanted.Routes))
+	d.o.Log.Info("GoBGP runs", "peer", c.peer, "pid", pid)
 	d.report()
 	return true
 }
 
-// reports processes a report of the process.
-func (c *child) reports(r plan.BGPReport) {
+// reports processes a status of the process.
+func (c *child) reports(s peerStatus) error {
 	d := c.d
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if s, reported := r.Sessions[c.peer]; reported || r.Full {
-		c.session = s
-	}
-	c.reported = true
+	c.session, c.reported = &s.Session, true
 	c.checkLimit()
-	switch r.Applied {
-	case 0:
-	case c.lastSent:
-		c.firstUnapplied = 0
-	default:
-		c.firstUnapplied = r.Applied + 1
-	}
-	if _, retired := d.retiring[c]; retired && c.session == nil {
-		time.AfterFunc(removeTime, c.end)
-	}
+	c.applied = cmp.Or(s.Applied, c.applied)
 	d.report()
+	return nil
 }
 
 var errTerminating = errors.New("ironlb-bgpd ends")
@@ -285,7 +343,7 @@ func (c *child) hasEnded(ctx context.Context, err error, pause time.Duration) (r
 	d := c.d
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if c.link != nil {
+	if c.running {
 		d.o.Metrics.child(-1)
 	}
 	if c.session != nil {
@@ -297,7 +355,7 @@ func (c *child) hasEnded(ctx context.Context, err error, pause time.Duration) (r
 	} else {
 		c.held = hold{}
 	}
-	c.link, c.session, c.restartReason, c.ended, c.since = nil, nil, "", err.Error(), now()
+	c.running, c.session, c.restartReason, c.ended, c.since = false, nil, "", err.Error(), now()
 	switch _, retired := d.retiring[c]; {
 	case retired || d.terminating:
 		c.end()

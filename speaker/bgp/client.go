@@ -26,6 +26,11 @@ const (
 	refusedRetry = 5 * time.Second
 )
 
+// refused is the reason why ironlb-bgpd refused the connection.
+type refused string
+
+func (r refused) Error() string { return "refused: " + string(r) }
+
 // ClientOptions configure a Client.
 type ClientOptions struct {
 	// Socket is the path of the unix socket of ironlb-bgpd.
@@ -40,14 +45,16 @@ type ClientOptions struct {
 // Client sends the BGP configuration to ironlb-bgpd, and receives the states of the sessions. Its methods may be called
 // from any goroutine.
 type Client struct {
-	o ClientOptions
+	o    ClientOptions
+	wake chan struct{} // todo is set
 
 	mu         sync.Mutex
 	isSet      bool // wanted is set
 	wanted     plan.BGP
 	announcing announcing
-	link       *link // nil while not connected
-	// sessions are the reported states; nil until the first report on this connection.
+	connected  bool
+	todo       *request // not sent yet on this connection
+	// sessions are the reported states; nil until the first status on this connection.
 	sessions map[string]plan.Session
 	// away is since when ironlb-bgpd is unreachable, and why is the reason; zero while it is reachable or not contacted
 	// yet.
@@ -56,7 +63,9 @@ type Client struct {
 }
 
 // NewClient returns a client that connects once it runs.
-func NewClient(o ClientOptions) *Client { return &Client{o: o, announcing: newAnnouncing(o.Metrics)} }
+func NewClient(o ClientOptions) *Client {
+	return &Client{o: o, wake: make(chan struct{}, 1), announcing: newAnnouncing(o.Metrics)}
+}
 
 // Set applies a change. The first change must be complete. Set never blocks, and keeps its argument.
 func (c *Client) Set(change plan.BGPChange) {
@@ -64,13 +73,20 @@ func (c *Client) Set(change plan.BGPChange) {
 	defer c.mu.Unlock()
 	change.Serial = c.announcing.set(change, c.isSet, time.Now())
 	c.wanted.Apply(change)
-	if !c.isSet {
+	if !c.connected {
 		c.isSet = true
-		change = fullChange(c.wanted)
+		return
 	}
-	if c.link != nil {
-		c.link.sendChange(change)
+	switch {
+	case !c.isSet:
+		c.todo = &request{Change: fullChange(c.wanted)}
+	case c.todo == nil:
+		c.todo = &request{Change: merge(nil, change)}
+	default:
+		c.todo.Change = merge(c.todo.Change, change)
 	}
+	c.isSet = true
+	trigger(c.wake)
 }
 
 // Sessions returns the states of the sessions, by the name of the peer. A peer may be missing until its session begins.
@@ -102,17 +118,16 @@ func (c *Client) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		if c.lost(err) { // without a report, the next connection may fail in the same way
+		if c.lost(err) { // without a status, the next connection may fail in the same way
 			retry = firstRetry
 		}
 		wait := retry
-		if _, refused := errors.AsType[Refused](err); refused {
+		if _, is := errors.AsType[refused](err); is {
 			wait = refusedRetry
 		}
-		select {
-		case <-ctx.Done():
+		sleep(ctx, wait)
+		if ctx.Err() != nil {
 			return nil
-		case <-time.After(wait):
 		}
 		retry = min(2*retry, lastRetry)
 	}
@@ -120,62 +135,71 @@ func (c *Client) Run(ctx context.Context) error {
 
 // connect connects, and returns when the connection has ended.
 func (c *Client) connect(ctx context.Context) error {
-	conn, err := dial(ctx, c.o.Socket, Speaker)
+	conn, err := dial(ctx, c.o.Socket)
 	if err != nil {
 		return err
 	}
-	l := newLink(conn)
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	c.mu.Lock()
-	c.link = l
+	c.connected, c.todo = true, &request{Idle: true}
 	if c.isSet {
-		l.sendChange(fullChange(c.wanted))
+		c.todo = &request{Change: fullChange(c.wanted)}
 	}
 	c.mu.Unlock()
-	return l.run(ctx, c.receive)
+	return exchange(conn, c.wake, c.next, func(s Status) error { return c.receive(conn, s) })
 }
 
-// dial connects to ironlb-bgpd, which must run as the same user, because it receives passwords.
-func dial(ctx context.Context, socket string, role Role) (*Conn, error) {
-	conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
+// dial connects to ironlb-bgpd, which must run as the same user, because it receives passwords. Its first status must
+// come within firstLimit.
+func dial(ctx context.Context, socket string) (*conn, error) {
+	c, err := new(net.Dialer).DialContext(ctx, "unix", socket)
 	if err != nil {
 		return nil, fmt.Errorf("connect to ironlb-bgpd: %w", err)
 	}
-	c := NewConn(conn)
-	if err = sameUser(conn.(*net.UnixConn)); err == nil {
-		_, err = c.Call(role)
-	}
-	if err != nil {
+	if err := errors.Join(sameUser(c.(*net.UnixConn)), c.SetReadDeadline(time.Now().Add(firstLimit))); err != nil {
 		c.Close()
 		return nil, fmt.Errorf("connect to ironlb-bgpd on %s: %w", socket, err)
 	}
-	return c, nil
+	return newConn(c), nil
 }
 
-func (c *Client) receive(m Message) error {
-	if m.Report == nil {
-		return errors.New("ironlb-bgpd sent a message other than a report")
+// next returns what is to be sent.
+func (c *Client) next() any {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.todo == nil {
+		return nil
+	}
+	r := c.todo
+	c.todo = nil
+	return r
+}
+
+func (c *Client) receive(conn *conn, s Status) error {
+	if s.Refused != "" {
+		return refused(s.Refused)
+	}
+	if s.Sessions == nil {
+		s.Sessions = map[string]plan.Session{}
 	}
 	c.mu.Lock()
-	if c.sessions == nil {
-		if !m.Report.Full {
-			c.mu.Unlock()
-			return errors.New("the first report is not complete")
-		}
-		c.sessions = map[string]plan.Session{}
-		c.o.Log.Info("connected to ironlb-bgpd", "socket", c.o.Socket)
-	}
-	applyReport(c.sessions, *m.Report)
-	c.announcing.applied(m.Report.Applied, time.Now())
-	c.away, c.why = time.Time{}, ""
+	first := c.sessions == nil
+	changed := first || !maps.Equal(c.sessions, s.Sessions)
+	c.sessions, c.away, c.why = s.Sessions, time.Time{}, ""
+	c.announcing.applied(s.Applied, time.Now())
 	c.mu.Unlock()
-	if m.Report.Full || len(m.Report.Sessions) > 0 {
+	if changed {
 		c.o.Wake()
 	}
-	return nil
+	if !first {
+		return nil
+	}
+	c.o.Log.Info("connected to ironlb-bgpd", "socket", c.o.Socket)
+	return conn.SetReadDeadline(time.Time{})
 }
 
-// lost records that there is no connection, and reports whether a report was received on the last one. The loss is
-// logged if there was a report, or, once per reason, if a connection is needed.
+// lost records that there is no connection, and reports whether a status was received on the last one. The loss is
+// logged if there was one, or, once per reason, if a connection is needed.
 func (c *Client) lost(err error) (reported bool) {
 	why := "ironlb-bgpd does not answer: " + text(err)
 	c.mu.Lock()
@@ -185,7 +209,7 @@ func (c *Client) lost(err error) (reported bool) {
 	if c.away.IsZero() {
 		c.away = time.Now()
 	}
-	c.link, c.sessions, c.why = nil, nil, why
+	c.connected, c.todo, c.sessions, c.why = false, nil, nil, why
 	c.mu.Unlock()
 	switch {
 	case reported:
@@ -206,21 +230,16 @@ func text(err error) string {
 	return err.Error()
 }
 
-// QueryHealth queries the health of the ironlb-bgpd at a socket.
-func QueryHealth(ctx context.Context, socket string) (Health, error) {
-	conn, err := dial(ctx, socket, Probe)
+// QueryHealth returns the status of the ironlb-bgpd at a socket.
+func QueryHealth(ctx context.Context, socket string) (s Status, err error) {
+	c, err := dial(ctx, socket)
 	if err != nil {
-		return Health{}, err
+		return s, err
 	}
-	stop := context.AfterFunc(ctx, func() { conn.Close() })
-	defer stop()
-	defer conn.Close()
-	m, err := conn.Receive()
-	if err != nil {
-		return Health{}, fmt.Errorf("query the health of ironlb-bgpd: %w", errors.Join(err, context.Cause(ctx)))
+	defer c.Close()
+	defer context.AfterFunc(ctx, func() { c.Close() })()
+	if err := c.receive(&s); err != nil {
+		return s, fmt.Errorf("query the health of ironlb-bgpd: %w", errors.Join(err, context.Cause(ctx)))
 	}
-	if m.Health == nil {
-		return Health{}, errors.New("query the health of ironlb-bgpd: unexpected answer")
-	}
-	return *m.Health, nil
+	return s, nil
 }

@@ -2,123 +2,113 @@ package bgp
 
 import (
 	"bufio"
-	"errors"
+	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
-// Time limits for the other side's Hello, and for reading a message. It is on the same machine.
+// Limit is the maximum length of a line, in octets. A full set of 10,000 routes to two peers is about 1 MB.
+const Limit = 64 << 20
+
+// Time limits for the other side's first line, and for reading a line. It is on the same machine.
 const (
-	helloLimit = 5 * time.Second
+	firstLimit = 5 * time.Second
 	writeLimit = 30 * time.Second
 )
 
-// Conn carries messages. One goroutine may send while another receives.
-type Conn struct {
-	conn    net.Conn
-	in      *bufio.Reader
-	lenient bool // the other side's version is newer
+// conn carries lines of JSON. One goroutine may send while another receives.
+type conn struct {
+	net.Conn
+	in *bufio.Scanner
 }
 
-// NewConn returns a Conn that reads, writes and closes conn.
-func NewConn(conn net.Conn) *Conn { return &Conn{conn: conn, in: bufio.NewReader(conn)} }
+func newConn(c net.Conn) *conn {
+	in := bufio.NewScanner(c)
+	in.Buffer(nil, Limit)
+	return &conn{c, in}
+}
 
-// Close closes the connection, and ends a pending Send and Receive.
-func (c *Conn) Close() error { return c.conn.Close() }
-
-// Send writes a message.
-func (c *Conn) Send(m Message) error {
-	line, err := encode(m)
+// send writes a value as a line.
+func (c *conn) send(v any) error {
+	line, err := json.Marshal(v) // the result contains no line break
 	if err != nil {
+		return fmt.Errorf("encode a message: %w", err)
+	}
+	if line = append(line, '\n'); len(line) > Limit {
+		return fmt.Errorf("a message of %d octets is longer than %d", len(line), Limit)
+	}
+	if err := c.SetWriteDeadline(time.Now().Add(writeLimit)); err != nil {
 		return err
 	}
-	if err := c.conn.SetWriteDeadline(time.Now().Add(writeLimit)); err != nil {
-		return err
-	}
-	_, err = c.conn.Write(line)
+	_, err = c.Write(line)
 	return err
 }
 
-// Receive waits for a message. The error is io.EOF if the other side closed the connection, and of type Refused if it
-// sent a reason.
-func (c *Conn) Receive() (Message, error) {
-	line, err := c.line()
-	if err != nil {
-		return Message{}, err
-	}
-	m, err := decode(line, c.lenient)
-	if err == nil && m.Refused != "" {
-		err = Refused(m.Refused)
-	}
-	return m, err
-}
-
-// line returns the next line. The result is valid until the next call.
-func (c *Conn) line() ([]byte, error) {
-	var long []byte
-	for {
-		part, err := c.in.ReadSlice('\n')
-		switch {
-		case len(long)+len(part) > Limit:
-			return nil, fmt.Errorf("receive a message: it is longer than %d octets", Limit)
-		case err == nil && long == nil:
-			return part, nil
+// receive waits for a line and decodes it. The error is io.EOF if the other side closed the connection.
+func (c *conn) receive(v any) error {
+	if !c.in.Scan() {
+		if err := c.in.Err(); err != nil {
+			return fmt.Errorf("receive a message: %w", err)
 		}
-		long = append(long, part...)
-		switch {
-		case err == nil:
-			return long, nil
-		case errors.Is(err, io.EOF) && len(long) > 0:
-			return nil, io.ErrUnexpectedEOF
-		case !errors.Is(err, bufio.ErrBufferFull):
-			return nil, err
+		return io.EOF
+	}
+	return decode(c.in.Bytes(), v)
+}
+
+// decode parses a line.
+func decode(line []byte, v any) error {
+	err := json.Unmarshal(line, v)
+	if checked, is := v.(interface{ check() error }); err == nil && is {
+		err = checked.check()
+	}
+	if err != nil {
+		return fmt.Errorf("decode a message: %w", err)
+	}
+	return nil
+}
+
+// exchange passes received values to handle, and sends what next returns, until that is nil, at the start and whenever
+// wake is triggered. It returns when the connection ends or handle fails, and closes the connection.
+func exchange[T any](c *conn, wake <-chan struct{}, next func() any, handle func(T) error) error {
+	group, ended := errgroup.WithContext(context.Background())
+	defer context.AfterFunc(ended, func() { c.Close() })()
+	group.Go(func() error {
+		for {
+			var v T
+			if err := c.receive(&v); err != nil {
+				return err
+			}
+			if err := handle(v); err != nil {
+				return err
+			}
 		}
-	}
+	})
+	group.Go(func() error {
+		for {
+			for v := next(); v != nil; v = next() {
+				if err := c.send(v); err != nil {
+					return err
+				}
+			}
+			select {
+			case <-ended.Done():
+				return nil
+			case <-wake:
+			}
+		}
+	})
+	return group.Wait()
 }
 
-// Refused is the reason why the other side refused the connection.
-type Refused string
-
-func (r Refused) Error() string { return "refused: " + string(r) }
-
-// Call sends the first Hello, and returns the answer.
-func (c *Conn) Call(role Role) (Hello, error) {
-	if err := c.Send(hello(role)); err != nil {
-		return Hello{}, fmt.Errorf("send Hello: %w", err)
+// trigger fills a channel of size 1.
+func trigger(wake chan<- struct{}) {
+	select {
+	case wake <- struct{}{}:
+	default:
 	}
-	return c.receiveHello()
-}
-
-// Answer waits for a hello, and answers it.
-func (c *Conn) Answer(role Role) (Hello, error) {
-	h, err := c.receiveHello()
-	if err != nil {
-		return h, err
-	}
-	if err := c.Send(hello(role)); err != nil {
-		return h, fmt.Errorf("send Hello: %w", err)
-	}
-	return h, nil
-}
-
-func (c *Conn) receiveHello() (Hello, error) {
-	if err := c.conn.SetReadDeadline(time.Now().Add(helloLimit)); err != nil {
-		return Hello{}, err
-	}
-	c.lenient = true // a newer version may have more fields here
-	m, err := c.Receive()
-	if err != nil {
-		return Hello{}, fmt.Errorf("wait for Hello: %w", err)
-	}
-	if m.Hello == nil {
-		return Hello{}, errors.New("the other side sent no Hello")
-	}
-	if m.Hello.Oldest > version {
-		why := fmt.Sprintf("the %s needs protocol version %d or later, this process has version %d: upgrade it", m.Hello.Role, m.Hello.Oldest, version)
-		return *m.Hello, errors.Join(errors.New(why), c.Send(Message{Refused: why}))
-	}
-	c.lenient = m.Hello.Version > version
-	return *m.Hello, c.conn.SetReadDeadline(time.Time{})
 }

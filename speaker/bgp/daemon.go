@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"os/exec"
 	"slices"
 	"sync"
@@ -58,30 +59,26 @@ const leaveLimit = 8 * time.Second
 // Daemon is ironlb-bgpd: it keeps the configuration across restarts of the speaker and of GoBGP, and runs BFD
 // alongside. Each peer has its own process with GoBGP: input from one peer cannot end the process of another.
 type Daemon struct {
-	o      DaemonOptions
-	server *Server
-	group  sync.WaitGroup // of the children's lives
+	o       DaemonOptions
+	group   sync.WaitGroup // of the children's lives
+	changed chan struct{}  // there is a status for the speaker
 
 	mu          sync.Mutex
 	life        context.Context // the context of the children; nil before Run
 	wanted      plan.BGP
-	speaker     bool
+	speaker     *connection // nil if there is none
 	hold        *time.Timer // runs while no speaker is connected
 	children    map[string]*child
 	retiring    map[*child]struct{} // children of removed peers
 	terminating bool                // ctx has ended
 	bfd         map[string]BFDStatus
-	reported    map[string]plan.Session
-	applied     uint64 // the serial last reported to the speaker
+	status      Status
+	version     uint64 // of status
 }
 
 // NewDaemon returns a daemon; Run starts it.
 func NewDaemon(o DaemonOptions) *Daemon {
-	d := &Daemon{o: o, children: map[string]*child{}, retiring: map[*child]struct{}{}, reported: map[string]plan.Session{}}
-	d.server = NewServer(ServerOptions{
-		Socket: o.Socket, Log: o.Log, Change: d.change, Connected: d.connected, Health: d.health,
-	})
-	return d
+	return &Daemon{o: o, changed: make(chan struct{}, 1), children: map[string]*child{}, retiring: map[*child]struct{}{}, version: 1}
 }
 
 // Run works until ctx ends, and then leaves. Nothing is sent to peers with graceful restart, so that they keep the
@@ -97,7 +94,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	defer d.group.Wait()
 	serving, stopServing := context.WithCancel(life)
 	defer stopServing()
-	group.Go(func() error { return d.server.Run(serving) })
+	group.Go(func() error { return d.listen(serving) })
 	group.Go(func() error { return d.o.BFD.Run(life) })
 	group.Go(func() error {
 		defer end()
@@ -121,15 +118,14 @@ func (d *Daemon) leave(ctx context.Context) {
 	d.mu.Lock()
 	d.terminating = true
 	waiting, notified, decommissioning := slices.Collect(maps.Keys(d.retiring)), 0, d.wanted.NodeDecommissioning
-	for name, c := range d.children {
+	for _, c := range d.children {
 		switch {
-		case c.link == nil || c.restartReason != "":
+		case !c.running || c.restartReason != "":
 			c.end()
-		case decommissioning || !d.wanted.Peers[name].GracefulRestart:
+		case decommissioning || !c.want.GracefulRestart:
 			notified++
 			waiting = append(waiting, c)
-			c.link.sendUrgent(Message{Leave: &Leave{All: decommissioning}})
-			time.AfterFunc(leaveLimit, c.end)
+			c.leave(Leave{})
 		}
 	}
 	d.o.Log.Info("terminating", "peers", len(d.children), "notifiedPeers", notified, "decommissioning", decommissioning)
@@ -166,21 +162,14 @@ func (d *Daemon) change(c plan.BGPChange) {
 	}
 }
 
-// apply sends to each child the part of the change that concerns its peer. d.mu must be held.
+// apply applies a change, and passes on to each child what concerns its peer. d.mu must be held.
 func (d *Daemon) apply(c plan.BGPChange) {
-	parts := make(map[string]plan.BGPChange, len(d.children))
-	if !c.Full {
-		for name := range d.children {
-			if part := partOfChange(d.wanted, c, name); len(part.Peers) > 0 || len(part.Routes) > 0 {
-				parts[name] = part
-			}
-		}
+	before, serial := make(map[netip.Prefix]plan.Route, len(c.Routes)), d.wanted.Serial
+	for prefix := range c.Routes {
+		before[prefix] = d.wanted.Routes[prefix]
 	}
-	held := map[string]plan.Peer{}
-	for name, child := range d.children {
-		if child.held.reason != "" {
-			held[name] = d.wanted.Peers[name]
-		}
+	if c.Full {
+		maps.Copy(before, d.wanted.Routes)
 	}
 	d.wanted.Apply(c)
 	for name, child := range d.children {
@@ -188,40 +177,32 @@ func (d *Daemon) apply(c plan.BGPChange) {
 			child.retire()
 		}
 	}
-	for name := range d.wanted.Peers {
+	for name, p := range d.wanted.Peers {
+		p.RouterID = d.wanted.RouterIDOf(name)
 		child := d.children[name]
 		if child == nil {
-			d.begin(name)
+			d.begin(name, p)
 			continue
 		}
-		child.address = d.wanted.Peers[name].Address
-		if was, is := held[name]; is && was != d.wanted.Peers[name] {
-			child.retryNow()
-		}
-		switch part, has := parts[name]; {
-		case child.link == nil || child.restartReason != "": // the next process gets the full configuration
-		case child.routerID != d.wanted.RouterIDOf(name): // a GoBGP process never changes its router ID
-			child.restart("the router id changed", "before", child.routerID, "now", d.wanted.RouterIDOf(name))
-		case c.Full:
-			child.send(fullChange(partOf(d.wanted, name)))
-		case has:
-			child.send(part)
+		child.configure(p, serial)
+		for prefix, was := range before {
+			old, had := was[name]
+			if is, has := d.wanted.Routes[prefix][name]; has != had || is != old {
+				child.update(prefix, serial)
+			}
 		}
 	}
 	d.o.Metrics.wanted(len(d.wanted.Peers), len(d.wanted.Routes))
 }
 
-// connected records whether a speaker is connected.
-func (d *Daemon) connected(yes bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.speaker, d.applied = yes, 0
-	d.o.Metrics.speaker(yes)
+// connected starts or stops the time of Hold. d.mu must be held.
+func (d *Daemon) connected() {
+	d.o.Metrics.speaker(d.speaker != nil)
 	if d.hold != nil {
 		d.hold.Stop()
 		d.hold = nil
 	}
-	if !yes && d.o.Hold > 0 {
+	if d.speaker == nil && d.o.Hold > 0 {
 		d.hold = time.AfterFunc(d.o.Hold, d.withdraw)
 	}
 }
@@ -231,11 +212,11 @@ func (d *Daemon) connected(yes bool) {
 func (d *Daemon) withdraw() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.terminating || d.speaker || len(d.wanted.Routes) == 0 {
+	if d.terminating || d.speaker != nil || len(d.wanted.Routes) == 0 {
 		return
 	}
 	d.o.Log.Warn("withdrawing all routes", "reason", "no speaker has connected", "hold", d.o.Hold, "routes", len(d.wanted.Routes))
-	d.apply(fullChange(plan.BGP{RouterID: d.wanted.RouterID, NodeDecommissioning: d.wanted.NodeDecommissioning, Peers: d.wanted.Peers}))
+	d.apply(*fullChange(plan.BGP{RouterID: d.wanted.RouterID, NodeDecommissioning: d.wanted.NodeDecommissioning, Peers: d.wanted.Peers}))
 }
 
 // BFDChanged records the states of all BFD sessions. A BFD session that goes down takes the BGP session down at once.
@@ -244,8 +225,9 @@ func (d *Daemon) BFDChanged(all map[string]BFDStatus) {
 	defer d.mu.Unlock()
 	for name, is := range all {
 		was, c := d.bfd[name].State == view.BFDUp, d.children[name]
-		if !was && is.State == view.BFDUp && c != nil && c.link != nil {
-			c.link.sendUrgent(Message{Up: &Up{Peer: name}})
+		running := c != nil && c.running
+		if !was && is.State == view.BFDUp && running {
+			c.urge(order{Up: true})
 		}
 		if !was || is.State == view.BFDUp {
 			continue
@@ -254,42 +236,32 @@ func (d *Daemon) BFDChanged(all map[string]BFDStatus) {
 			d.o.Log.Info("BFD session down, BGP session kept", "peer", name, "reason", is.Why)
 			continue
 		}
-		if c == nil || c.link == nil {
+		if !running {
 			continue
 		}
 		if c.session != nil && c.session.State == plan.SessionEstablished { // else there is nothing to report
 			d.o.Metrics.bfdDown()
 			d.o.Log.Warn("BFD session down, ending the BGP session", "peer", name, "reason", plan.BFDWentDown, "why", is.Why)
 		}
-		c.link.sendUrgent(Message{Down: &Down{Peer: name, Why: is.Why}})
+		c.urge(order{Down: cmp.Or(is.Why, "BFD session down")})
 	}
 	d.bfd = all
 	d.report()
 }
 
-// report sends the changed session states to the speaker. d.mu must be held.
+// report updates the status, and sends it to the speaker if it has changed. d.mu must be held.
 func (d *Daemon) report() {
-	r := plan.BGPReport{Sessions: map[string]*plan.Session{}}
-	if applied := d.lastApplied(); applied != d.applied {
-		d.applied, r.Applied = applied, applied
-	}
+	now := Status{Sessions: make(map[string]plan.Session, len(d.wanted.Peers)), Applied: d.lastApplied(), Problem: d.problem()}
 	states := map[plan.SessionState]int{}
 	for name := range d.wanted.Peers {
-		s := d.session(name)
-		states[s.State]++
-		if before, ok := d.reported[name]; !ok || before != s {
-			d.reported[name], r.Sessions[name] = s, &s
-		}
-	}
-	for name := range d.reported {
-		if _, still := d.wanted.Peers[name]; !still {
-			delete(d.reported, name)
-			r.Sessions[name] = nil
-		}
+		now.Sessions[name] = d.session(name)
+		states[now.Sessions[name].State]++
 	}
 	d.o.Metrics.sessions(states)
-	if len(r.Sessions) > 0 || r.Applied != 0 {
-		d.server.Report(r)
+	if now.Applied != d.status.Applied || now.Problem != d.status.Problem || !maps.Equal(now.Sessions, d.status.Sessions) {
+		d.status = now
+		d.version++
+		trigger(d.changed)
 	}
 }
 
@@ -298,8 +270,8 @@ func (d *Daemon) report() {
 func (d *Daemon) lastApplied() uint64 {
 	serial := d.wanted.Serial
 	for _, c := range d.children {
-		if !c.crashed() && c.firstUnapplied != 0 {
-			serial = min(serial, c.firstUnapplied-1)
+		if !c.crashed() && c.behind() {
+			serial = min(serial, c.applied)
 		}
 	}
 	return serial
@@ -317,10 +289,8 @@ func (d *Daemon) session(name string) plan.Session {
 	return s
 }
 
-// health answers a probe. A stuck daemon does not answer.
-func (d *Daemon) health(context.Context) (Health, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+// problem returns why it cannot run BGP although peers are configured. d.mu must be held.
+func (d *Daemon) problem() string {
 	first, problems := "", 0
 	for _, name := range slices.Sorted(maps.Keys(d.children)) {
 		c := d.children[name]
@@ -330,14 +300,14 @@ func (d *Daemon) health(context.Context) (Health, error) {
 		}
 		problem = fmt.Sprintf("BGPPeer %s: %s", name, problem)
 		if c.ended == "" { // it is starting
-			return Health{Problem: problem}, nil
+			return problem
 		}
 		first, problems = cmp.Or(first, problem), problems+1
 	}
 	if problems < len(d.children) { // one peer that crashes its GoBGP must not delay the others
-		return Health{}, nil
+		return ""
 	}
-	return Health{Problem: first}, nil
+	return first
 }
 
 func now() time.Time { return time.Now().Round(0).UTC() }

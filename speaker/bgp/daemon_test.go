@@ -2,6 +2,7 @@ package bgp
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -28,7 +29,7 @@ import (
 const (
 	leftFile  = "TEST_LEFT_FILE"    // a child; its value is a file that Leave creates
 	socketEnv = "TEST_PROBE_SOCKET" // a probe
-	rawSocket = "TEST_RAW_SOCKET"   // a client that sends a Hello and prints the answer
+	rawSocket = "TEST_RAW_SOCKET"   // a client that sends a request and prints the answer
 )
 
 func TestMain(m *testing.M) {
@@ -40,11 +41,11 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	if socket := os.Getenv(rawSocket); socket != "" {
-		os.Exit(sendHello(socket))
+		os.Exit(sendRequest(socket))
 	}
 	if file := os.Getenv(leftFile); file != "" {
-		err := ServeFile(context.Background(), ChildFile, slog.New(slog.DiscardHandler), func(report func(plan.BGPReport)) Driver {
-			return &echo{report: report, file: file, down: map[string]string{}}
+		err := ServeFile(context.Background(), ChildFile, slog.New(slog.DiscardHandler), func(report func(plan.Session)) Driver {
+			return &echo{report: report, file: file, name: filepath.Ext(file)[1:]}
 		})
 		if err != nil {
 			os.Exit(1)
@@ -54,56 +55,55 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func sendHello(socket string) int {
+func sendRequest(socket string) int {
 	conn, err := net.Dial("unix", socket)
 	if err != nil {
 		fmt.Println(err)
 		return 1
 	}
-	line, _ := encode(hello(Probe))
-	_, _ = conn.Write(line) // the connection may already be closed
+	_, _ = io.WriteString(conn, `{"idle":true}`+"\n") // the connection may already be closed
 	_, _ = io.Copy(os.Stdout, conn)
 	return 0
 }
 
-// echo replaces GoBGP in a separate process: it reports its input. A peer named crash ends it as a GoBGP crash does,
-// one named hungry by a lack of memory, and one named hang blocks it. The session with a peer named flood reaches the
-// limit of prefixes, unless that is 20.
+// echo replaces GoBGP in a separate process: it reports its input. One whose peer is named crash ends as a GoBGP crash
+// does, hungry by a lack of memory, and hang blocks. The session with a peer named flood reaches the limit of prefixes,
+// unless that is 20.
 type echo struct {
-	report func(plan.BGPReport)
-	file   string // created by Leave; another file, with the suffix receivedFile, has every change
+	report func(plan.Session)
+	name   string
+	file   string // created by Leave; others, with these suffixes, have every change, or are created if the peer is removed
 
 	mu   sync.Mutex
-	have plan.BGP
-	down map[string]string
+	have PeerChange
+	down string
 }
 
-func (e *echo) Apply(c plan.BGPChange) error {
+const receivedFile, removedFile = ".received", ".removed"
+
+func (e *echo) Apply(c PeerChange) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.have.Apply(c)
+	e.have.add(c)
 	if err := e.record(c); err != nil {
 		return err
 	}
-	if _, ok := e.have.Peers["crash"]; ok {
+	switch e.name {
+	case "crash":
 		go panic("an UPDATE as none should be")
 		select {}
-	}
-	if _, ok := e.have.Peers["hungry"]; ok {
+	case "hungry":
 		fmt.Fprint(os.Stderr, "runtime: out of memory: cannot allocate 67108864-byte block\nfatal error: out of memory\n")
 		os.Exit(2)
-	}
-	if _, ok := e.have.Peers["hang"]; ok {
+	case "hang":
 		select {}
 	}
-	e.reportAll()
+	e.reportState()
 	return nil
 }
 
-const receivedFile = ".received"
-
-func (e *echo) record(c plan.BGPChange) error {
-	line, err := encode(Message{Change: &c})
+func (e *echo) record(c PeerChange) error {
+	line, err := json.Marshal(c)
 	if err != nil {
 		return err
 	}
@@ -111,51 +111,45 @@ func (e *echo) record(c plan.BGPChange) error {
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(line)
+	_, err = f.Write(append(line, '\n'))
 	return errors.Join(err, f.Close())
 }
 
-func (e *echo) Down(peer, why string) {
+func (e *echo) Down(why string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.down[peer] = why
-	e.reportAll()
+	e.down = why
+	e.reportState()
 }
 
-func (e *echo) Up(peer string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	delete(e.down, peer)
-	e.reportAll()
-}
+func (e *echo) Up() { e.Down("") }
 
 // Leave is delayed by a peer named slow.
-func (e *echo) Leave(context.Context, bool) error {
-	if _, ok := e.have.Peers["slow"]; ok {
+func (e *echo) Leave(_ context.Context, l Leave) error {
+	if l.Removed {
+		return os.WriteFile(e.file+removedFile, nil, 0o600)
+	}
+	if e.name == "slow" {
 		<-time.After(2 * firstPause)
 	}
 	return os.WriteFile(e.file, nil, 0o600)
 }
 
-// reportAll reports each session as established, with the process ID as the peer's AS.
-func (e *echo) reportAll() {
-	r := plan.BGPReport{Full: true, Sessions: map[string]*plan.Session{}}
-	for name := range e.have.Peers {
-		s := &plan.Session{State: plan.SessionEstablished, PeerASN: uint32(os.Getpid()), PeerID: e.have.RouterID, Changes: 1}
-		for _, route := range e.have.Routes {
-			if _, ok := route[name]; ok {
-				s.Prefixes++
-			}
+// reportState reports the session as established, with the process ID as the peer's AS.
+func (e *echo) reportState() {
+	s := plan.Session{State: plan.SessionEstablished, PeerASN: uint32(os.Getpid()), PeerID: e.have.Peer.RouterID, Changes: 1}
+	for _, a := range e.have.Routes {
+		if a != nil {
+			s.Prefixes++
 		}
-		if why, ok := e.down[name]; ok {
-			s.State, s.Reason, s.Message = plan.SessionIdle, plan.BFDWentDown, why
-		}
-		if name == "flood" && e.have.Peers[name].MaxReceivedPrefixes != 20 {
-			s.State, s.Reason, s.Message = plan.SessionIdle, plan.TooManyPrefixes, "too many"
-		}
-		r.Sessions[name] = s
 	}
-	e.report(r)
+	if e.down != "" {
+		s.State, s.Reason, s.Message = plan.SessionIdle, plan.BFDWentDown, e.down
+	}
+	if e.name == "flood" && e.have.Peer.MaxReceivedPrefixes != 20 {
+		s.State, s.Reason, s.Message = plan.SessionIdle, plan.TooManyPrefixes, "too many"
+	}
+	e.report(s)
 }
 
 // bfdPeers replaces BFD.
@@ -536,8 +530,8 @@ func TestRename(t *testing.T) {
 	if pid(is) == pid(first) {
 		t.Errorf("it is the same process: %+v", is)
 	}
-	if attributes := n.received("a"); len(attributes) < 2 || !attributes[len(attributes)-1].Full || len(attributes[len(attributes)-1].Peers) > 0 {
-		t.Errorf("the first process received %+v", attributes)
+	if !n.exists("a", removedFile) {
+		t.Error("the first process did not receive that its peer is removed")
 	}
 }
 
@@ -664,16 +658,23 @@ func TestFirstChangeIsFull(t *testing.T) {
 	s.Set(two())
 	s.established("a", 1)
 	s.stop()
-	c, err := dial(t.Context(), n.socket, Speaker)
+	c, err := dial(t.Context(), n.socket)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if err := c.Send(Message{Change: &plan.BGPChange{RouterID: addr("192.0.2.1"), Peers: map[string]*plan.Peer{"a": nil}}}); err != nil {
+	if err := c.send(request{Change: &plan.BGPChange{RouterID: addr("192.0.2.1"), Peers: map[string]*plan.Peer{"a": nil}}}); err != nil {
 		t.Fatal(err)
 	}
-	for err == nil { // reports, and then the end
-		_, err = c.Receive()
+	why := ""
+	for err == nil { // statuses, and then the end
+		var st Status
+		if err = c.receive(&st); st.Refused != "" {
+			why = st.Refused
+		}
+	}
+	if !strings.Contains(why, "not complete") {
+		t.Errorf("it is refused because %q", why)
 	}
 	next := startSpeaker(t, n.socket)
 	next.established("a", 1)

@@ -1,77 +1,135 @@
 package bgp
 
 import (
+	"encoding/json"
 	"math/rand/v2"
-	"net"
 	"net/netip"
 	"reflect"
 	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ironlb/ironlb/speaker/plan"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
-// TestMerged: however messages are merged, the other side reaches the same state.
+// TestMerged: however changes are merged, the other side reaches the same state.
 func TestMerged(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 0))
 		var want, got plan.BGP
-		wantSessions, gotSessions := map[string]plan.Session{}, map[string]plan.Session{}
-		l, applied := newLink(NewConn(&net.UnixConn{})), uint64(0)
-		send := func() {
-			for m, ok := l.next(); ok; m, ok = l.next() {
-				if m.Change != nil {
-					got.Apply(*m.Change)
-				} else {
-					applyReport(gotSessions, *m.Report)
-					applied = max(applied, m.Report.Applied)
-				}
-			}
-		}
+		var todo *plan.BGPChange
 		for i := range 30 {
-			c, rep := randomChange(r, i == 0), randomReport(r, i == 0)
+			c := randomChange(r, i == 0)
 			if i < 25 {
-				c.Serial, rep.Applied = uint64(i), uint64(i)
+				c.Serial = uint64(i)
 			}
 			want.Apply(c)
-			l.sendChange(c)
-			applyReport(wantSessions, rep)
-			l.sendReport(rep)
-			if r.IntN(4) == 0 {
-				send()
+			todo = merge(todo, c)
+			if r.IntN(4) == 0 || i == 29 {
+				got.Apply(overTheWire(t, *todo))
+				todo = nil
 			}
 		}
-		send()
 		if !reflect.DeepEqual(got, want) {
 			t.Fatalf("seed %d: it got\n%v, want\n%v", seed, got, want)
 		}
-		if !reflect.DeepEqual(gotSessions, wantSessions) {
-			t.Fatalf("seed %d: it got\n%v, want\n%v", seed, gotSessions, wantSessions)
-		}
-		if got.Serial != 24 || applied != 24 {
-			t.Fatalf("seed %d: it got the change %d and the report of %d, want 24", seed, got.Serial, applied)
+		if got.Serial != 24 {
+			t.Fatalf("seed %d: it got the change %d, want 24", seed, got.Serial)
 		}
 		var again plan.BGP
-		again.Apply(fullChange(want))
+		again.Apply(overTheWire(t, *fullChange(want)))
 		if !reflect.DeepEqual(again, want) {
 			t.Fatalf("seed %d: the full set is\n%v, want\n%v", seed, again, want)
 		}
 	}
 }
 
-// TestUrgentFirst: Down is sent before all other pending messages.
+func overTheWire(t *testing.T, c plan.BGPChange) plan.BGPChange {
+	t.Helper()
+	line, err := json.Marshal(request{Change: &c})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r request
+	if err := decode(line, &r); err != nil {
+		t.Fatal(err)
+	}
+	return *r.Change
+}
+
+// TestParts: the child of each peer reaches the peer's part of the configuration, with any changes and however many of
+// them are sent together.
+func TestParts(t *testing.T) {
+	for seed := range uint64(200) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		d := NewDaemon(DaemonOptions{Metrics: NewMetrics(prometheus.NewRegistry())})
+		got := map[string]*PeerChange{}
+		for i := range 30 {
+			c := randomChange(r, i == 0)
+			c.RouterID = addr("192.0.2.1") // another one starts another process
+			for _, name := range []string{"a", "b"} {
+				if _, given := c.Peers[name]; !given || c.Peers[name] == nil {
+					c.Peers[name] = peer(254)
+				}
+			}
+			c.Serial = uint64(i + 1)
+			for name, p := range c.Peers { // all have a child, which starts no process
+				if d.children[name] == nil && p != nil {
+					ch := &child{d: d, peer: name, running: true, want: *p, wake: make(chan struct{}, 1), end: func() {}}
+					ch.want.RouterID = c.RouterID
+					ch.sendAll()
+					d.children[name] = ch
+				}
+			}
+			d.apply(c)
+			for name, ch := range d.children {
+				if r.IntN(3) > 0 && i < 29 {
+					continue
+				}
+				if o, is := ch.next().(order); is {
+					if got[name] == nil || o.Change.Full {
+						got[name] = new(PeerChange)
+					}
+					got[name].add(*o.Change)
+				}
+			}
+		}
+		for name, p := range d.wanted.Peers {
+			p.RouterID = d.wanted.RouterID
+			want := map[netip.Prefix]view.Attributes{}
+			for prefix, route := range d.wanted.Routes {
+				if a, has := route[name]; has {
+					want[prefix] = a
+				}
+			}
+			is := map[netip.Prefix]view.Attributes{}
+			for prefix, a := range got[name].Routes {
+				if a != nil {
+					is[prefix] = *a
+				}
+			}
+			if got[name].Peer != p || !reflect.DeepEqual(is, want) {
+				t.Fatalf("seed %d: %s got\n%+v %v, want\n%+v %v", seed, name, got[name].Peer, is, p, want)
+			}
+		}
+	}
+}
+
+// TestUrgentFirst: Down is sent before a pending change.
 func TestUrgentFirst(t *testing.T) {
-	l := newLink(NewConn(&net.UnixConn{}))
-	l.sendChange(plan.BGPChange{Full: true})
-	l.sendUrgent(Message{Down: &Down{Peer: "a"}})
-	if m, ok := l.next(); !ok || m.Down == nil {
-		t.Errorf("first comes %+v", m)
+	d := NewDaemon(DaemonOptions{})
+	c := &child{d: d, peer: "a", wake: make(chan struct{}, 1)}
+	c.sendAll()
+	c.urge(order{Down: "silence"})
+	if o, is := c.next().(order); !is || o.Down != "silence" {
+		t.Errorf("first comes %+v", o)
 	}
-	if m, ok := l.next(); !ok || m.Change == nil {
-		t.Errorf("then comes %+v", m)
+	if o, is := c.next().(order); !is || o.Change == nil || !o.Change.Full {
+		t.Errorf("then comes %+v", o)
 	}
-	if m, ok := l.next(); ok {
-		t.Errorf("then comes %+v", m)
+	if v := c.next(); v != nil {
+		t.Errorf("then comes %+v", v)
 	}
 }
 
@@ -83,9 +141,7 @@ func randomChange(r *rand.Rand, full bool) plan.BGPChange {
 	for _, name := range []string{"a", "b", "c"} {
 		switch r.IntN(4) {
 		case 0:
-			if !c.Full {
-				c.Peers[name] = nil
-			}
+			c.Peers[name] = nil
 		case 1:
 			c.Peers[name] = &plan.Peer{Address: addr("192.0.2.254"), PeerASN: uint32(r.IntN(100))}
 		}
@@ -94,27 +150,10 @@ func randomChange(r *rand.Rand, full bool) plan.BGPChange {
 		p := netip.PrefixFrom(netip.AddrFrom4([4]byte{203, 0, 113, byte(i)}), 32)
 		switch r.IntN(4) {
 		case 0:
-			if !c.Full {
-				c.Routes[p] = nil
-			}
+			c.Routes[p] = nil
 		case 1:
-			c.Routes[p] = plan.Route{"a": view.Attributes{LocalPref: uint32(r.IntN(100))}}
+			c.Routes[p] = plan.Route{"a": view.Attributes{LocalPref: uint32(r.IntN(100))}, "b": {LocalPref: 7}}
 		}
 	}
 	return c
-}
-
-func randomReport(r *rand.Rand, full bool) plan.BGPReport {
-	rep := plan.BGPReport{Full: full || r.IntN(8) == 0, Sessions: map[string]*plan.Session{}}
-	for _, name := range []string{"a", "b", "c"} {
-		switch r.IntN(3) {
-		case 0:
-			if !rep.Full {
-				rep.Sessions[name] = nil
-			}
-		case 1:
-			rep.Sessions[name] = &plan.Session{Prefixes: r.IntN(100)}
-		}
-	}
-	return rep
 }

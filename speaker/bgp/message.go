@@ -1,169 +1,94 @@
-// Package bgp carries the BGP configuration from the speaker to ironlb-bgpd and from there to the process with GoBGP,
-// and the session states back. docs/design/bgp.md describes the connections.
+// Package bgp carries the BGP configuration from the speaker to ironlb-bgpd and from there to the process with GoBGP
+// of each peer, and the session states back. docs/design/bgp.md describes the connections.
 //
-// A connection carries lines of JSON, one Message each. Each side begins with a Hello. The first change of a connection
-// is complete, later ones contain only what changed; the same holds for reports. A side that cannot process a message
-// closes the connection; the next connection begins with the full state.
+// Both kinds of connections carry lines of JSON: changes down, the full status up. The first change of a connection is
+// complete, later ones contain only what changed. A side that cannot process a line closes the connection; the next
+// connection begins with the full state.
+//
+// The containers of a Pod may be replaced one by one, so two versions must interoperate: unknown fields are ignored,
+// and missing ones have their zero values. A field that older readers must not ignore, such as a limit on the peers of a
+// route, needs another name for the field that contains it: older readers then refuse the line, because it is empty.
 package bgp
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
+	"maps"
+	"net/netip"
 
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
-// Versions of the protocol. The containers of a Pod may be replaced one by one, so two versions must interoperate.
-//
-// A new field that older readers may ignore (without a wrong result) raises version only. A new field that must not be
-// ignored, such as a limit on the peers of a route, raises oldest to version: older readers then refuse with a reason.
-// A reader accepts the messages of older writers: missing fields have their zero values.
-const (
-	// version is the version that this code writes. Since 2 a change may have a Serial, which a report returns, and
-	// NodeDecommissioning, a peer a RouterID, and a session a BFDMessage; since 3 a peer may have MaxReceivedPrefixes.
-	version = 3
-	oldest  = 1 // the oldest reader that can process it
-)
-
-// Limit is the maximum length of a line, in octets. A full set of 10,000 routes to two peers is about 1 MB.
-const Limit = 64 << 20
-
-// Message is one line. Exactly one of its fields is set.
-type Message struct {
-	Hello  *Hello          `json:"hello,omitempty"`
+// request is a line from the speaker to ironlb-bgpd.
+type request struct {
 	Change *plan.BGPChange `json:"change,omitempty"`
-	Report *plan.BGPReport `json:"report,omitempty"`
-	// Down takes a session down at once.
-	Down *Down `json:"down,omitempty"`
-	// Up reports that the path to a peer works again.
-	Up *Up `json:"up,omitempty"`
-	// Leave requests an orderly end, after which the reader ends.
-	Leave *Leave `json:"leave,omitempty"`
-	// Health is the answer to a Probe.
-	Health *Health `json:"health,omitempty"`
-	// Refused is the reason why the writer closes the connection.
+	// Idle is set in the first line of a speaker that has no configuration yet, instead of a change.
+	Idle bool `json:"idle,omitempty"`
+}
+
+// Status is a line from ironlb-bgpd: its full state. The first line does not wait for a request, so a health probe only
+// reads that.
+type Status struct {
+	// Sessions by the name of their peer.
+	Sessions map[string]plan.Session `json:"sessions"`
+	// Applied is the Serial of a change that GoBGP has applied with all earlier ones.
+	Applied uint64 `json:"applied,omitempty"`
+	// Problem is why it cannot run BGP although peers are configured, empty if it can.
+	Problem string `json:"problem,omitempty"`
+	// Refused is why it closes the connection.
 	Refused string `json:"refused,omitempty"`
 }
 
-// Hello is the first message of each side.
-type Hello struct {
-	// Version is the writer's version, Oldest the oldest reader version that can process its messages.
-	Version int `json:"version"`
-	Oldest  int `json:"oldest"`
-	// Role is the writer's role.
-	Role Role `json:"role"`
+// order is a line from ironlb-bgpd to the process of a peer. Exactly one field is set.
+type order struct {
+	Change *PeerChange `json:"change,omitempty"`
+	// Down takes the session down at once, for that reason.
+	Down string `json:"down,omitempty"`
+	// Up reports that the path to the peer works again.
+	Up bool `json:"up,omitempty"`
+	// Leave requests an orderly end, after which the process ends.
+	Leave *Leave `json:"leave,omitempty"`
 }
 
-// Role is the role of one side of a connection.
-type Role string
-
-// The roles.
-const (
-	// Speaker sends the configuration.
-	Speaker Role = "speaker"
-	// Process stores it: ironlb-bgpd.
-	Process Role = "bgpd"
-	// Child runs GoBGP: "ironlb-bgpd gobgp".
-	Child Role = "gobgp"
-	// Probe requests Health only.
-	Probe Role = "probe"
-)
-
-// Down names a peer and the reason why its session must go down.
-type Down struct {
-	Peer string `json:"peer"`
-	Why  string `json:"why"`
+// PeerChange is a change of what one peer receives.
+type PeerChange struct {
+	// Full is set if the routes are complete: anything missing is withdrawn.
+	Full   bool   `json:",omitempty"`
+	Serial uint64 `json:",omitempty"`
+	// Peer is always set, with the router ID of the process.
+	Peer plan.Peer
+	// Routes that are nil are withdrawn.
+	Routes map[netip.Prefix]*view.Attributes
 }
 
-// Up names a peer whose path works again.
-type Up struct {
-	Peer string `json:"peer"`
-}
-
-// Leave selects the peers that are notified.
+// Leave is the orderly end of a session.
 type Leave struct {
-	// All includes those with graceful restart: no process will follow for a while.
-	All bool `json:"all,omitempty"`
+	// Removed: the peer is no longer configured, so the session ends at once.
+	Removed bool `json:"removed,omitempty"`
 }
 
-// Health is the state of ironlb-bgpd. An answer shows that it is alive.
-type Health struct {
-	// Problem is why it cannot run BGP although peers are configured, empty if it can.
-	Problem string `json:"problem,omitempty"`
+// peerStatus is a line from the process of a peer: its full state.
+type peerStatus struct {
+	Session plan.Session `json:"session"`
+	// Applied is the Serial of the last change that is applied.
+	Applied uint64 `json:"applied,omitempty"`
 }
 
-func hello(role Role) Message {
-	return Message{Hello: &Hello{Version: version, Oldest: oldest, Role: role}}
-}
-
-// encode returns the message as a line.
-func encode(m Message) ([]byte, error) {
-	if err := m.check(); err != nil {
-		return nil, err
-	}
-	line, err := json.Marshal(m) // the result contains no line break
-	if err != nil {
-		return nil, fmt.Errorf("encode a message: %w", err)
-	}
-	if line = append(line, '\n'); len(line) > Limit {
-		return nil, fmt.Errorf("a message of %d octets is longer than %d", len(line), Limit)
-	}
-	return line, nil
-}
-
-// decode parses a line. If lenient is set, unknown fields are ignored, as in the messages of newer writers.
-func decode(line []byte, lenient bool) (Message, error) {
-	var m Message
-	dec := json.NewDecoder(bytes.NewReader(line))
-	if !lenient {
-		dec.DisallowUnknownFields()
-	}
-	if err := dec.Decode(&m); err != nil {
-		return Message{}, fmt.Errorf("decode a message: %w", err)
-	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return Message{}, errors.New("decode a message: there is more after it on the line")
-	}
-	if err := m.check(); err != nil {
-		return Message{}, fmt.Errorf("decode a message: %w", err)
-	}
-	return m, nil
-}
-
-func (m Message) check() error {
-	set := 0
-	for _, is := range []bool{m.Hello != nil, m.Change != nil, m.Report != nil, m.Down != nil, m.Up != nil, m.Leave != nil, m.Health != nil, m.Refused != ""} {
-		if is {
-			set++
-		}
-	}
+func (r *request) check() error {
+	c := r.Change
 	switch {
-	case set != 1:
-		return fmt.Errorf("a message has one part, this one %d", set)
-	case m.Change != nil:
-		return checkChange(*m.Change)
-	case m.Down != nil && m.Down.Peer == "":
-		return errors.New("down names no peer")
-	case m.Up != nil && m.Up.Peer == "":
-		return errors.New("up names no peer")
+	case (c != nil) == r.Idle:
+		return errors.New("a request has a change, or is idle")
+	case r.Idle:
+		return nil
 	}
-	return nil
-}
-
-// checkChange rejects changes that the planner never produces and that no driver must receive.
-func checkChange(c plan.BGPChange) error {
 	if (c.RouterID.IsValid() || len(c.Peers) > 0) && !c.RouterID.Is4() {
 		return fmt.Errorf("router id %v is no IPv4 address", c.RouterID)
 	}
 	for name, p := range c.Peers {
 		if name == "" {
 			return errors.New("a peer has no name")
-		}
-		if p == nil && c.Full {
-			return fmt.Errorf("peer %s is removed in a full set", name)
 		}
 		if p != nil && (!p.Address.IsValid() || p.Address.IsUnspecified()) {
 			return fmt.Errorf("peer %s has the address %v", name, p.Address)
@@ -178,4 +103,52 @@ func checkChange(c plan.BGPChange) error {
 		}
 	}
 	return nil
+}
+
+func (o *order) check() error {
+	set := 0
+	for _, is := range []bool{o.Change != nil, o.Down != "", o.Up, o.Leave != nil} {
+		if is {
+			set++
+		}
+	}
+	if set != 1 {
+		return fmt.Errorf("an order has one part, this one %d", set)
+	}
+	return nil
+}
+
+// add merges a later change into c, whose maps are its own.
+func (c *PeerChange) add(later PeerChange) {
+	if later.Full || c.Routes == nil {
+		*c = PeerChange{Full: later.Full, Routes: make(map[netip.Prefix]*view.Attributes, len(later.Routes))}
+	}
+	c.Serial, c.Peer = later.Serial, later.Peer
+	maps.Copy(c.Routes, later.Routes)
+}
+
+// merge returns two changes as one: first a, which may be nil, then b. The maps of a are its own, and so are those of
+// the result; routes and peers are shared, and never modified.
+func merge(a *plan.BGPChange, b plan.BGPChange) *plan.BGPChange {
+	serial := b.Serial
+	if a != nil {
+		serial = max(a.Serial, serial)
+	}
+	if a == nil || b.Full {
+		a = &plan.BGPChange{Full: b.Full, Peers: map[string]*plan.Peer{}, Routes: make(map[netip.Prefix]plan.Route, len(b.Routes))}
+	}
+	a.RouterID, a.NodeDecommissioning, a.Serial = b.RouterID, b.NodeDecommissioning, serial
+	maps.Copy(a.Peers, b.Peers)
+	maps.Copy(a.Routes, b.Routes)
+	return a
+}
+
+// fullChange returns the change that leads to b from any state.
+func fullChange(b plan.BGP) *plan.BGPChange {
+	out := &plan.BGPChange{Full: true, RouterID: b.RouterID, NodeDecommissioning: b.NodeDecommissioning, Serial: b.Serial,
+		Peers: make(map[string]*plan.Peer, len(b.Peers)), Routes: maps.Clone(b.Routes)}
+	for name, p := range b.Peers {
+		out.Peers[name] = &p
+	}
+	return out
 }

@@ -21,17 +21,18 @@ const (
 	lastApplyRetry  = 30 * time.Second
 )
 
-// Driver implements BGP.
+// Driver implements BGP with one peer.
 type Driver interface {
-	// Apply applies a change; the first one is complete. After an error it is called again with the full set.
-	Apply(change plan.BGPChange) error
-	// Down takes a session down at once. It may be called while Apply runs.
-	Down(peer, why string)
-	// Up reports that the path to a peer works again: a pause between attempts to connect ends at once.
-	Up(peer string)
-	// Leave withdraws from the peers without graceful restart, or from all, after they had time to choose other paths.
-	// It is the last call.
-	Leave(ctx context.Context, all bool) error
+	// Apply applies a change; the first one is complete. After an error it is called again with the same change, or
+	// with that and later ones.
+	Apply(change PeerChange) error
+	// Down takes the session down at once. It may be called while Apply runs.
+	Down(why string)
+	// Up reports that the path to the peer works again: a pause between attempts to connect ends at once.
+	Up()
+	// Leave ends the session: of a removed peer at once, otherwise after the peer had time to choose other paths. It is
+	// the last call.
+	Leave(ctx context.Context, leave Leave) error
 }
 
 // hangLimit is the time limit of one driver call: 10,000 routes take half a second.
@@ -40,7 +41,7 @@ const hangLimit = 30 * time.Second
 var errLeft = errors.New("left")
 
 // ServeFile is Serve on the file descriptor of a child's connection.
-func ServeFile(ctx context.Context, file uintptr, log *slog.Logger, start func(report func(plan.BGPReport)) Driver) error {
+func ServeFile(ctx context.Context, file uintptr, log *slog.Logger, start func(report func(plan.Session)) Driver) error {
 	f := os.NewFile(file, "pair")
 	conn, err := net.FileConn(f)
 	f.Close()
@@ -50,42 +51,38 @@ func ServeFile(ctx context.Context, file uintptr, log *slog.Logger, start func(r
 	return Serve(ctx, conn, log, start)
 }
 
-// Serve runs a child: it applies the changes from conn to the driver, and returns when the other side ends or sends
-// Leave, or when the driver hangs. The process must end then, and sends nothing to the peers.
-func Serve(ctx context.Context, conn net.Conn, log *slog.Logger, start func(report func(plan.BGPReport)) Driver) error {
-	c := NewConn(conn)
+// Serve runs a child: it applies the changes from the connection to the driver, and returns when the other side ends or
+// sends Leave, or when the driver hangs. The process must end then, and sends nothing to the peer.
+func Serve(ctx context.Context, raw net.Conn, log *slog.Logger, start func(report func(plan.Session)) Driver) error {
+	c := newConn(raw)
 	defer c.Close()
-	if _, err := c.Call(Child); err != nil {
-		return err
-	}
-	l := newLink(c)
-	w := &worker{log: log, driver: start(l.sendReport), report: l.sendReport, wake: make(chan struct{}, 1)}
+	w := &worker{log: log, wake: make(chan struct{}, 1), changed: make(chan struct{}, 1)}
+	w.driver = start(w.report)
 	applying, stop := context.WithCancel(ctx)
 	stopped := make(chan struct{})
 	group, ctx := errgroup.WithContext(ctx)
+	defer context.AfterFunc(ctx, func() { c.Close() })()
 	group.Go(func() error {
 		defer close(stopped)
 		return w.run(applying)
 	})
 	group.Go(func() error {
 		defer stop()
-		return l.run(ctx, func(m Message) error {
+		return exchange(c, w.changed, w.next, func(o order) error {
 			switch {
-			case m.Change != nil:
-				w.add(*m.Change)
-			case m.Down != nil:
-				return within("take a session down", func() { w.driver.Down(m.Down.Peer, m.Down.Why) })
-			case m.Up != nil:
-				w.driver.Up(m.Up.Peer)
-			case m.Leave != nil:
+			case o.Change != nil:
+				w.add(*o.Change)
+			case o.Down != "":
+				return within("take a session down", func() { w.driver.Down(o.Down) })
+			case o.Up:
+				w.driver.Up()
+			case o.Leave != nil:
 				stop()
 				<-stopped
-				if err := w.driver.Leave(ctx, m.Leave.All); err != nil {
-					log.Warn("not all peers were notified of the termination", "error", err)
+				if err := w.driver.Leave(ctx, *o.Leave); err != nil {
+					log.Warn("the peer was not notified of the termination", "error", err)
 				}
 				return errLeft
-			default:
-				return errors.New("the parent sent an unknown message")
 			}
 			return nil
 		})
@@ -96,44 +93,76 @@ func Serve(ctx context.Context, conn net.Conn, log *slog.Logger, start func(repo
 	return nil
 }
 
-// worker applies changes in a separate goroutine, so that a session can be taken down meanwhile.
+// worker applies changes in a separate goroutine, so that the session can be taken down meanwhile.
 type worker struct {
-	log    *slog.Logger
-	driver Driver
-	report func(plan.BGPReport)
-	wake   chan struct{}
+	log           *slog.Logger
+	driver        Driver
+	wake, changed chan struct{} // there is something to apply, to send
 
 	mu     sync.Mutex
-	wanted plan.BGP
-	todo   *plan.BGPChange
+	todo   *PeerChange
+	status *peerStatus // nil until the driver has reported
+	// applied is the serial of the last applied change; unsent is set if status or applied is not sent.
+	applied uint64
+	unsent  bool
 }
 
-func (w *worker) add(c plan.BGPChange) {
-	w.mu.Lock()
-	if w.todo == nil {
-		w.todo = new(plan.BGPChange)
-	}
-	addChange(w.todo, c)
-	w.wanted.Apply(c)
-	w.mu.Unlock()
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
-}
-
-// next returns the pending changes, or the full set.
-func (w *worker) next(all bool) (c plan.BGPChange, ok bool) {
+// add adds a change to those to apply.
+func (w *worker) add(c PeerChange) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	switch {
-	case all:
-		c, ok = fullChange(w.wanted), true
-	case w.todo != nil:
-		c, ok = *w.todo, true
+	if w.todo == nil {
+		w.todo = new(PeerChange)
 	}
+	w.todo.add(c)
+	trigger(w.wake)
+}
+
+// putBack returns a failed change to those to apply, before later ones.
+func (w *worker) putBack(c *PeerChange) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.todo != nil {
+		c.add(*w.todo)
+		trigger(w.wake)
+	}
+	w.todo = c
+}
+
+// take returns the changes to apply.
+func (w *worker) take() *PeerChange {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	c := w.todo
 	w.todo = nil
-	return c, ok
+	return c
+}
+
+// report records the state of the session.
+func (w *worker) report(s plan.Session) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.status, w.unsent = &peerStatus{Session: s}, true
+	trigger(w.changed)
+}
+
+// done records that changes are applied.
+func (w *worker) done(serial uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.applied, w.unsent = serial, true
+	trigger(w.changed)
+}
+
+// next returns the status, nil if it has been sent.
+func (w *worker) next() any {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.unsent || w.status == nil {
+		return nil
+	}
+	w.unsent = false
+	return peerStatus{w.status.Session, w.applied}
 }
 
 // within calls a function that may hang; a hang is an error.
@@ -155,39 +184,32 @@ func within(what string, do func()) error {
 
 // run applies changes until ctx ends or the driver hangs. It retries failures.
 func (w *worker) run(ctx context.Context) error {
-	retry := time.NewTimer(0)
-	retry.Stop()
-	defer retry.Stop()
-	wait, failed := firstApplyRetry, false
+	var retry <-chan time.Time
+	wait := firstApplyRetry
 	for {
-		all := false
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-w.wake:
-		case <-retry.C:
-			all = failed
+		case <-retry:
 		}
-		c, ok := w.next(all)
-		if !ok {
+		c := w.take()
+		if c == nil {
 			continue
 		}
 		var err error
-		if hangs := within("apply a change", func() { err = w.driver.Apply(c) }); hangs != nil {
+		if hangs := within("apply a change", func() { err = w.driver.Apply(*c) }); hangs != nil {
 			w.log.Error("ending this process", "reason", hangs)
 			return hangs
 		}
-		switch {
-		case err != nil:
+		if err != nil {
 			w.log.Warn("applying the BGP configuration failed", "error", err, "retryIn", wait)
-			retry.Reset(wait)
-			wait, failed = min(2*wait, lastApplyRetry), true
-		case c.Full: // earlier failures are applied now
-			retry.Stop()
-			wait, failed = firstApplyRetry, false
+			w.putBack(c)
+			retry = time.After(wait)
+			wait = min(2*wait, lastApplyRetry)
+			continue
 		}
-		if !failed && c.Serial != 0 {
-			w.report(plan.BGPReport{Applied: c.Serial})
-		}
+		retry, wait = nil, firstApplyRetry
+		w.done(c.Serial)
 	}
 }

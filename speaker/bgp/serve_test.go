@@ -3,8 +3,10 @@ package bgp
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -13,21 +15,22 @@ import (
 	"time"
 
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // slowDriver fails and delays as configured.
 type slowDriver struct {
-	report func(plan.BGPReport)
+	report func(plan.Session)
 	slow   chan struct{} // Apply waits for it
 
 	mu    sync.Mutex
 	fails int // number of failures
-	did   []plan.BGPChange
+	did   []PeerChange
 	downs []string
 	left  bool
 }
 
-func (d *slowDriver) Apply(c plan.BGPChange) error {
+func (d *slowDriver) Apply(c PeerChange) error {
 	if d.slow != nil {
 		<-d.slow
 	}
@@ -40,25 +43,25 @@ func (d *slowDriver) Apply(c plan.BGPChange) error {
 	return nil
 }
 
-func (d *slowDriver) Down(peer, _ string) {
-	if peer == "stuck" {
+func (d *slowDriver) Down(why string) {
+	if why == "stuck" {
 		<-d.slow
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.downs = append(d.downs, peer)
+	d.downs = append(d.downs, why)
 }
 
-func (d *slowDriver) Up(string) {}
+func (d *slowDriver) Up() {}
 
-func (d *slowDriver) Leave(context.Context, bool) error {
+func (d *slowDriver) Leave(context.Context, Leave) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.left = true
 	return errors.New("as the test wants")
 }
 
-func (d *slowDriver) applied() []plan.BGPChange {
+func (d *slowDriver) applied() []PeerChange {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.Clone(d.did)
@@ -77,56 +80,59 @@ func (d *slowDriver) down() []string {
 }
 
 // parent starts Serve with the driver, and returns the parent's side.
-func parent(t *testing.T, d *slowDriver) (*Conn, chan error) {
+func parent(t *testing.T, d *slowDriver) (*conn, chan error) {
 	ours, theirs := net.Pipe()
 	ended := make(chan error, 1)
 	go func() {
-		ended <- Serve(t.Context(), theirs, slog.New(slog.DiscardHandler), func(report func(plan.BGPReport)) Driver {
+		ended <- Serve(t.Context(), theirs, slog.New(slog.DiscardHandler), func(report func(plan.Session)) Driver {
 			d.report = report
 			return d
 		})
 	}()
-	c := NewConn(ours)
-	if h, err := c.Answer(Process); err != nil || h.Role != Child {
-		t.Fatalf("it sends Hello as %+v (%v)", h, err)
-	}
-	return c, ended
+	synctest.Wait()
+	return newConn(ours), ended
 }
 
-func send(t *testing.T, c *Conn, m Message) {
+func send(t *testing.T, c *conn, o order) {
 	t.Helper()
-	if err := c.Send(m); err != nil {
+	if err := c.send(o); err != nil {
 		t.Fatal(err)
 	}
 	synctest.Wait()
 }
 
-var full = plan.BGPChange{Full: true, RouterID: addr("192.0.2.1"), Peers: map[string]*plan.Peer{"a": {Address: addr("192.0.2.254")}}}
+// with returns a change with the route of a prefix.
+func with(full bool, serial uint64, last int) order {
+	return order{Change: &PeerChange{Full: full, Serial: serial, Peer: *peer(254),
+		Routes: map[netip.Prefix]*view.Attributes{prefix(fmt.Sprintf("203.0.113.%d/32", last)): {}}}}
+}
 
-// TestAppliedAgain: after a failure the full set is applied again, with increasing pauses. A new change does not wait
-// for that.
+// TestAppliedAgain: after a failure the change is applied again, with increasing pauses. A later change does not wait
+// for that, and includes it.
 func TestAppliedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &slowDriver{fails: 3}
 		c, ended := parent(t, d)
 		began := time.Now()
-		send(t, c, Message{Change: &full})
-		if len(d.applied()) != 1 || !d.applied()[0].Full {
-			t.Fatalf("applied is %+v", d.applied())
+		is := func(n, routes int) {
+			t.Helper()
+			if did := d.applied(); len(did) != n || !did[n-1].Full || len(did[n-1].Routes) != routes {
+				t.Fatalf("after %v applied is %+v, want %d, the last with %d routes", time.Since(began), did, n, routes)
+			}
 		}
+		send(t, c, with(true, 1, 1))
+		is(1, 1)
 		time.Sleep(1500 * time.Millisecond)
 		synctest.Wait()
-		if len(d.applied()) != 2 || !d.applied()[1].Full || len(d.applied()[1].Peers) != 1 {
-			t.Errorf("after %v applied is %+v", time.Since(began), d.applied())
-		}
-		send(t, c, Message{Change: &plan.BGPChange{RouterID: full.RouterID, Peers: map[string]*plan.Peer{"b": {Address: addr("192.0.2.253")}}}})
-		if len(d.applied()) != 3 || d.applied()[2].Full || len(d.applied()[2].Peers) != 1 {
-			t.Errorf("with something new applied is %+v", d.applied())
-		}
+		is(2, 1)
+		send(t, c, with(false, 2, 2))
+		is(3, 2)
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if len(d.applied()) != 4 || !d.applied()[3].Full || len(d.applied()[3].Peers) != 2 {
-			t.Errorf("at last applied is %+v", d.applied())
+		is(4, 2)
+		send(t, c, with(false, 3, 3))
+		if did := d.applied(); len(did) != 5 || did[4].Full || len(did[4].Routes) != 1 {
+			t.Errorf("at last applied is %+v", did)
 		}
 		c.Close()
 		if err := <-ended; err == nil {
@@ -135,50 +141,52 @@ func TestAppliedAgain(t *testing.T) {
 	})
 }
 
-// TestAppliedIsReported: a serial is reported when its change and all before it are applied, not while a failure
-// persists.
-func TestAppliedIsReported(t *testing.T) {
+// TestStatus: a serial is reported when its change and all before it are applied, not while a failure persists, and not
+// before the driver has reported the session.
+func TestStatus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &slowDriver{fails: 1}
 		c, ended := parent(t, d)
-		reports := make(chan uint64, 10)
+		statuses := make(chan peerStatus, 10)
 		go func() {
+			defer close(statuses)
 			for {
-				m, err := c.Receive()
-				if err != nil {
-					close(reports)
+				var s peerStatus
+				if c.receive(&s) != nil {
 					return
 				}
-				reports <- m.Report.Applied
+				statuses <- s
 			}
 		}()
-		set := func(serial uint64, full bool, want ...uint64) {
+		next := func(serial uint64) {
 			t.Helper()
-			name := string(rune('a' + serial))
-			send(t, c, Message{Change: &plan.BGPChange{
-				Full: full, RouterID: addr("192.0.2.1"), Serial: serial, Peers: map[string]*plan.Peer{name: {Address: addr("192.0.2.254")}},
-			}})
-			for _, w := range want {
-				if got := <-reports; got != w {
-					t.Errorf("%d is applied, want %d", got, w)
-				}
-			}
-			if len(reports) > 0 {
-				t.Errorf("%d is applied, want nothing", <-reports)
+			synctest.Wait()
+			if s := <-statuses; s.Applied != serial || s.Session.State != plan.SessionActive || len(statuses) > 0 {
+				t.Errorf("the status is %+v, want of %d, and %d more", s, serial, len(statuses))
 			}
 		}
-		set(4, true)
-		set(5, false) // it is applied, but the earlier failure persists
-		if time.Sleep(2 * firstApplyRetry); <-reports != 5 {
-			t.Error("that all was applied is not reported")
+		send(t, c, with(true, 4, 1))
+		send(t, c, with(false, 5, 2))
+		if len(statuses) > 0 {
+			t.Errorf("without a session the status is %+v", <-statuses)
 		}
-		set(6, false, 6)
-		set(0, false)
-		set(7, true, 7)
+		d.report(plan.Session{State: plan.SessionActive})
+		next(5)
+		send(t, c, with(false, 6, 3))
+		next(6)
+		d.mu.Lock()
+		d.fails = 1
+		d.mu.Unlock()
+		send(t, c, with(false, 7, 4))
+		if len(statuses) > 0 {
+			t.Errorf("after a failure the status is %+v", <-statuses)
+		}
+		time.Sleep(2 * firstApplyRetry)
+		next(7)
 		c.Close()
 		<-ended
-		if _, more := <-reports; more {
-			t.Error("something else is reported")
+		if s, more := <-statuses; more {
+			t.Errorf("something else is reported: %+v", s)
 		}
 	})
 }
@@ -188,19 +196,19 @@ func TestDownMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &slowDriver{slow: make(chan struct{})}
 		c, ended := parent(t, d)
-		send(t, c, Message{Change: &full})
-		send(t, c, Message{Change: &plan.BGPChange{RouterID: full.RouterID, Peers: map[string]*plan.Peer{"a": nil}}})
-		send(t, c, Message{Change: &plan.BGPChange{RouterID: full.RouterID, Peers: map[string]*plan.Peer{"b": {Address: addr("192.0.2.253")}}}})
-		send(t, c, Message{Down: &Down{Peer: "a", Why: "x"}})
-		if !slices.Equal(d.down(), []string{"a"}) || len(d.applied()) != 0 {
+		send(t, c, with(true, 1, 1))
+		send(t, c, with(false, 2, 2))
+		send(t, c, with(false, 3, 3))
+		send(t, c, order{Down: "x"})
+		if !slices.Equal(d.down(), []string{"x"}) || len(d.applied()) != 0 {
 			t.Errorf("down are %v, applied is %+v", d.down(), d.applied())
 		}
 		close(d.slow)
 		synctest.Wait()
-		if len(d.applied()) != 2 || len(d.applied()[1].Peers) != 2 {
-			t.Errorf("applied is %+v", d.applied())
+		if did := d.applied(); len(did) != 2 || len(did[1].Routes) != 2 || did[1].Serial != 3 {
+			t.Errorf("applied is %+v", did)
 		}
-		send(t, c, Message{Leave: &Leave{}})
+		send(t, c, order{Leave: &Leave{}})
 		if err := <-ended; err != nil || !d.hasLeft() {
 			t.Errorf("it left: %v, and ended with %v", d.hasLeft(), err)
 		}
@@ -212,8 +220,8 @@ func TestLeaveWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &slowDriver{slow: make(chan struct{})}
 		c, ended := parent(t, d)
-		send(t, c, Message{Change: &full})
-		send(t, c, Message{Leave: &Leave{}})
+		send(t, c, with(true, 1, 1))
+		send(t, c, order{Leave: &Leave{}})
 		if d.hasLeft() {
 			t.Error("it left while a change was applied")
 		}
@@ -226,12 +234,12 @@ func TestLeaveWaits(t *testing.T) {
 
 // TestHangs: a driver that hangs ends the process, and the parent starts another one.
 func TestHangs(t *testing.T) {
-	for name, first := range map[string]func(t *testing.T, c *Conn){
-		"apply": func(t *testing.T, c *Conn) { send(t, c, Message{Change: &full}) },
-		"down":  func(t *testing.T, c *Conn) { send(t, c, Message{Down: &Down{Peer: "stuck", Why: "x"}}) },
-		"leave": func(t *testing.T, c *Conn) {
-			send(t, c, Message{Change: &full})
-			send(t, c, Message{Leave: &Leave{}})
+	for name, first := range map[string]func(t *testing.T, c *conn){
+		"apply": func(t *testing.T, c *conn) { send(t, c, with(true, 1, 1)) },
+		"down":  func(t *testing.T, c *conn) { send(t, c, order{Down: "stuck"}) },
+		"leave": func(t *testing.T, c *conn) {
+			send(t, c, with(true, 1, 1))
+			send(t, c, order{Leave: &Leave{}})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -248,20 +256,4 @@ func TestHangs(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestReports go up to the parent.
-func TestReports(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := &slowDriver{}
-		c, ended := parent(t, d)
-		send(t, c, Message{Change: &full})
-		d.report(plan.BGPReport{Sessions: map[string]*plan.Session{"a": {State: plan.SessionActive}}})
-		m, err := c.Receive()
-		if err != nil || m.Report == nil || m.Report.Sessions["a"].State != plan.SessionActive {
-			t.Errorf("the parent receives %+v (%v)", m, err)
-		}
-		c.Close()
-		<-ended
-	})
 }

@@ -4,73 +4,41 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"sync"
 	"time"
-
-	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// ServerOptions configure a Server. Its functions are called from one connection's goroutine each.
-type ServerOptions struct {
-	// Socket is the path of the unix socket. Its directory is created, accessible to this user only.
-	Socket string
-	Log    *slog.Logger
-	// Change is called with each change from a speaker; the first change of a connection is complete.
-	Change func(plan.BGPChange)
-	// Connected is called when a speaker connects or disconnects.
-	Connected func(bool)
-	// Health answers probes.
-	Health func(context.Context) (Health, error)
+// errReplaced ends the connection of a speaker in favour of a newer one.
+var errReplaced = errors.New("another speaker has connected")
+
+// connection is that of the speaker; the newest one replaces the previous one.
+type connection struct {
+	replace context.CancelCauseFunc
+	gone    chan struct{} // closed when it has ended
+	sent    uint64        // Daemon.version of the last status sent to it
 }
 
-// Server is the server side in ironlb-bgpd: one speaker at a time, where the newest replaces the previous one, and any
-// number of probes.
-type Server struct {
-	o ServerOptions
-
-	mu       sync.Mutex
-	sessions map[string]plan.Session
-	speaker  *link // nil if there is none
-	replace  context.CancelCauseFunc
-	gone     chan struct{} // closed when the speaker has disconnected
-}
-
-// NewServer returns a server; Run listens.
-func NewServer(o ServerOptions) *Server {
-	return &Server{o: o, sessions: map[string]plan.Session{}}
-}
-
-// Report publishes changed session states. It never blocks, and keeps its argument.
-func (s *Server) Report(r plan.BGPReport) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	applyReport(s.sessions, r)
-	if s.speaker != nil {
-		s.speaker.sendReport(r)
-	}
-}
-
-// Run serves until ctx ends. It returns an error at once if it cannot listen on the socket.
-func (s *Server) Run(ctx context.Context) error {
-	listener, err := listen(s.o.Socket)
+// listen serves the speaker and health probes until ctx ends. It returns an error at once if it cannot listen.
+func (d *Daemon) listen(ctx context.Context) error {
+	listener, err := listen(d.o.Socket)
 	if err != nil {
 		return err
 	}
 	defer listener.close()
-	stop := context.AfterFunc(ctx, func() { listener.Close() })
-	defer stop()
+	defer context.AfterFunc(ctx, func() { listener.Close() })()
 	var all sync.WaitGroup
 	defer all.Wait()
-	serving, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	for {
-		conn, err := s.accept(ctx, listener.AcceptUnix) // not serving, which may end a moment after the listener is closed
+		conn, err := accept(ctx, d.o.Log, listener.AcceptUnix)
 		if conn == nil {
 			return err
 		}
-		all.Go(func() { s.serve(serving, conn) })
+		all.Go(func() { d.serve(ctx, conn) })
 	}
 }
 
@@ -79,101 +47,118 @@ const acceptPause = 200 * time.Millisecond
 
 // accept returns the next connection, or nil when ctx has ended. A temporary failure, such as too many open files, must
 // not end BFD, which runs alongside: it is retried.
-func (s *Server) accept(ctx context.Context, next func() (*net.UnixConn, error)) (*net.UnixConn, error) {
+func accept(ctx context.Context, log *slog.Logger, next func() (*net.UnixConn, error)) (*net.UnixConn, error) {
 	logged := ""
 	for {
 		conn, err := next()
 		switch {
-		case ctx.Err() != nil:
-			if err == nil {
-				conn.Close()
-			}
-			return nil, nil
 		case err == nil:
-			return conn, nil
+			return conn, nil // serve closes it if ctx has ended
+		case ctx.Err() != nil:
+			return nil, nil
 		case errors.Is(err, net.ErrClosed):
-			return nil, fmt.Errorf("accept on %s: %w", s.o.Socket, err)
+			return nil, fmt.Errorf("accept connections: %w", err)
 		case logged != err.Error():
 			logged = err.Error()
-			s.o.Log.Warn("accept failed, retrying", "socket", s.o.Socket, "reason", err)
+			log.Warn("accept failed, retrying", "reason", err)
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(acceptPause):
-		}
+		sleep(ctx, acceptPause)
 	}
 }
 
-func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
-	defer conn.Close()
-	if err := sameUser(conn); err != nil {
-		s.o.Log.Warn("connection refused", "socket", s.o.Socket, "reason", err)
-		return
-	}
-	stop := context.AfterFunc(ctx, func() { conn.Close() })
-	c := NewConn(conn)
-	hello, err := c.Answer(Process)
-	stop()
-	switch {
-	case ctx.Err() != nil:
-	case err != nil:
-		s.o.Log.Warn("connection refused", "socket", s.o.Socket, "reason", err)
-	case hello.Role == Probe:
-		s.answer(ctx, c)
-	case hello.Role == Speaker:
-		s.serveSpeaker(ctx, c)
-	default:
-		s.o.Log.Warn("connection refused", "socket", s.o.Socket, "reason", fmt.Sprintf("unsupported role %q", hello.Role))
-	}
-}
-
-func (s *Server) answer(ctx context.Context, c *Conn) {
-	h, err := s.o.Health(ctx)
-	if err == nil {
-		err = c.Send(Message{Health: &h})
-	}
-	if err != nil && ctx.Err() == nil {
-		s.o.Log.Warn("cannot answer a health probe", "reason", err)
-	}
-}
-
-func (s *Server) serveSpeaker(ctx context.Context, c *Conn) {
+// serve sends the status. If a request follows, the other side is the speaker, otherwise a health probe.
+func (d *Daemon) serve(ctx context.Context, raw *net.UnixConn) {
+	c := newConn(raw)
+	defer c.Close()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	l := newLink(c)
-	gone := make(chan struct{})
-	defer close(gone)
-	s.mu.Lock()
-	for s.speaker != nil {
-		before := s.gone
-		s.replace(errReplaced)
-		s.mu.Unlock()
-		<-before // its last messages must precede those of this speaker
-		s.mu.Lock()
-	}
-	s.speaker, s.replace, s.gone = l, cancel, gone
-	l.sendReport(fullReport(s.sessions))
-	s.mu.Unlock()
-	s.o.Connected(true)
-	s.o.Log.Info("speaker connected")
-
-	first := true
-	err := l.run(ctx, func(m Message) error {
-		switch {
-		case m.Change == nil:
-			return errors.New("a speaker sent a message other than a change")
-		case first && !m.Change.Full:
-			return errors.New("the first change of a speaker is not complete")
+	defer context.AfterFunc(ctx, func() {
+		if cause := context.Cause(ctx); errors.Is(cause, errReplaced) {
+			c.refuse(cause)
 		}
-		first = false
-		s.o.Change(*m.Change)
-		return nil
-	})
-	s.mu.Lock()
-	s.speaker = nil
-	s.mu.Unlock()
-	s.o.Connected(false)
-	if err != nil && !errors.Is(err, context.Canceled) {
-		s.o.Log.Info("speaker disconnected, its configuration is kept", "reason", text(err))
+		c.Close()
+	})()
+	if err := sameUser(raw); err != nil {
+		d.o.Log.Warn("connection refused", "socket", d.o.Socket, "reason", err)
+		return
 	}
+	status, _ := d.currentStatus()
+	err := errors.Join(c.SetReadDeadline(time.Now().Add(firstLimit)), c.send(status))
+	var first request
+	if err == nil {
+		err = c.receive(&first)
+	}
+	switch {
+	case errors.Is(err, io.EOF), ctx.Err() != nil: // a probe has its answer
+	case err != nil:
+		d.o.Log.Warn("connection refused", "socket", d.o.Socket, "reason", err)
+		c.refuse(err)
+	default:
+		d.serveSpeaker(c, cancel, first)
+	}
+}
+
+// refuse sends the reason, if that is possible.
+func (c *conn) refuse(why error) { _ = c.send(Status{Refused: why.Error()}) }
+
+func (d *Daemon) serveSpeaker(c *conn, replace context.CancelCauseFunc, first request) {
+	s := &connection{replace: replace, gone: make(chan struct{})}
+	defer close(s.gone)
+	d.mu.Lock()
+	for d.speaker != nil {
+		before := d.speaker
+		before.replace(errReplaced)
+		d.mu.Unlock()
+		<-before.gone // its last changes must precede those of this speaker
+		d.mu.Lock()
+	}
+	d.speaker = s
+	d.connected()
+	d.mu.Unlock()
+	d.o.Log.Info("speaker connected")
+
+	began := false
+	handle := func(r request) (err error) {
+		switch {
+		case r.Change == nil:
+			err = errors.New("the speaker sent a message without a change")
+		case !began && !r.Change.Full:
+			err = errors.New("the first change of a speaker is not complete")
+		default:
+			began = true
+			d.change(*r.Change)
+			return nil
+		}
+		c.refuse(err)
+		return err
+	}
+	err := c.SetReadDeadline(time.Time{})
+	if err == nil && first.Change != nil {
+		err = handle(first)
+	}
+	if err == nil {
+		err = exchange(c, d.changed, func() any { return d.nextStatus(s) }, handle)
+	}
+	d.mu.Lock()
+	d.speaker = nil
+	d.connected()
+	d.mu.Unlock()
+	d.o.Log.Info("speaker disconnected, its configuration is kept", "reason", text(err))
+}
+
+// nextStatus returns the status for the speaker, nil if it has been sent.
+func (d *Daemon) nextStatus(s *connection) any {
+	status, version := d.currentStatus()
+	if s.sent == version {
+		return nil
+	}
+	s.sent = version
+	return status
+}
+
+// currentStatus returns the status and its version.
+func (d *Daemon) currentStatus() (Status, uint64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.status, d.version
 }
