@@ -114,6 +114,7 @@ func healthyCommand(o *options) *cobra.Command {
 }
 
 func childCommand(o *options) *cobra.Command {
+	var peer string
 	cmd := &cobra.Command{
 		Use:    "gobgp",
 		Short:  "What ironlb-bgpd starts as its child",
@@ -127,13 +128,13 @@ func childCommand(o *options) *cobra.Command {
 			if err := limitMemory(o.peerMemory); err != nil {
 				return err
 			}
-			err = runChild(context.WithoutCancel(cmd.Context()), log)
+			err = runChild(context.WithoutCancel(cmd.Context()), log.With("peer", peer))
 			if errors.Is(err, io.EOF) {
 				return nil // the parent has released it
 			}
 			return err
 		},
 	}
-	_ = cmd.Flags().String("peer", "", "the peer's name, to be seen in a list of processes")
+	cmd.Flags().StringVar(&peer, "peer", "", "the peer's name, for the log and to be seen in a list of processes")
 	return cmd
 }

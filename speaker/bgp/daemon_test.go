@@ -81,7 +81,8 @@ type echo struct {
 
 const receivedFile, removedFile = ".received", ".removed"
 
-func (e *echo) Apply(c PeerChange) error {
+func (e *echo) Apply(full bool, p plan.Peer, routes map[netip.Prefix]*view.Attributes) error {
+	c := PeerChange{Full: full, Peer: p, Routes: routes}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.have.add(c)
@@ -125,8 +126,8 @@ func (e *echo) Down(why string) {
 func (e *echo) Up() { e.Down("") }
 
 // Leave is delayed by a peer named slow.
-func (e *echo) Leave(_ context.Context, l Leave) error {
-	if l.Removed {
+func (e *echo) Leave(_ context.Context, removed bool) error {
+	if removed {
 		return os.WriteFile(e.file+removedFile, nil, 0o600)
 	}
 	if e.name == "slow" {

@@ -35,7 +35,7 @@ func (c *child) checkLimit() {
 		return
 	}
 	c.held = hold{s.Reason, s.Message}
-	time.AfterFunc(RemoveTime, c.kill)
+	time.AfterFunc(removeTime, c.kill)
 }
 
 // findLimit returns the hold-off after a process that a limit has ended, and 0 after any other. d.mu must be held.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"sync"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // Pauses before failed changes are applied again.
@@ -23,16 +25,16 @@ const (
 
 // Driver implements BGP with one peer.
 type Driver interface {
-	// Apply applies a change; the first one is complete. After an error it is called again with the same change, or
-	// with that and later ones.
-	Apply(change PeerChange) error
+	// Apply applies a change of the peer and of routes; nil ones are withdrawn. The first one is full: anything missing
+	// is withdrawn. After an error it is called again with the same change, or with that and later ones.
+	Apply(full bool, peer plan.Peer, routes map[netip.Prefix]*view.Attributes) error
 	// Down takes the session down at once. It may be called while Apply runs.
 	Down(why string)
 	// Up reports that the path to the peer works again: a pause between attempts to connect ends at once.
 	Up()
 	// Leave ends the session: of a removed peer at once, otherwise after the peer had time to choose other paths. It is
 	// the last call.
-	Leave(ctx context.Context, leave Leave) error
+	Leave(ctx context.Context, removed bool) error
 }
 
 // hangLimit is the time limit of one driver call: 10,000 routes take half a second.
@@ -79,7 +81,7 @@ func Serve(ctx context.Context, raw net.Conn, log *slog.Logger, start func(repor
 			case o.Leave != nil:
 				stop()
 				<-stopped
-				if err := w.driver.Leave(ctx, *o.Leave); err != nil {
+				if err := w.driver.Leave(ctx, o.Leave.Removed); err != nil {
 					log.Warn("the peer was not notified of the termination", "error", err)
 				}
 				return errLeft
@@ -198,7 +200,7 @@ func (w *worker) run(ctx context.Context) error {
 			continue
 		}
 		var err error
-		if hangs := within("apply a change", func() { err = w.driver.Apply(*c) }); hangs != nil {
+		if hangs := within("apply a change", func() { err = w.driver.Apply(c.Full, c.Peer, c.Routes) }); hangs != nil {
 			w.log.Error("ending this process", "reason", hangs)
 			return hangs
 		}

@@ -30,13 +30,13 @@ type slowDriver struct {
 	left  bool
 }
 
-func (d *slowDriver) Apply(c PeerChange) error {
+func (d *slowDriver) Apply(full bool, p plan.Peer, routes map[netip.Prefix]*view.Attributes) error {
 	if d.slow != nil {
 		<-d.slow
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.did = append(d.did, c)
+	d.did = append(d.did, PeerChange{Full: full, Peer: p, Routes: routes})
 	if d.fails--; d.fails >= 0 {
 		return errors.New("as the test wants")
 	}
@@ -54,7 +54,7 @@ func (d *slowDriver) Down(why string) {
 
 func (d *slowDriver) Up() {}
 
-func (d *slowDriver) Leave(context.Context, Leave) error {
+func (d *slowDriver) Leave(context.Context, bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.left = true
@@ -205,7 +205,7 @@ func TestDownMeanwhile(t *testing.T) {
 		}
 		close(d.slow)
 		synctest.Wait()
-		if did := d.applied(); len(did) != 2 || len(did[1].Routes) != 2 || did[1].Serial != 3 {
+		if did := d.applied(); len(did) != 2 || len(did[1].Routes) != 2 {
 			t.Errorf("applied is %+v", did)
 		}
 		send(t, c, order{Leave: &Leave{}})

@@ -143,7 +143,9 @@ func (d *Daemon) serveSpeaker(c *conn, replace context.CancelCauseFunc, first re
 	d.speaker = nil
 	d.connected()
 	d.mu.Unlock()
-	d.o.Log.Info("speaker disconnected, its configuration is kept", "reason", text(err))
+	if !errors.Is(err, net.ErrClosed) { // by this side
+		d.o.Log.Info("speaker disconnected, its configuration is kept", "reason", text(err))
+	}
 }
 
 // nextStatus returns the status for the speaker, nil if it has been sent.

@@ -184,12 +184,3 @@ func (b *BGP) Apply(c BGPChange) {
 		incremental.Set(b.Routes, prefix, r, len(r) > 0)
 	}
 }
-
-// BGPReport is a change of sessions. A nil session is deleted.
-type BGPReport struct {
-	// Full is set if the report is complete: missing sessions are deleted.
-	Full     bool
-	Sessions map[string]*Session
-	// Applied is the Serial of a change that GoBGP has applied with all earlier ones; 0 for no news.
-	Applied uint64 `json:",omitempty"`
-}

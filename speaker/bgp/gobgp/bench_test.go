@@ -105,10 +105,18 @@ func (n *node) upAt(name string) time.Time {
 	return s.Since
 }
 
-// usage returns the driver's processor time and its peak memory in MB.
+// usage returns the drivers' processor time and their peak memory in MB.
 func usage(b *testing.B, d *node) (cpu time.Duration, rss float64) {
 	b.Helper()
-	pid := d.cmd.Process.Pid
+	for _, p := range d.peers {
+		c, mb := usageOf(b, p.cmd.Process.Pid)
+		cpu, rss = cpu+c, rss+mb
+	}
+	return cpu, rss
+}
+
+func usageOf(b *testing.B, pid int) (cpu time.Duration, rss float64) {
+	b.Helper()
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		b.Fatal(err)

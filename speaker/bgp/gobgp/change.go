@@ -9,39 +9,21 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// fresh is a peer to add. It is restarting if its router may keep the previous routes.
-type fresh struct {
-	name       string
-	restarting bool
-}
-
-// removePeers removes those of the peers that are gone or need a new session, updates in place where possible, and
-// returns the peers to add.
-func (d *Driver) removePeers(names []string) (add []fresh) {
-	for _, name := range names {
-		want, wanted := d.wanted.Peers[name]
-		have := d.peers[name]
-		switch {
-		case have == nil && !wanted:
-			d.stopDiscovery(name)
-			delete(d.retry, name)
-			d.sessions.remove(name)
-		case have == nil:
-			if l := d.discoveries[name]; l == nil || l.conf != want {
-				d.stopDiscovery(name)
-				add = append(add, fresh{name, l != nil && l.restarting && timersOnly(l.conf, want)})
-			}
-		case !wanted:
-			d.deletePeer(have, "removed from the configuration")
-			d.sessions.remove(name)
-		case have.conf == want:
-		default:
-			if readd, restarting := d.updatePeer(have, want); readd {
-				add = append(add, fresh{name, restarting})
-			}
-		}
+// configure removes the peer if it needs a new session, or updates it in place. It reports whether the peer is to be
+// added, and whether its router may keep the routes meanwhile.
+func (d *Driver) configure(want plan.Peer) (add, restarting bool) {
+	was := d.want
+	d.want = want
+	switch l := d.discovery; {
+	case was == want:
+		return false, false
+	case d.peer != nil:
+		return d.updatePeer(want)
+	case l != nil:
+		d.stopDiscovery()
+		return true, l.restarting && timersOnly(l.conf, want)
 	}
-	return add
+	return true, false
 }
 
 // settingsChanged is the reason for removing a peer that is added again.
@@ -49,9 +31,10 @@ const settingsChanged = "settings changed"
 
 // updatePeer changes in place the settings that do not concern the router. It reports whether a new session is needed,
 // and whether the router may keep the routes meanwhile.
-func (d *Driver) updatePeer(have *peer, want plan.Peer) (readd, restarting bool) {
+func (d *Driver) updatePeer(want plan.Peer) (readd, restarting bool) {
+	have := d.peer
 	if !timersOnly(have.conf, want) {
-		d.deletePeer(have, settingsChanged)
+		d.deletePeer(settingsChanged)
 		return true, false
 	}
 	was, is := have.api(false), (&peer{conf: want, asn: have.asn}).api(false)
@@ -64,23 +47,17 @@ func (d *Driver) updatePeer(have *peer, want plan.Peer) (readd, restarting bool)
 		f.PrefixLimits.MaxPrefixes = prefixLimit(want)
 	}
 	switch {
-	case !proto.Equal(was, is), inPlace && !d.sessions.established(have.name):
-		return true, d.restartSession(have)
+	case !proto.Equal(was, is), inPlace && !d.session.established():
+		return true, d.restartSession()
 	case inPlace:
-		d.sessions.reconfigured(have.key, want)
+		d.session.reconfigured(want)
 		if _, err := d.server.UpdatePeer(context.Background(), &api.UpdatePeerRequest{Peer: is}); err != nil {
-			d.log.Error("cannot change a BGP peer in place", "peer", have.name, "error", err)
-			return true, d.restartSession(have)
+			d.log.Error("cannot change the BGP peer in place", "error", err)
+			return true, d.restartSession()
 		}
-		d.log.Info("BGP peer changed", "peer", have.name, "connectTime", want.ConnectTime,
-			"maxReceivedPrefixes", prefixLimit(want))
+		d.log.Info("BGP peer changed", "connectTime", want.ConnectTime, "maxReceivedPrefixes", prefixLimit(want))
 	}
-	hops := have.conf.NextHop4 != want.NextHop4 || have.conf.NextHop6 != want.NextHop6
 	have.conf = want
-	if hops {
-		d.replaceStatements(have)
-		d.resend(have)
-	}
 	return false, false
 }
 
@@ -93,18 +70,19 @@ func timersOnly(have, want plan.Peer) bool {
 	return have == want
 }
 
-// restartSession removes a peer that is to be added again, because the router has outdated timers: they are sent in the
+// restartSession removes the peer, which is to be added again, because the router has outdated timers: they are sent in the
 // OPEN only (RFC 4271, 4.2; 4724, 3), and GoBGP uses the KEEPALIVE interval from the start of the session
 // (keepaliveTicker in its fsm.go). With graceful restart this is a restart without a NOTIFICATION.
-func (d *Driver) restartSession(p *peer) (restarting bool) {
+func (d *Driver) restartSession() (restarting bool) {
+	p := d.peer
 	if p.conf.GracefulRestart {
-		d.sessions.release(p.key) // later events of GoBGP about it are ignored
+		d.session.release() // later events of GoBGP about it are ignored
 		closed, err := closeSilently(p.conf)
 		if err != nil {
-			d.log.Error("cannot close a BGP connection without a NOTIFICATION; its router drops the routes", "peer", p.name, "error", err)
+			d.log.Error("cannot close the BGP connection without a NOTIFICATION; its router drops the routes", "error", err)
 		}
 		restarting = closed || p.restarting
 	}
-	d.deletePeer(p, settingsChanged)
+	d.deletePeer(settingsChanged)
 	return restarting
 }

@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"slices"
 	"time"
 
 	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
@@ -21,7 +20,7 @@ import (
 // GoBGP would not limit the session to one hop (connectLoop and setPeerConnTTL in its fsm.go need PeerAs), and would
 // accept an internal router.
 
-// discovery is a peer whose router is being queried for its AS. It holds its address like a peer in GoBGP.
+// discovery is a query of the router for its AS.
 type discovery struct {
 	conf       plan.Peer
 	restarting bool
@@ -32,36 +31,33 @@ type discovery struct {
 // not wait, and a router that received no OPEN does not count the end of the connection as an error.
 const openPause = time.Second
 
-// discover starts to query the router of a peer for its AS.
-func (d *Driver) discover(name string, conf plan.Peer, restarting bool) {
+// discover starts to query the router for its AS.
+func (d *Driver) discover(restarting bool) {
 	ctx, stop := context.WithCancel(context.Background())
-	l := &discovery{conf, restarting, stop}
-	d.discoveries[name] = l
-	d.holder[conf.Address.WithZone("")] = name
-	d.sessions.fail(name, "", "") // no reason yet
-	go d.discoverASN(ctx, name, l, d.id)
+	d.discovery = &discovery{d.want, restarting, stop}
+	d.session.fails("", "") // no reason yet
+	go d.discoverASN(ctx, d.discovery)
 }
 
-// stopDiscovery does nothing for a peer that is not being queried.
-func (d *Driver) stopDiscovery(name string) {
-	if l := d.discoveries[name]; l != nil {
-		l.stop()
-		delete(d.discoveries, name)
-		delete(d.holder, l.conf.Address.WithZone(""))
+// stopDiscovery does nothing if the router is not being queried.
+func (d *Driver) stopDiscovery() {
+	if d.discovery != nil {
+		d.discovery.stop()
+		d.discovery = nil
 	}
 }
 
 // discoverASN queries as often as GoBGP would be allowed to connect, until the router has sent an acceptable AS.
-func (d *Driver) discoverASN(ctx context.Context, name string, l *discovery, id netip.Addr) {
+func (d *Driver) discoverASN(ctx context.Context, l *discovery) {
 	tick := time.Duration(seconds(l.conf.ConnectTime, connectTime)) * time.Second
 	began, pauses := time.Now(), 0
 	for {
-		asn, why := queryASN(ctx, l.conf, id, max(tick-time.Second, time.Second))
-		if d.discovered(name, l, asn, why) {
+		asn, why := queryASN(ctx, l.conf, l.conf.RouterID, max(tick-time.Second, time.Second))
+		if d.discovered(l, asn, why) {
 			return
 		}
 		wait := tick + rand.N(tick)
-		if why.reason == plan.WrongASN || !d.sessions.atInitialPace(l.conf, began, time.Now()) {
+		if why.reason == plan.WrongASN || !d.session.atInitialPace(l.conf, began, time.Now()) {
 			pauses++
 			wait = jitter(pauseLength(tick, pauses))
 		}
@@ -71,19 +67,19 @@ func (d *Driver) discoverASN(ctx context.Context, name string, l *discovery, id 
 	}
 }
 
-// discovered records a router's answer, and reports whether no further query is needed.
-func (d *Driver) discovered(name string, l *discovery, asn uint32, why cause) (done bool) {
+// discovered records the router's answer, and reports whether no further query is needed.
+func (d *Driver) discovered(l *discovery, asn uint32, why cause) (done bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.discoveries[name] != l {
+	if d.discovery != l {
 		return true
 	}
 	if why.reason != "" {
-		d.sessions.fail(name, why.reason, why.message)
+		d.session.fails(why.reason, why.message)
 		return false
 	}
-	d.stopDiscovery(name)
-	d.offerOrRetry(name, l.conf, asn, l.restarting)
+	d.stopDiscovery()
+	d.offerOrRetry(asn, l.restarting)
 	d.countPrefixes()
 	return true
 }
@@ -153,24 +149,16 @@ func firstMessage(conn net.Conn, p plan.Peer, id netip.Addr) (kind uint8, body [
 	return readMessage(r)
 }
 
-// changedASNs returns the peers whose router has connected with another AS than it sent when it was queried.
-func (s *sessions) changedASNs() (names []string) {
+// hasOtherASN reports whether the router has connected with another AS than it sent when it was queried.
+func (s *session) hasOtherASN() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for name, x := range s.byName {
-		if x.asnChanged && x.state == plan.SessionIdle {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
-	return names
+	return s.asnChanged && s.state == plan.SessionIdle
 }
 
-// rediscover queries the router of a peer for its AS once more.
-func (d *Driver) rediscover(name string) {
-	if p := d.peers[name]; p != nil {
-		d.deletePeer(p, "the router has another AS than before")
-		d.addPeer(name, false)
-		d.countPrefixes()
-	}
+// rediscover queries the router for its AS once more.
+func (d *Driver) rediscover() {
+	d.deletePeer("the router has another AS than before")
+	d.addPeer(false)
+	d.countPrefixes()
 }

@@ -16,17 +16,17 @@ import (
 // prefixLimit is the number of prefixes that a router may announce in each family.
 func prefixLimit(p plan.Peer) uint32 { return cmp.Or(p.MaxReceivedPrefixes, maxReceivedPrefixes) }
 
-// limitReached records that GoBGP ends a session for the number of prefixes of a family. s.mu must be held.
-func (s *sessions) limitReached(x *session, family string) {
-	if x.overLimit {
+// limitReached records that GoBGP ends the session for the number of prefixes of a family. s.mu must be held.
+func (s *session) limitReached(family string) {
+	if s.overLimit {
 		return
 	}
-	x.overLimit = true
+	s.overLimit = true
 	// The session is established, but GoBGP's event may not have arrived yet.
-	s.setState(x, plan.SessionEstablished)
+	s.setState(plan.SessionEstablished)
 	names := map[string]string{"ipv4-unicast": "IPv4", "ipv6-unicast": "IPv6"} // GoBGP's
-	x.pending = cause{plan.TooManyPrefixes, fmt.Sprintf("the router announced more than %d %s prefixes "+
+	s.pending = cause{plan.TooManyPrefixes, fmt.Sprintf("the router announced more than %d %s prefixes "+
 		"(maxReceivedPrefixes): announce fewer to this node, which uses none, or raise maxReceivedPrefixes",
-		prefixLimit(x.peer), cmp.Or(names[family], family))}
-	s.setState(x, plan.SessionIdle)
+		prefixLimit(s.peer), cmp.Or(names[family], family))}
+	s.setState(plan.SessionIdle)
 }

@@ -66,23 +66,23 @@ func TestTooManyPrefixes(t *testing.T) {
 // TestRestartedAfterLimit: the events of a session that reached its limit are ignored, those of the next session are
 // not.
 func TestRestartedAfterLimit(t *testing.T) {
-	s := newSessions()
+	s := newSession()
 	p := plan.Peer{Address: netip.MustParseAddr("192.0.2.1"), MaxReceivedPrefixes: 5}
-	s.hold("192.0.2.1", "r", p)
+	s.hold(p)
 	established := func() bool {
 		s.event(&api.WatchEventResponse{Event: &api.WatchEventResponse_Peer{Peer: &api.WatchEventResponse_PeerEvent{
 			Peer: &api.Peer{State: &api.PeerState{NeighborAddress: "192.0.2.1",
 				SessionState: api.PeerState_ESTABLISHED}}}}})
-		return s.established("r")
+		return s.established()
 	}
 	s.mu.Lock()
-	s.limitReached(s.byName["r"], "ipv4-unicast")
+	s.limitReached("ipv4-unicast")
 	s.mu.Unlock()
 	if established() {
 		t.Error("a late event brings the session back")
 	}
-	s.release("192.0.2.1")
-	s.hold("192.0.2.1", "r", p)
+	s.release()
+	s.hold(p)
 	if !established() {
 		t.Error("the next session is not noticed")
 	}

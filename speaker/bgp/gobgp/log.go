@@ -10,11 +10,11 @@ import (
 	golog "github.com/osrg/gobgp/v3/pkg/log"
 )
 
-// logger is the logger of GoBGP. Session events that GoBGP only logs are passed to sessions; the rest is for debugging
+// logger is the logger of GoBGP. Session events that GoBGP only logs are passed to session; the rest is for debugging
 // GoBGP. No field that GoBGP logs contains a password.
 type logger struct {
-	log      *slog.Logger
-	sessions *sessions
+	log     *slog.Logger
+	session *session
 }
 
 // GetLevel implements GoBGP's Logger. GoBGP logs why a connection failed only at this level.
@@ -32,7 +32,7 @@ func (l *logger) Fatal(msg string, f golog.Fields) { l.write(slog.LevelError, ms
 // Error implements GoBGP's Logger.
 func (l *logger) Error(msg string, f golog.Fields) { l.write(slog.LevelError, msg, f) }
 
-// Warn implements GoBGP's Logger. GoBGP warns repeatedly about the same behaviour of a peer; the sessions report it
+// Warn implements GoBGP's Logger. GoBGP warns repeatedly about the same behaviour of a peer; the session reports it
 // once.
 func (l *logger) Warn(msg string, f golog.Fields) { l.handle(slog.LevelDebug, msg, f) }
 
@@ -40,10 +40,10 @@ func (l *logger) Warn(msg string, f golog.Fields) { l.handle(slog.LevelDebug, ms
 func (l *logger) Info(msg string, f golog.Fields) { l.handle(slog.LevelDebug, msg, f) }
 
 // Debug implements GoBGP's Logger. There is at least one line per UPDATE, so most are dropped at once.
-func (l *logger) Debug(msg string, f golog.Fields) { l.sessions.handleLog(msg, f) }
+func (l *logger) Debug(msg string, f golog.Fields) { l.session.handleLog(msg, f) }
 
 func (l *logger) handle(level slog.Level, msg string, f golog.Fields) {
-	l.sessions.handleLog(msg, f)
+	l.session.handleLog(msg, f)
 	l.write(level, msg, f)
 }
 

@@ -3,7 +3,6 @@ package gobgp
 import (
 	"context"
 	"math/rand/v2"
-	"slices"
 	"time"
 
 	api "github.com/osrg/gobgp/v3/api"
@@ -52,59 +51,49 @@ type pace struct {
 // fresh resets the pace to that of a new router.
 func (p *pace) fresh(until time.Time) { *p = pace{initialUntil: until} }
 
-// duePauses returns the peers with an attempt that has just failed and a pause to begin, and sets the end of the pause.
-func (s *sessions) duePauses(now time.Time) (names []string) {
+// duePause reports whether an attempt has just failed and a pause begins, and sets its end.
+func (s *session) duePause(now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for name, x := range s.byName {
-		failed := x.failed
-		x.failed = time.Time{}
-		switch {
-		case failed.IsZero(), now.Sub(failed) > prompt, now.Before(x.pace.initialUntil), !x.until.IsZero():
-		case s.byAddr[x.peer.Address.WithZone("")] != x, x.state != plan.SessionIdle && x.state != plan.SessionActive:
-		default:
-			x.pauses++
-			x.until = now.Add(jitter(pauseLength(time.Duration(seconds(x.peer.ConnectTime, connectTime))*time.Second, x.pauses)))
-			s.dueBy(x.until)
-			names = append(names, name)
-		}
+	failed := s.failed
+	s.failed = time.Time{}
+	switch {
+	case failed.IsZero(), now.Sub(failed) > prompt, now.Before(s.initialUntil), !s.until.IsZero():
+	case !s.held, s.state != plan.SessionIdle && s.state != plan.SessionActive:
+	default:
+		s.pauses++
+		s.until = now.Add(jitter(pauseLength(time.Duration(seconds(s.peer.ConnectTime, connectTime))*time.Second, s.pauses)))
+		s.dueBy(s.until)
+		return true
 	}
-	slices.Sort(names)
-	return names
+	return false
 }
 
-// endedPauses returns the peers whose pause has ended and that are to be tried.
-func (s *sessions) endedPauses(now time.Time) (names []string) {
+// endedPause reports whether a pause has ended and the peer is to be tried.
+func (s *session) endedPause(now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for name, x := range s.byName {
-		switch {
-		case x.until.IsZero():
-		case x.until.After(now):
-			s.dueBy(x.until)
-		default:
-			x.until = time.Time{}
-			if x.state != plan.SessionEstablished {
-				names = append(names, name)
-			}
-		}
+	switch {
+	case s.until.IsZero():
+	case s.until.After(now):
+		s.dueBy(s.until)
+	default:
+		s.until = time.Time{}
+		return s.state != plan.SessionEstablished
 	}
-	slices.Sort(names)
-	return names
+	return false
 }
 
-// trying records that a peer has been added to GoBGP again.
-func (s *sessions) trying(key string) {
+// trying records that the peer has been added to GoBGP again.
+func (s *session) trying() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if x := s.byAddr[address(key)]; x != nil {
-		x.until = time.Time{}
-	}
+	s.until = time.Time{}
 }
 
 // initialPaceFor returns how long a peer is tried at GoBGP's own pace: with graceful restart at least as long as the
 // router keeps the routes. s.mu must be held.
-func (s *sessions) initialPaceFor(p plan.Peer) time.Duration {
+func (s *session) initialPaceFor(p plan.Peer) time.Duration {
 	if p.GracefulRestart {
 		return max(s.initialPace, p.RestartTime)
 	}
@@ -112,45 +101,38 @@ func (s *sessions) initialPaceFor(p plan.Peer) time.Duration {
 }
 
 // atInitialPace reports whether a peer is still tried at its initial pace.
-func (s *sessions) atInitialPace(p plan.Peer, began, now time.Time) bool {
+func (s *session) atInitialPace(p plan.Peer, began, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return now.Before(began.Add(s.initialPaceFor(p)))
 }
 
-// retryNow makes a router due at once, at GoBGP's own pace.
-func (s *sessions) retryNow(name string) {
+// retryNow makes the router due at once, at GoBGP's own pace.
+func (s *session) retryNow() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	x := s.byName[name]
-	if x == nil || x.state == plan.SessionEstablished {
+	if s.state == plan.SessionEstablished {
 		return
 	}
-	now, paused := time.Now(), !x.until.IsZero()
-	x.fresh(now.Add(s.initialPaceFor(x.peer)))
+	now, paused := time.Now(), !s.until.IsZero()
+	s.fresh(now.Add(s.initialPaceFor(s.peer)))
 	if paused {
-		x.until = now
+		s.until = now
 	}
 	s.wakeRun()
 }
 
-// Up ends the pause of a peer's router at once, because BFD found that the path to it works again.
-func (d *Driver) Up(name string) { d.sessions.retryNow(name) }
+// Up ends the pause of the router at once, because BFD found that the path to it works again.
+func (d *Driver) Up() { d.session.retryNow() }
 
-// applyPauses starts pauses after failed attempts, and tries again the peers whose pause has ended.
+// applyPauses starts a pause after a failed attempt, and tries the peer again whose pause has ended.
 func (d *Driver) applyPauses(now time.Time) {
-	for _, name := range d.sessions.endedPauses(now) {
-		if p := d.peers[name]; p != nil {
-			d.readd(p)
-		}
+	if d.session.endedPause(now) && d.peer != nil {
+		d.readd()
 	}
-	for _, name := range d.sessions.duePauses(now) {
-		p := d.peers[name]
-		if p == nil {
-			continue
-		}
-		if err := d.server.DisablePeer(context.Background(), &api.DisablePeerRequest{Address: p.key}); err != nil {
-			d.log.Error("cannot pause a BGP peer", "peer", name, "error", err)
+	if d.session.duePause(now) && d.peer != nil {
+		if err := d.server.DisablePeer(context.Background(), &api.DisablePeerRequest{Address: d.peer.key}); err != nil {
+			d.log.Error("cannot pause the BGP peer", "error", err)
 		}
 	}
 }

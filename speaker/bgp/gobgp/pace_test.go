@@ -3,7 +3,6 @@ package gobgp
 import (
 	"errors"
 	"net/netip"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,15 +19,15 @@ import (
 // tried is a session with a router played by this test, at GoBGP's own pace: an attempt each connectTime, except during
 // pauses.
 type tried struct {
-	*sessions
+	*session
 	t *testing.T
 }
 
 const triedKey = "198.51.100.1"
 
 func newTried(t *testing.T, connect time.Duration) *tried {
-	s := &tried{newSessions(), t}
-	s.hold(triedKey, "r", plan.Peer{Address: addr(triedKey), Port: 179, ConnectTime: connect})
+	s := &tried{newSession(), t}
+	s.hold(plan.Peer{Address: addr(triedKey), Port: 179, ConnectTime: connect})
 	return s
 }
 
@@ -48,20 +47,20 @@ func (s *tried) fails(refused bool) time.Duration {
 	} else {
 		s.handleLog("failed to connect", golog.Fields{"Key": triedKey, "Error": errors.New("refused")})
 	}
-	if len(s.duePauses(time.Now())) == 0 {
+	if !s.duePause(time.Now()) {
 		return 0
 	}
-	if got := s.duePauses(time.Now()); len(got) > 0 {
-		s.t.Errorf("tired twice of one try: %v", got)
+	if s.duePause(time.Now()) {
+		s.t.Error("two pauses after one attempt")
 	}
-	before := s.byName["r"].state
+	before := s.state
 	s.is(api.PeerState_IDLE) // it is disabled
-	if after := s.byName["r"].state; after != before {
+	if after := s.state; after != before {
 		s.t.Errorf("a peer that rests is shown as %v, was %v", after, before)
 	}
 	began := time.Now()
 	for {
-		if len(s.endedPauses(time.Now())) > 0 {
+		if s.endedPause(time.Now()) {
 			s.is(api.PeerState_IDLE) // it is added again
 			return time.Since(began)
 		}
@@ -110,14 +109,14 @@ func TestPace(t *testing.T) {
 			s.up(steady) // and then lost
 			s.initially(5*time.Second, initialPace)
 			grows()
-			s.hold(triedKey, "r", plan.Peer{Address: addr(triedKey), Port: 179, ConnectTime: 5 * time.Second}) // changed
+			s.hold(plan.Peer{Address: addr(triedKey), Port: 179, ConnectTime: 5 * time.Second}) // changed
 			s.initially(5*time.Second, initialPace)
 			grows()
 			s.expectUp(plan.BFDWentDown)
 			s.initially(5*time.Second, initialPace)
 			grows()
 			// With graceful restart a router keeps the routes for that long.
-			s.hold(triedKey, "r", plan.Peer{Address: addr(triedKey), Port: 179, ConnectTime: 5 * time.Second, GracefulRestart: true, RestartTime: 2 * initialPace})
+			s.hold(plan.Peer{Address: addr(triedKey), Port: 179, ConnectTime: 5 * time.Second, GracefulRestart: true, RestartTime: 2 * initialPace})
 			s.initially(5*time.Second, 2*initialPace)
 			grows()
 		})
@@ -128,7 +127,7 @@ func TestPace(t *testing.T) {
 func (s *tried) expectUp(why view.Reason) {
 	s.is(api.PeerState_ACTIVE)
 	s.is(api.PeerState_ESTABLISHED)
-	s.expect(triedKey, why, "words")
+	s.expect(why, "words")
 	s.is(api.PeerState_IDLE)
 }
 
@@ -142,16 +141,16 @@ func TestPaceOfFlapping(t *testing.T) {
 			s.is(api.PeerState_ESTABLISHED)
 			time.Sleep(steady - time.Second)
 			s.is(api.PeerState_IDLE)
-			if got := s.duePauses(time.Now()); !slices.Equal(got, []string{"r"}) {
-				t.Fatalf("tired of %v after session %d", got, n+1)
+			if !s.duePause(time.Now()) {
+				t.Fatalf("no pause after session %d", n+1)
 			}
-			until := s.byName["r"].until
+			until := s.until
 			if paused := time.Until(until); paused > want*time.Second || paused < want*time.Second*3/4 {
 				t.Errorf("pause %d lasts %v, want up to %d s", n+1, paused, want)
 			}
 			time.Sleep(time.Until(until))
-			if got := s.endedPauses(time.Now()); !slices.Equal(got, []string{"r"}) {
-				t.Fatalf("rested are %v", got)
+			if !s.endedPause(time.Now()) {
+				t.Fatal("the pause has not ended")
 			}
 		}
 	})
@@ -164,17 +163,16 @@ func TestPaceUp(t *testing.T) {
 		s.initially(5*time.Minute, initialPace)
 		s.is(api.PeerState_ACTIVE)
 		s.handleLog("failed to connect", golog.Fields{"Key": triedKey, "Error": errors.New("refused")})
-		if got := s.duePauses(time.Now()); len(got) != 1 {
-			t.Fatalf("tired of %v", got)
+		if !s.duePause(time.Now()) {
+			t.Fatal("no pause")
 		}
-		if paused := time.Until(s.byName["r"].until); paused < 225*time.Second || paused > 5*time.Minute {
+		if paused := time.Until(s.until); paused < 225*time.Second || paused > 5*time.Minute {
 			t.Errorf("paused for %v", paused)
 		}
-		s.retryNow("r")
-		if got := s.endedPauses(time.Now()); len(got) != 1 {
-			t.Errorf("rested are %v", got)
+		s.retryNow()
+		if !s.endedPause(time.Now()) {
+			t.Error("the pause has not ended")
 		}
-		s.retryNow("none")
 		s.initially(time.Second, initialPace)
 	})
 }

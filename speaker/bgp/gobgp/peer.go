@@ -4,32 +4,24 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"net/netip"
-	"slices"
-	"strings"
 	"time"
 
 	api "github.com/osrg/gobgp/v3/api"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/ironlb/ironlb/speaker/plan"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
-// peer is a peer in GoBGP.
+// peer is the peer in GoBGP.
 type peer struct {
-	name string
 	conf plan.Peer
 	// key is its name in GoBGP, its address.
 	key string
 	// asn is the router's AS.
 	asn uint32
-	// serial distinguishes its names in the policies from those of a previous peer with the same name.
-	serial uint64
 	// restarting is set while GoBGP may not have sent it the restart state yet.
 	restarting bool
-	// leaving is set once it was asked to prefer other paths.
-	leaving bool
 }
 
 // Defaults for fields that the BGPPeer does not set.
@@ -47,7 +39,7 @@ const (
 	idle     = time.Second
 )
 
-// backoff is the retry state of a peer that GoBGP rejects.
+// backoff is the retry state of a peer that GoBGP rejects, zero if it does not.
 type backoff struct {
 	next time.Time
 	wait time.Duration
@@ -58,101 +50,62 @@ const (
 	lastRetry  = time.Minute
 )
 
-// unheld returns the peers that wait for an address that has become free, ascending.
-func (d *Driver) unheld() (names []string) {
-	for name, p := range d.wanted.Peers {
-		if _, held := d.holder[p.Address.WithZone("")]; !held && d.peers[name] == nil && d.retry[name] == nil {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
-	return names
-}
-
-func (d *Driver) deletePeer(p *peer, why string) {
+func (d *Driver) deletePeer(why string) {
+	p := d.peer
 	err := d.server.DeletePeer(context.Background(), &api.DeletePeerRequest{Address: p.key})
 	if err != nil {
-		d.log.Error("cannot remove a BGP peer", "peer", p.name, "error", err)
+		d.log.Error("cannot remove the BGP peer", "error", err)
 	}
-	d.removeState(p)
-	d.log.Info("BGP peer removed", "peer", p.name, "address", p.conf.Address, "reason", why)
+	d.removeState()
+	d.log.Info("BGP peer removed", "address", p.conf.Address, "reason", why)
 }
 
-// removeState deletes the state of a peer that is no longer in GoBGP.
-func (d *Driver) removeState(p *peer) {
-	delete(d.peers, p.name)
-	maps.DeleteFunc(d.holder, func(_ netip.Addr, holder string) bool { return holder == p.name })
-	d.sessions.release(p.key)
-	d.dropStatements(func(k statementKey) bool { return k.peer == p.serial })
-	d.dropNeighborSet(p)
+// removeState records that the peer is no longer in GoBGP.
+func (d *Driver) removeState() {
+	d.peer = nil
+	d.session.release()
 }
 
-// addPeer adds a peer to GoBGP, as a restarting one (RFC 4724, 4.1) if it has graceful restart and its router may have
+// addPeer adds the peer to GoBGP, as a restarting one (RFC 4724, 4.1) if it has graceful restart and its router may have
 // previous routes.
-func (d *Driver) addPeer(name string, restarting bool) {
-	conf := d.wanted.Peers[name]
-	addr := conf.Address.WithZone("")
-	if holder, held := d.holder[addr]; held {
-		d.sessions.fail(name, plan.Duplicate, fmt.Sprintf("BGPPeer %s of this node has the address %v too: give one of them another, or keep them apart by nodeSelectors", holder, addr))
-		return
-	}
+func (d *Driver) addPeer(restarting bool) {
+	conf := d.want
 	restarting = restarting && conf.GracefulRestart
 	if err := check(conf); err != nil {
-		d.tryLater(name, err)
+		d.tryLater(err)
 		return
 	}
 	switch {
 	case conf.PeerASN != 0:
-		d.offerOrRetry(name, conf, conf.PeerASN, restarting)
+		d.offerOrRetry(conf.PeerASN, restarting)
 	case conf.Dynamic == view.AnyInternal:
-		d.offerOrRetry(name, conf, asn(conf), restarting)
+		d.offerOrRetry(asn(conf), restarting)
 	default:
-		delete(d.retry, name)
-		d.discover(name, conf, restarting)
+		d.retry = backoff{}
+		d.discover(restarting)
 	}
 }
 
-// offerOrRetry adds a peer with a known AS to GoBGP.
-func (d *Driver) offerOrRetry(name string, conf plan.Peer, peerASN uint32, restarting bool) {
-	d.serial++
-	p := &peer{name: name, conf: conf, key: conf.Address.String(), asn: peerASN, serial: d.serial, restarting: restarting}
-	if err := d.offer(p); err != nil {
-		d.tryLater(name, err)
+// offerOrRetry adds the peer with a known AS to GoBGP.
+func (d *Driver) offerOrRetry(peerASN uint32, restarting bool) {
+	p := &peer{conf: d.want, key: d.want.Address.String(), asn: peerASN, restarting: restarting}
+	d.peer = p
+	d.session.hold(p.conf)
+	if err := d.server.AddPeer(context.Background(), &api.AddPeerRequest{Peer: p.api(restarting)}); err != nil {
+		d.removeState()
+		d.tryLater(err)
 		return
 	}
-	delete(d.retry, name)
-	d.log.Info("BGP peer added", "peer", name, "address", conf.Address, "asn", asn(conf), "peerASN", peerASN)
+	d.retry = backoff{}
+	d.log.Info("BGP peer added", "address", p.conf.Address, "asn", asn(p.conf), "peerASN", peerASN)
 }
 
-// tryLater schedules a retry for a peer that GoBGP rejected.
-func (d *Driver) tryLater(name string, err error) {
-	b := d.retry[name]
-	if b == nil {
-		b = &backoff{wait: firstRetry / 2}
-		d.retry[name] = b
-	}
-	b.wait = min(2*b.wait, lastRetry)
-	b.next = time.Now().Add(b.wait)
-	d.sessions.fail(name, plan.NotConfigured, err.Error())
-	d.sessions.schedule(b.next)
-}
-
-// offer adds a peer with its policies.
-func (d *Driver) offer(p *peer) error {
-	d.peers[p.name] = p
-	d.holder[p.conf.Address.WithZone("")] = p.name
-	d.sessions.hold(p.key, p.name, p.conf)
-	err := d.addNeighborSet(p)
-	if err == nil {
-		err = d.replaceStatements(p)
-	}
-	if err == nil {
-		err = d.server.AddPeer(context.Background(), &api.AddPeerRequest{Peer: p.api(p.restarting)})
-	}
-	if err != nil {
-		d.removeState(p)
-	}
-	return err
+// tryLater schedules a retry for the peer that GoBGP rejected.
+func (d *Driver) tryLater(err error) {
+	d.retry.wait = min(max(2*d.retry.wait, firstRetry), lastRetry)
+	d.retry.next = time.Now().Add(d.retry.wait)
+	d.session.fails(plan.NotConfigured, err.Error())
+	d.session.schedule(d.retry.next)
 }
 
 // check rejects settings that GoBGP would accept but not apply.
@@ -265,16 +218,22 @@ func nextHopOf(p plan.Peer, four bool) (nexthop *api.NexthopAction, ok bool) {
 	return nil, false
 }
 
-// resend sends a peer its full table again.
-func (d *Driver) resend(p *peer) {
-	err := d.server.ResetPeer(context.Background(), &api.ResetPeerRequest{Address: p.key, Soft: true, Direction: api.ResetPeerRequest_OUT})
-	if err != nil {
-		d.log.Error("cannot resend the routes to a BGP peer", "peer", p.name, "error", err)
+// sameHops reports whether two configurations of the peer have the same families and next hops.
+func sameHops(a, b plan.Peer) bool {
+	for _, four := range []bool{true, false} {
+		x, has := nextHopOf(a, four)
+		y, also := nextHopOf(b, four)
+		if has != also || !proto.Equal(x, y) {
+			return false
+		}
 	}
+	return true
 }
 
-// prefixOf returns the host prefix of an address, in the form of GoBGP's sets.
-func prefixOf(a netip.Addr) string {
-	a = a.WithZone("")
-	return strings.Join([]string{a.String(), fmt.Sprint(a.BitLen())}, "/")
+// resend sends the peer its full table again.
+func (d *Driver) resend() {
+	err := d.server.ResetPeer(context.Background(), &api.ResetPeerRequest{Address: d.peer.key, Soft: true, Direction: api.ResetPeerRequest_OUT})
+	if err != nil {
+		d.log.Error("cannot resend the routes to the BGP peer", "error", err)
+	}
 }

@@ -14,8 +14,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
-// GoBGP has one export policy for all peers: a list of statements, each for one peer and one group. A path that no
-// statement accepts is rejected. When a path changes, GoBGP also applies the policy to the old one, and withdraws it if
+// The export policy is a list of statements, one for each group. A path that no statement accepts is rejected. When a path changes, GoBGP also applies the policy to the old one, and withdraws it if
 // the old one was accepted and the new one is not. So the mark is on the path, and a group's statements stay until it
 // has no path left.
 const (
@@ -26,9 +25,6 @@ const (
 
 // defaultPref is the LOCAL_PREF of a route without one.
 const defaultPref = 100
-
-// statementKey identifies a statement for a peer (by its serial) and a group.
-type statementKey struct{ peer, group uint64 }
 
 // startPolicies creates policies that accept only paths that this process itself adds, because GoBGP applies the import
 // policy to these too.
@@ -49,7 +45,6 @@ func startPolicies(ctx context.Context, s *server.BgpServer) error {
 }
 
 func (g *group) setName() string { return fmt.Sprintf("group-%d", g.id) }
-func (p *peer) setName() string  { return fmt.Sprintf("peer-%d", p.serial) }
 
 func (g *group) set() *api.DefinedSet {
 	m := g.mark()
@@ -57,32 +52,13 @@ func (g *group) set() *api.DefinedSet {
 		List: []string{fmt.Sprintf("%d:%d:%d", m.GlobalAdmin, m.LocalData1, m.LocalData2)}}
 }
 
-func (p *peer) set() *api.DefinedSet {
-	return &api.DefinedSet{DefinedType: api.DefinedType_NEIGHBOR, Name: p.setName(), List: []string{prefixOf(p.conf.Address)}}
-}
-
-func (d *Driver) addNeighborSet(p *peer) error {
-	return d.server.AddDefinedSet(context.Background(), &api.AddDefinedSetRequest{DefinedSet: p.set()})
-}
-
-func (d *Driver) dropNeighborSet(p *peer) {
-	if err := d.server.DeleteDefinedSet(context.Background(), &api.DeleteDefinedSetRequest{DefinedSet: p.set(), All: true}); err != nil {
-		d.log.Error("cannot remove a peer's set from GoBGP", "peer", p.name, "error", err)
-	}
-}
-
-// addGroup adds the statements of a new group, before it has a path.
+// addGroup adds a new group with its statement, before it has a path.
 func (d *Driver) addGroup(g *group) error {
 	err := d.server.AddDefinedSet(context.Background(), &api.AddDefinedSetRequest{DefinedSet: g.set()})
 	if err != nil {
 		return err
 	}
-	for _, name := range slices.Sorted(maps.Keys(g.route)) {
-		if p := d.peers[name]; p != nil {
-			err = errors.Join(err, d.addStatement(p, g))
-		}
-	}
-	return err
+	return d.addStatement(g)
 }
 
 // dropGroups removes the groups without a path.
@@ -92,54 +68,54 @@ func (d *Driver) dropGroups() error {
 		if g.size > 0 {
 			continue
 		}
-		d.dropStatements(func(k statementKey) bool { return k.group == g.id })
+		d.dropStatements(g)
 		errs = append(errs, d.server.DeleteDefinedSet(context.Background(), &api.DeleteDefinedSetRequest{DefinedSet: g.set(), All: true}))
 		delete(d.routes.groups, key)
 	}
 	return errors.Join(errs...)
 }
 
-// replaceStatements rebuilds the statements of a peer.
-func (d *Driver) replaceStatements(p *peer) error {
-	d.dropStatements(func(k statementKey) bool { return k.peer == p.serial })
+// replaceStatements rebuilds the statements.
+func (d *Driver) replaceStatements() error {
+	groups := slices.Collect(maps.Values(d.routes.groups))
+	d.dropStatements(groups...)
 	var errs []error
-	for _, g := range d.routes.groups {
-		if _, announced := g.route[p.name]; announced {
-			errs = append(errs, d.addStatement(p, g))
-		}
+	for _, g := range groups {
+		errs = append(errs, d.addStatement(g))
 	}
 	return errors.Join(errs...)
 }
 
-func (d *Driver) addStatement(p *peer, g *group) error {
-	nexthop, ok := nextHopOf(p.conf, g.four)
+// addStatement adds the statement of a group, if the peer has its family.
+func (d *Driver) addStatement(g *group) error {
+	nexthop, ok := nextHopOf(d.want, g.four)
 	if !ok {
 		return nil
 	}
 	d.serial++
-	s := statement(fmt.Sprintf("statement-%d", d.serial), p, g, nexthop)
+	s := g.exported(fmt.Sprintf("statement-%d", d.serial), nexthop, d.leaving)
 	err := d.server.AddPolicy(context.Background(), &api.AddPolicyRequest{Policy: &api.Policy{Name: exportPolicy, Statements: []*api.Statement{s}}})
 	if err != nil {
-		return fmt.Errorf("add a statement for peer %s to GoBGP: %w", p.name, err)
+		return fmt.Errorf("add a statement to GoBGP: %w", err)
 	}
-	d.routes.statements[statementKey{p.serial, g.id}] = s
+	g.statement = s
 	return nil
 }
 
-// statement returns the export statement of a group for a peer.
-func statement(name string, p *peer, g *group, nexthop *api.NexthopAction) *api.Statement {
-	a := g.route[p.name]
-	if p.leaving {
+// exported returns the export statement of a group.
+func (g *group) exported(name string, nexthop *api.NexthopAction, leaving bool) *api.Statement {
+	a := g.attributes
+	if leaving {
 		a.Communities = view.NewCommunitySet(append(a.Communities.Communities(), gracefulShutdown)...)
 	}
 	s := &api.Statement{Name: name,
-		Conditions: &api.Conditions{NeighborSet: &api.MatchSet{Name: p.setName()}, LargeCommunitySet: &api.MatchSet{Name: g.setName()}},
+		Conditions: &api.Conditions{LargeCommunitySet: &api.MatchSet{Name: g.setName()}},
 		Actions: &api.Actions{RouteAction: api.RouteAction_ACCEPT, Nexthop: nexthop,
 			LargeCommunity: &api.CommunityAction{Type: api.CommunityAction_REPLACE, Communities: large(a)}}}
 	if c := standard(a); len(c) > 0 {
 		s.Actions.Community = &api.CommunityAction{Type: api.CommunityAction_REPLACE, Communities: c}
 	}
-	if !p.leaving { // then it is the path's own 0 (RFC 8326, 4.1); GoBGP removes either for external peers
+	if !leaving { // then it is the path's own 0 (RFC 8326, 4.1); GoBGP removes either for external peers
 		s.Actions.LocalPref = &api.LocalPrefAction{Value: cmp.Or(a.LocalPref, defaultPref)}
 	}
 	return s
@@ -159,13 +135,13 @@ func large(a view.Attributes) (out []string) {
 	return out
 }
 
-// dropStatements removes statements from the policy, and then deletes them: GoBGP does not do that itself.
-func (d *Driver) dropStatements(which func(statementKey) bool) {
+// dropStatements removes the statements of groups from the policy, and then deletes them: GoBGP does not do that itself.
+func (d *Driver) dropStatements(groups ...*group) {
 	var gone []*api.Statement
-	for key, s := range d.routes.statements {
-		if which(key) {
-			gone = append(gone, s)
-			delete(d.routes.statements, key)
+	for _, g := range groups {
+		if g.statement != nil {
+			gone = append(gone, g.statement)
+			g.statement = nil
 		}
 	}
 	if len(gone) == 0 {

@@ -19,7 +19,7 @@ import (
 
 // handleLog processes GoBGP's log entries. Only this file depends on their text (fsm.go and server.go of v3.37.0); the
 // tests against real routers detect a change.
-func (s *sessions) handleLog(msg string, f golog.Fields) {
+func (s *session) handleLog(msg string, f golog.Fields) {
 	switch msg {
 	case "failed to connect", "state changed", "sent notification", "received notification", "hold timer expired",
 		"prefix limit reached":
@@ -32,28 +32,27 @@ func (s *sessions) handleLog(msg string, f golog.Fields) {
 	key, _ := f["Key"].(string)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	x := s.byAddr[address(key)]
-	if x == nil {
+	if !s.is(key) {
 		return
 	}
 	switch msg {
 	case "failed to connect":
 		if err, ok := f["Error"].(error); ok {
-			x.notConnected(connecting(err, x.peer), errors.Is(err, syscall.EHOSTUNREACH), time.Now())
+			s.notConnected(connecting(err, s.peer), errors.Is(err, syscall.EHOSTUNREACH), time.Now())
 		}
 	case "sent notification":
 		if e, ok := f["Data"].(*bgp.MessageError); ok {
-			x.pending = refusing(e, x.peer)
-			x.asnChanged = x.peer.Dynamic == view.AnyExternal && x.pending.reason == plan.WrongASN
+			s.pending = refusing(e, s.peer)
+			s.asnChanged = s.peer.Dynamic == view.AnyExternal && s.pending.reason == plan.WrongASN
 		}
 	case "received notification":
-		x.pending = refused(f)
+		s.pending = refused(f)
 	case "hold timer expired":
-		x.pending = silent
+		s.pending = silent
 	case "prefix limit reached":
-		s.limitReached(x, fmt.Sprint(f["Family"]))
+		s.limitReached(fmt.Sprint(f["Family"]))
 	case "state changed":
-		x.changing(fmt.Sprint(f["old"]), fmt.Sprint(f["new"]), fmt.Sprint(f["reason"]))
+		s.changing(fmt.Sprint(f["old"]), fmt.Sprint(f["new"]), fmt.Sprint(f["reason"]))
 	}
 	s.wakeRun()
 }
@@ -63,14 +62,14 @@ func (s *sessions) handleLog(msg string, f golog.Fields) {
 const noHostFor = 10 * time.Second
 
 // notConnected records why a TCP connection failed.
-func (x *session) notConnected(c cause, noHost bool, now time.Time) {
-	x.failed = now
+func (s *session) notConnected(c cause, noHost bool, now time.Time) {
+	s.failed = now
 	if noHost {
-		x.noHost = now
-	} else if c.reason == plan.NoAnswer && x.fail.reason == plan.Unreachable && now.Sub(x.noHost) < noHostFor {
+		s.noHost = now
+	} else if c.reason == plan.NoAnswer && s.fail.reason == plan.Unreachable && now.Sub(s.noHost) < noHostFor {
 		return
 	}
-	x.fail = c
+	s.fail = c
 }
 
 // connecting returns why a TCP connection failed.
@@ -206,33 +205,33 @@ func notified(code, sub uint8, communicated string) cause {
 }
 
 // changing records a change of GoBGP's state machine; its event follows.
-func (x *session) changing(from, to, reason string) {
+func (s *session) changing(from, to, reason string) {
 	if to != "BGP_FSM_IDLE" && to != "-1" {
 		return
 	}
 	switch from {
 	case "BGP_FSM_OPENSENT", "BGP_FSM_OPENCONFIRM":
-		if x.pending.reason != "" {
+		if s.pending.reason != "" {
 			return
 		}
 		switch reason {
 		case "invalid-msg": // GoBGP ignores a NOTIFICATION that arrives before the session is up
-			x.refusalUnknown = true
-			if x.fail.reason != plan.WrongASN && x.fail.reason != plan.Rejected {
-				x.pending = cause{plan.Rejected, "the router refuses the session: does it expect another AS of this node (myASN, localASN)?"}
+			s.refusalUnknown = true
+			if s.fail.reason != plan.WrongASN && s.fail.reason != plan.Rejected {
+				s.pending = cause{plan.Rejected, "the router refuses the session: does it expect another AS of this node (myASN, localASN)?"}
 			}
 		case "read-failed":
-			if x.fail.reason == plan.Rejected || x.fail.reason == plan.WrongASN {
+			if s.fail.reason == plan.Rejected || s.fail.reason == plan.WrongASN {
 				return // routers accept nothing for a while after a refusal
 			}
-			x.pending = cause{plan.Refused, closesAtOnce}
+			s.pending = cause{plan.Refused, closesAtOnce}
 		case "hold-timer-expired":
-			x.pending = cause{plan.NoAnswer, sendsNothing}
+			s.pending = cause{plan.NoAnswer, sendsNothing}
 		}
 	case "BGP_FSM_ESTABLISHED":
-		x.broken = reason == "graceful-restart"
-		if x.pending.reason == "" {
-			x.pending = cause{plan.Unreachable, "the connection to the router broke (" + reason + ")"}
+		s.broken = reason == "graceful-restart"
+		if s.pending.reason == "" {
+			s.pending = cause{plan.Unreachable, "the connection to the router broke (" + reason + ")"}
 		}
 	}
 }

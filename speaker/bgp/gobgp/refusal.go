@@ -31,50 +31,41 @@ const (
 	queryLimit    = 2 * time.Second
 )
 
-// query is a query of a router.
-type query struct {
-	name string
-	peer plan.Peer
-}
-
-// dueQueries returns the peers whose router is to be queried now.
-func (s *sessions) dueQueries(now time.Time) (out []query) {
+// dueQuery returns the peer if its router is to be queried now.
+func (s *session) dueQuery(now time.Time) (p plan.Peer, due bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for name, x := range s.byName {
-		if !x.refusalUnknown || x.state != plan.SessionIdle || now.Sub(x.queriedAt) < queryInterval {
-			continue
-		}
-		if at := x.since.Add(queryDelay); at.After(now) {
-			s.dueBy(at)
-			continue
-		}
-		x.refusalUnknown, x.queriedAt = false, now
-		out = append(out, query{name, x.peer})
+	if !s.refusalUnknown || s.state != plan.SessionIdle || now.Sub(s.queriedAt) < queryInterval {
+		return p, false
 	}
-	return out
+	if at := s.since.Add(queryDelay); at.After(now) {
+		s.dueBy(at)
+		return p, false
+	}
+	s.refusalUnknown, s.queriedAt = false, now
+	return s.peer, true
 }
 
 // answered records a router's answer, unless the peer has changed meanwhile.
-func (s *sessions) answered(q query, c cause) {
+func (s *session) answered(p plan.Peer, c cause) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if x := s.byName[q.name]; x != nil && x.peer == q.peer && x.state != plan.SessionEstablished {
-		x.fail = c
+	if s.peer == p && s.state != plan.SessionEstablished {
+		s.fail = c
 		s.wakeRun()
 	}
 }
 
 // queryRefusal queries the reason of a refusal. It fails silently: the status already shows what is known without it.
-func (d *Driver) queryRefusal(q query, id netip.Addr) {
+func (d *Driver) queryRefusal(p plan.Peer) {
 	ctx, cancel := context.WithTimeout(context.Background(), queryLimit)
 	defer cancel()
-	code, sub, data, err := refusal(ctx, q.peer, id)
+	code, sub, data, err := refusal(ctx, p, p.RouterID)
 	if err != nil {
-		d.log.Debug("no reason for the refusal of a BGP router", "peer", q.name, "error", err)
+		d.log.Debug("no reason for the refusal of the BGP router", "error", err)
 		return
 	}
-	d.sessions.answered(q, notified(code, sub, communication(code, data)))
+	d.session.answered(p, notified(code, sub, communication(code, data)))
 }
 
 // communication returns the human-readable message in the data of a NOTIFICATION (RFC 9003, 2).

@@ -2,8 +2,6 @@ package gobgp
 
 import (
 	"context"
-	"maps"
-	"slices"
 	"time"
 
 	api "github.com/osrg/gobgp/v3/api"
@@ -11,30 +9,27 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// run reports changes of the sessions and processes what is due, for the lifetime of the process.
+// run reports changes of the session and processes what is due, for the lifetime of the process.
 func (d *Driver) run() {
 	timer := time.NewTimer(0)
-	for full := true; ; full = false {
-		if !full {
-			select {
-			case <-d.sessions.wake:
-			case <-timer.C:
-			}
-		}
+	for {
 		d.processDue()
-		report, transitions := d.sessions.changed(time.Now(), full)
-		if len(report.Sessions) > 0 || full {
-			d.logTransitions(transitions)
-			d.report(report)
+		if t, changed := d.session.changed(time.Now()); changed {
+			d.logTransition(t)
+			d.report(t.now)
 		}
-		if next := d.sessions.due(); !next.IsZero() {
+		if next := d.session.due(); !next.IsZero() {
 			timer.Reset(max(time.Until(next), 0))
+		}
+		select {
+		case <-d.session.wake:
+		case <-timer.C:
 		}
 	}
 }
 
 // due returns the next due time, and clears it.
-func (s *sessions) due() time.Time {
+func (s *session) due() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	next := s.next
@@ -42,36 +37,32 @@ func (s *sessions) due() time.Time {
 	return next
 }
 
-// processDue processes what waited for its time or for a session.
+// processDue processes what waited for its time or for the session.
 func (d *Driver) processDue() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now := time.Now()
-	for _, name := range slices.Sorted(maps.Keys(d.retry)) {
-		if b := d.retry[name]; !b.next.After(now) {
-			d.addPeer(name, false)
-			d.countPrefixes()
-		} else {
-			d.sessions.schedule(b.next)
-		}
+	switch {
+	case d.retry.next.IsZero():
+	case d.retry.next.After(now):
+		d.session.schedule(d.retry.next)
+	default:
+		d.addPeer(false)
+		d.countPrefixes()
 	}
-	for _, name := range d.sessions.changedASNs() {
-		d.rediscover(name)
+	if d.peer != nil && d.session.hasOtherASN() {
+		d.rediscover()
 	}
-	for _, name := range d.sessions.losses() {
-		if p := d.peers[name]; p != nil {
-			p.restarting = p.conf.GracefulRestart && acceptsConnections(p.conf, d.id)
-		}
+	if d.peer != nil && d.session.isLost() {
+		d.peer.restarting = d.want.GracefulRestart && acceptsConnections(d.peer.conf, d.id)
 	}
 	d.keepRestarting()
-	for _, name := range d.sessions.stuck(now) {
-		if p := d.peers[name]; p != nil {
-			d.readd(p)
-		}
+	if d.session.stuck(now) && d.peer != nil {
+		d.readd()
 	}
 	d.applyPauses(now)
-	for _, q := range d.sessions.dueQueries(now) {
-		go d.queryRefusal(q, d.id)
+	if p, due := d.session.dueQuery(now); due {
+		go d.queryRefusal(p)
 	}
 }
 
@@ -79,100 +70,84 @@ func (d *Driver) processDue() {
 // new connection while it waits for a router that has dropped the old one.
 const openTime = 15 * time.Second
 
-// stuck returns the peers that need a new attempt.
-func (s *sessions) stuck(now time.Time) (names []string) {
+// stuck reports whether a new attempt is needed.
+func (s *session) stuck(now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for name, x := range s.byName {
-		if x.state != plan.SessionOpenSent && x.state != plan.SessionOpenConfirm {
-			continue
-		}
-		if at := x.since.Add(openTime); at.After(now) {
-			s.dueBy(at)
-		} else {
-			names = append(names, name)
-		}
+	if s.state != plan.SessionOpenSent && s.state != plan.SessionOpenConfirm {
+		return false
 	}
-	slices.Sort(names)
-	return names
+	at := s.since.Add(openTime)
+	if at.After(now) {
+		s.dueBy(at)
+	}
+	return !at.After(now)
 }
 
-// losses returns, once, the peers whose session ended without a NOTIFICATION. The router keeps their routes for the
-// next session if that one announces that forwarding continued (RFC 4724, 3: the F bit; 4.2), which it did: the kernel
-// forwards. GoBGP announces that only for a restarting peer (capabilitiesFromConfig in its fsm.go), so such a peer is
-// added again as a restarting one.
-func (s *sessions) losses() (names []string) {
+// isLost reports, once, whether the session ended without a NOTIFICATION. The router keeps the routes for the next
+// session if that one announces that forwarding continued (RFC 4724, 3: the F bit; 4.2), which it did: the kernel
+// forwards. GoBGP announces that only for a restarting peer (capabilitiesFromConfig in its fsm.go), so the peer is added
+// again as a restarting one.
+func (s *session) isLost() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for name, x := range s.byName {
-		if x.lost {
-			x.lost = false
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
-	return names
+	lost := s.lost
+	s.lost = false
+	return lost
 }
 
-// keepRestarting ensures that each peer receives the restart state. As soon as the peers that are up have sent their
-// tables, GoBGP considers the restart complete for all of them (handleFSMMessage in its server.go, "sync finished";
-// fixed in v4.6.0): a peer that is not up yet would receive that this node has lost its forwarding state, and would
-// drop its routes for an instant.
+// keepRestarting ensures that the peer receives the restart state. GoBGP clears it once the table was sent
+// (handleFSMMessage in its server.go, "sync finished") or the deferral time is over.
 func (d *Driver) keepRestarting() {
-	for _, name := range slices.Sorted(maps.Keys(d.peers)) {
-		p := d.peers[name]
-		if !p.restarting {
-			continue
+	if d.peer == nil || !d.peer.restarting {
+		return
+	}
+	complete, state := d.restartComplete()
+	switch state {
+	case api.PeerState_IDLE, api.PeerState_ACTIVE, api.PeerState_CONNECT:
+		if complete {
+			d.readd()
 		}
-		complete, state := d.restartComplete(p)
-		switch state {
-		case api.PeerState_IDLE, api.PeerState_ACTIVE, api.PeerState_CONNECT:
-			if complete {
-				d.readd(p)
-			}
-		case api.PeerState_ESTABLISHED:
-			p.restarting = false
-		}
+	case api.PeerState_ESTABLISHED:
+		d.peer.restarting = false
 	}
 }
 
-func (d *Driver) restartComplete(p *peer) (complete bool, state api.PeerState_SessionState) {
-	err := d.server.ListPeer(context.Background(), &api.ListPeerRequest{Address: p.key}, func(x *api.Peer) {
+func (d *Driver) restartComplete() (complete bool, state api.PeerState_SessionState) {
+	err := d.server.ListPeer(context.Background(), &api.ListPeerRequest{Address: d.peer.key}, func(x *api.Peer) {
 		complete, state = !x.GetGracefulRestart().GetLocalRestarting(), x.GetState().GetSessionState()
 	})
 	if err != nil {
-		d.log.Error("cannot read a BGP peer's state", "peer", p.name, "error", err)
+		d.log.Error("cannot read the BGP peer's state", "error", err)
 	}
 	return complete, state
 }
 
-// readd adds a peer to GoBGP once more, as a restarting one if it has not been up since the restart.
-func (d *Driver) readd(p *peer) {
-	ctx := context.Background()
-	d.sessions.trying(p.key)
+// readd adds the peer to GoBGP once more, as a restarting one if it has not been up since the restart.
+func (d *Driver) readd() {
+	ctx, p := context.Background(), d.peer
+	d.session.trying()
 	if err := d.server.DeletePeer(ctx, &api.DeletePeerRequest{Address: p.key}); err != nil {
-		d.log.Error("cannot remove a BGP peer", "peer", p.name, "error", err)
+		d.log.Error("cannot remove the BGP peer", "error", err)
 		return
 	}
 	if err := d.server.AddPeer(ctx, &api.AddPeerRequest{Peer: p.api(p.restarting)}); err != nil {
-		d.log.Error("cannot re-add a BGP peer", "peer", p.name, "error", err)
-		d.removeState(p)
-		d.tryLater(p.name, err)
+		d.log.Error("cannot re-add the BGP peer", "error", err)
+		d.removeState()
+		d.tryLater(err)
 		d.countPrefixes()
 	}
 }
 
-// logTransitions logs the session changes that concern an operator.
-func (d *Driver) logTransitions(transitions []transition) {
-	slices.SortFunc(transitions, func(a, b transition) int { return slices.Compare([]string{a.name}, []string{b.name}) })
-	for _, n := range transitions {
-		switch {
-		case n.now.State == plan.SessionEstablished && n.now.Changes != n.was.Changes:
-			d.log.Info("BGP session up", "peer", n.name, "peerASN", n.now.PeerASN, "routerID", n.now.PeerID, "prefixes", n.now.Prefixes)
-		case n.was.State == plan.SessionEstablished && n.now.State != plan.SessionEstablished && n.now.Reason != "":
-			d.log.Warn("BGP session down", "peer", n.name, "reason", n.now.Reason, "message", n.now.Message)
-		case n.now.State != plan.SessionEstablished && n.now.Reason != "" && (n.now.Reason != n.was.Reason || n.now.Message != n.was.Message):
-			d.log.Warn("BGP session does not come up", "peer", n.name, "reason", n.now.Reason, "message", n.now.Message)
-		}
+// logTransition logs a session change that concerns an operator.
+func (d *Driver) logTransition(t transition) {
+	was, now := t.was, t.now
+	switch {
+	case now.State == plan.SessionEstablished && now.Changes != was.Changes:
+		d.log.Info("BGP session up", "peerASN", now.PeerASN, "routerID", now.PeerID, "prefixes", now.Prefixes)
+	case was.State == plan.SessionEstablished && now.State != plan.SessionEstablished && now.Reason != "":
+		d.log.Warn("BGP session down", "reason", now.Reason, "message", now.Message)
+	case now.State != plan.SessionEstablished && now.Reason != "" && (now.Reason != was.Reason || now.Message != was.Message):
+		d.log.Warn("BGP session does not come up", "reason", now.Reason, "message", now.Message)
 	}
 }

@@ -2,7 +2,6 @@ package gobgp
 
 import (
 	"net/netip"
-	"slices"
 	"sync"
 	"time"
 
@@ -12,28 +11,19 @@ import (
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
-// sessions is the state of all configured peers' sessions. GoBGP calls it with its own locks held, so it makes no
-// calls.
-type sessions struct {
-	mu          sync.Mutex
-	byName      map[string]*session
-	byAddr      map[netip.Addr]*session // of peers in GoBGP, without zone
-	gone        []string
-	next        time.Time // latest time of the next evaluation
-	wake        chan struct{}
-	initialPace time.Duration
-}
-
-// session is the state of one peer's session.
+// session is the state of the peer's session. GoBGP calls it with its own locks held, so it makes no calls.
 type session struct {
-	name         string
-	peer         plan.Peer
+	mu          sync.Mutex
+	wake        chan struct{}
+	next        time.Time // latest time of the next evaluation
+	initialPace time.Duration
+	held        bool // the peer is in GoBGP
+	peer        plan.Peer
+
 	state        plan.SessionState // as in GoBGP
 	since        time.Time         // when it entered that state
 	shown        plan.Session
 	lastReported plan.Session // in the last report
-	// first is set until it is in a report.
-	first bool
 	// down is why the session last went down, fail why it does not come up.
 	down, fail cause
 	// pending is the reason that GoBGP logged for the ending attempt or session, expected the reason of an end by this
@@ -68,11 +58,13 @@ type cause struct {
 // instant.
 const settled = 3 * time.Second
 
-func newSessions() *sessions {
-	return &sessions{byName: map[string]*session{}, byAddr: map[netip.Addr]*session{}, wake: make(chan struct{}, 1), initialPace: initialPace}
+func newSession() *session {
+	now := time.Now()
+	return &session{wake: make(chan struct{}, 1), initialPace: initialPace, state: plan.SessionIdle, since: now,
+		shown: plan.Session{State: plan.SessionIdle, Since: now}}
 }
 
-func (s *sessions) wakeRun() {
+func (s *session) wakeRun() {
 	select {
 	case s.wake <- struct{}{}:
 	default:
@@ -80,119 +72,85 @@ func (s *sessions) wakeRun() {
 }
 
 // schedule schedules an evaluation of the sessions at a time.
-func (s *sessions) schedule(at time.Time) {
+func (s *session) schedule(at time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.dueBy(at)
 	s.wakeRun()
 }
 
-func (s *sessions) dueBy(at time.Time) {
+func (s *session) dueBy(at time.Time) {
 	if s.next.IsZero() || at.Before(s.next) {
 		s.next = at
 	}
 }
 
-// named returns the session of a peer, and creates it if there is none.
-func (s *sessions) named(name string) *session {
-	x := s.byName[name]
-	if x == nil {
-		now := time.Now()
-		x = &session{name: name, state: plan.SessionIdle, since: now, first: true, shown: plan.Session{State: plan.SessionIdle, Since: now}}
-		s.byName[name] = x
-		s.gone = slices.DeleteFunc(s.gone, func(n string) bool { return n == name })
-	}
-	return x
-}
-
-// hold records that a peer is about to be added to GoBGP.
-func (s *sessions) hold(key, name string, p plan.Peer) {
+// hold records that the peer is about to be added to GoBGP.
+func (s *session) hold(p plan.Peer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	x := s.named(name)
-	x.peer, x.pending, x.expected, x.fail, x.overLimit = p, cause{}, cause{}, cause{}, false
-	x.fresh(time.Now().Add(s.initialPaceFor(p)))
-	s.byAddr[address(key)] = x
+	s.peer, s.pending, s.expected, s.fail, s.overLimit, s.held = p, cause{}, cause{}, cause{}, false, true
+	s.fresh(time.Now().Add(s.initialPaceFor(p)))
 	s.wakeRun()
 }
 
-// reconfigured records the configuration of a peer that is about to change in place.
-func (s *sessions) reconfigured(key string, p plan.Peer) {
+// reconfigured records the configuration of the peer that is about to change in place.
+func (s *session) reconfigured(p plan.Peer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if x := s.byAddr[address(key)]; x != nil {
-		x.peer = p
-	}
+	s.peer = p
 }
 
-// key returns GoBGP's name of a peer in GoBGP.
-func (s *sessions) key(name string) (key string, held bool) {
+// key returns GoBGP's name of the peer, if it is in GoBGP.
+func (s *session) key() (key string, held bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	x := s.byName[name]
-	if x == nil {
-		return "", false
-	}
-	key = x.peer.Address.String()
-	return key, s.byAddr[address(key)] == x
+	return s.peer.Address.String(), s.held
 }
 
-// established reports whether a peer's session is up.
-func (s *sessions) established(name string) bool {
+// is reports whether this is GoBGP's name of the peer, and the peer is in GoBGP. s.mu must be held.
+func (s *session) is(key string) bool { return s.held && address(key) == s.peer.Address.WithZone("") }
+
+// established reports whether the session is up.
+func (s *session) established() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	x := s.byName[name]
-	return x != nil && x.state == plan.SessionEstablished
+	return s.state == plan.SessionEstablished
 }
 
-// release records that a peer is no longer in GoBGP, although it may still be configured.
-func (s *sessions) release(key string) {
+// release records that the peer is no longer in GoBGP.
+func (s *session) release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	addr := address(key)
-	if x := s.byAddr[addr]; x != nil {
-		s.setState(x, plan.SessionIdle)
-		x.asnChanged, x.pace = false, pace{}
-		delete(s.byAddr, addr)
+	if s.held {
+		s.setState(plan.SessionIdle)
+		s.held, s.asnChanged, s.pace = false, false, pace{}
 	}
 	s.wakeRun()
 }
 
-// remove records that a peer is no longer configured.
-func (s *sessions) remove(name string) {
+// fails records why the session does not come up.
+func (s *session) fails(reason view.Reason, message string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if x := s.byName[name]; x != nil && !x.first {
-		s.gone = append(s.gone, name)
-	}
-	delete(s.byName, name)
+	s.fail = cause{reason, message}
 	s.wakeRun()
 }
 
-// fail records why a peer's session does not come up.
-func (s *sessions) fail(name string, reason view.Reason, message string) {
+// expect records that this driver is about to end the session, and why.
+func (s *session) expect(reason view.Reason, message string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.named(name).fail = cause{reason, message}
-	s.wakeRun()
-}
-
-// expect records that this driver is about to end a session, and why.
-func (s *sessions) expect(key string, reason view.Reason, message string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if x := s.byAddr[address(key)]; x != nil && x.state == plan.SessionEstablished {
-		x.expected = cause{reason, message}
+	if s.held && s.state == plan.SessionEstablished {
+		s.expected = cause{reason, message}
 	}
 }
 
-// count records how many prefixes each peer receives.
-func (s *sessions) count(prefixes map[string]int) {
+// count records how many prefixes the peer receives.
+func (s *session) count(prefixes int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for name, x := range s.byName {
-		x.shown.Prefixes = prefixes[name]
-	}
+	s.shown.Prefixes = prefixes
 	s.wakeRun()
 }
 
@@ -210,106 +168,90 @@ var states = map[api.PeerState_SessionState]plan.SessionState{
 }
 
 // event processes a state change from GoBGP.
-func (s *sessions) event(r *api.WatchEventResponse) {
+func (s *session) event(r *api.WatchEventResponse) {
 	p := r.GetPeer().GetPeer().GetState()
 	if p == nil {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	x, state := s.byAddr[address(p.NeighborAddress)], states[p.SessionState]
-	if x == nil || state == "" || x.overLimit {
+	state := states[p.SessionState]
+	if !s.is(p.NeighborAddress) || state == "" || s.overLimit {
 		return
 	}
 	if state == plan.SessionOpenConfirm || state == plan.SessionEstablished {
-		x.peerASN = p.PeerAsn
-		x.peerID, _ = netip.ParseAddr(p.RouterId)
+		s.peerASN = p.PeerAsn
+		s.peerID, _ = netip.ParseAddr(p.RouterId)
 	}
-	if state == plan.SessionIdle && x.state == plan.SessionActive && !x.until.IsZero() {
+	if state == plan.SessionIdle && s.state == plan.SessionActive && !s.until.IsZero() {
 		return // a pause between two attempts, which is shown as Active
 	}
-	s.setState(x, state)
+	s.setState(state)
 	s.wakeRun()
 }
 
-// setState records a session's new state.
-func (s *sessions) setState(x *session, state plan.SessionState) {
-	before, since, now := x.state, x.since, time.Now()
+// setState records a new state. s.mu must be held.
+func (s *session) setState(state plan.SessionState) {
+	before, since, now := s.state, s.since, time.Now()
 	if state == before {
 		return
 	}
-	x.state, x.since = state, now
+	s.state, s.since = state, now
 	switch {
 	case state == plan.SessionEstablished:
-		x.fail, x.pending, x.expected, x.refusalUnknown, x.broken, x.lost = cause{}, cause{}, cause{}, false, false, false
-		x.shown.State, x.shown.Since = state, now
-		x.shown.PeerASN, x.shown.PeerID = x.peerASN, x.peerID
-		x.shown.Changes++
+		s.fail, s.pending, s.expected, s.refusalUnknown, s.broken, s.lost = cause{}, cause{}, cause{}, false, false, false
+		s.shown.State, s.shown.Since = state, now
+		s.shown.PeerASN, s.shown.PeerID = s.peerASN, s.peerID
+		s.shown.Changes++
 	case before == plan.SessionEstablished:
-		x.down, x.lost = x.pending, x.broken && x.expected.reason == ""
-		if x.failed = now; x.expected.reason != "" || now.Sub(since) >= steady {
-			x.fresh(now.Add(s.initialPaceFor(x.peer)))
+		s.down, s.lost = s.pending, s.broken && s.expected.reason == ""
+		if s.failed = now; s.expected.reason != "" || now.Sub(since) >= steady {
+			s.fresh(now.Add(s.initialPaceFor(s.peer)))
 		}
-		if x.expected.reason != "" {
-			x.down = x.expected
+		if s.expected.reason != "" {
+			s.down = s.expected
 		}
-		x.fail, x.pending, x.expected = x.down, cause{}, cause{}
-		x.shown.State, x.shown.Since = plan.SessionIdle, now
+		s.fail, s.pending, s.expected = s.down, cause{}, cause{}
+		s.shown.State, s.shown.Since = plan.SessionIdle, now
 	case state == plan.SessionIdle:
 		if before == plan.SessionOpenSent || before == plan.SessionOpenConfirm {
-			x.failed = now
+			s.failed = now
 		}
-		if x.pending.reason != "" {
-			x.fail, x.pending = x.pending, cause{}
+		if s.pending.reason != "" {
+			s.fail, s.pending = s.pending, cause{}
 		}
 	}
 }
 
 // show updates the shown state and returns when it may change by time only, the zero time if it does not.
-func (x *session) show(now time.Time) (recheck time.Time) {
-	if x.state != plan.SessionEstablished && x.shown.State != x.state {
-		if recheck = x.since.Add(settled); !recheck.After(now) {
-			x.shown.State, recheck = x.state, time.Time{}
+func (s *session) show(now time.Time) (recheck time.Time) {
+	if s.state != plan.SessionEstablished && s.shown.State != s.state {
+		if recheck = s.since.Add(settled); !recheck.After(now) {
+			s.shown.State, recheck = s.state, time.Time{}
 		}
 	}
-	if x.shown.State == plan.SessionOpenSent && (x.fail.reason == "" || x.fail == x.down) { // why the last one ended is not why there is none
-		x.fail = cause{plan.NoAnswer, "the router accepts the connection and sends nothing: check ttlSecurity on both sides"}
+	if s.shown.State == plan.SessionOpenSent && (s.fail.reason == "" || s.fail == s.down) { // why the last one ended is not why there is none
+		s.fail = cause{plan.NoAnswer, "the router accepts the connection and sends nothing: check ttlSecurity on both sides"}
 	}
-	why := x.fail
-	if x.state == plan.SessionEstablished {
-		why = x.down
+	why := s.fail
+	if s.state == plan.SessionEstablished {
+		why = s.down
 	}
-	x.shown.Reason, x.shown.Message = why.reason, why.message
+	s.shown.Reason, s.shown.Message = why.reason, why.message
 	return recheck
 }
 
-// transition is a changed session, for the log.
-type transition struct {
-	name     string
-	was, now plan.Session
-}
+// transition is a change of the session, for the log.
+type transition struct{ was, now plan.Session }
 
-// changed returns the changes since the last call; everything if full is set.
-func (s *sessions) changed(now time.Time, full bool) (report plan.BGPReport, transitions []transition) {
+// changed returns the change since the last call, and whether there is one.
+func (s *session) changed(now time.Time) (t transition, is bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	report = plan.BGPReport{Full: full, Sessions: map[string]*plan.Session{}}
-	for _, name := range s.gone {
-		if !full {
-			report.Sessions[name] = nil
-		}
+	if recheck := s.show(now); !recheck.IsZero() {
+		s.dueBy(recheck)
 	}
-	s.gone = nil
-	for name, x := range s.byName {
-		if recheck := x.show(now); !recheck.IsZero() {
-			s.dueBy(recheck)
-		}
-		if x.shown != x.lastReported || x.first || full {
-			report.Sessions[name] = new(plan.Session)
-			*report.Sessions[name] = x.shown
-			transitions = append(transitions, transition{name, x.lastReported, x.shown})
-			x.lastReported, x.first = x.shown, false
-		}
-	}
-	return report, transitions
+	t = transition{s.lastReported, s.shown}
+	s.lastReported = s.shown
+	return t, t.now != t.was
 }

@@ -13,8 +13,7 @@ import (
 	"github.com/ironlb/ironlb/test/lab/router"
 )
 
-// TestFirstChanges: the first change must be complete; without a router ID no session starts; another router ID needs a
-// new process.
+// TestFirstChanges: the first change must be complete; another router ID needs a new process.
 func TestFirstChanges(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "bird")
@@ -22,14 +21,19 @@ func TestFirstChanges(t *testing.T) {
 	f.neighbors(t, f.neighbor())
 	d := startNode(t, w.node)
 	p := f.peer()
-	c := plan.BGPChange{RouterID: nodeID, Peers: map[string]*plan.Peer{"r": &p}}
-	if _, err := d.try(order{Change: &c}); err == nil {
+	p.RouterID = nodeID
+	c := peerChange{Peer: p}
+	r := d.child(t, "r")
+	if _, err := r.try(order{Change: &c}); err == nil {
 		t.Error("a change was applied before a full set")
 	}
-	d.apply(t, plan.BGPChange{Full: true, Routes: map[netip.Prefix]plan.Route{vip4: to("r")}})
-	d.apply(t, c)
+	c.Full, c.Routes = true, map[netip.Prefix]*view.Attributes{vip4: {}}
+	if _, err := r.try(order{Change: &c}); err != nil {
+		t.Fatal(err)
+	}
 	f.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {f.link.node}})
-	_, err := d.try(order{Change: &plan.BGPChange{RouterID: addr("203.0.113.10")}})
+	c.Peer.RouterID = addr("203.0.113.10")
+	_, err := r.try(order{Change: &c})
 	if err == nil || !strings.Contains(err.Error(), "needs another process") {
 		t.Errorf("another router id: %v", err)
 	}

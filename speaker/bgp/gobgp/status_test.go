@@ -16,8 +16,8 @@ func TestReasonOfNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newTried(t, 5*time.Second)
 		reason := func() view.Reason {
-			s.changed(time.Now(), false)
-			return s.byName["r"].shown.Reason
+			s.changed(time.Now())
+			return s.shown.Reason
 		}
 		s.expectUp(plan.BFDWentDown)
 		if got := reason(); got != plan.BFDWentDown {

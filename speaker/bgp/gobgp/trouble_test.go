@@ -154,7 +154,6 @@ func TestMisconfigured(t *testing.T) {
 		good := f.since(t, "node6")
 		bad := map[string]*plan.Peer{
 			"asn":        with(func(p *plan.Peer) { p.PeerASN = 65099 }),
-			"duplicate":  with(func(p *plan.Peer) { p.Address, p.IPv4, p.IPv6 = f.router6, false, true }),
 			"refused":    with(func(p *plan.Peer) { p.Address, p.Port = f.link.node, 1790 }), // the node itself
 			"noroute":    with(func(p *plan.Peer) { p.Address = addr("203.0.113.250") }),
 			"nohost":     with(func(p *plan.Peer) { p.Address = addr("198.51.100.14"); p.ConnectTime = 6 * time.Second }),
@@ -162,7 +161,7 @@ func TestMisconfigured(t *testing.T) {
 			"impossible": with(func(p *plan.Peer) { p.Address = addr("198.51.100.12"); p.MultiHop, p.TTLSecurity = true, true }),
 		}
 		d.apply(t, plan.BGPChange{RouterID: nodeID, Peers: bad})
-		for name, why := range map[string]view.Reason{"asn": plan.WrongASN, "duplicate": plan.Duplicate, "refused": plan.Refused,
+		for name, why := range map[string]view.Reason{"asn": plan.WrongASN, "refused": plan.Refused,
 			"noroute": plan.Unreachable, "nohost": plan.Unreachable, "source": plan.NotConfigured, "impossible": plan.NotConfigured} {
 			d.fails(t, name, why)
 		}
@@ -178,9 +177,10 @@ func TestMisconfigured(t *testing.T) {
 		d.up(t, "asn")
 		f.path(t, vip4, func(p router.Path) bool { return p.ASPath == "65099" })
 		f.still(t, "node6", good)
-		// The address becomes free.
-		d.apply(t, plan.BGPChange{RouterID: nodeID, Peers: map[string]*plan.Peer{"good": nil}, Routes: map[netip.Prefix]plan.Route{vip6: to("duplicate")}})
-		d.up(t, "duplicate")
+		// The address gets another name.
+		again := f.peer6()
+		d.apply(t, plan.BGPChange{RouterID: nodeID, Peers: map[string]*plan.Peer{"good": nil, "again": &again}, Routes: map[netip.Prefix]plan.Route{vip6: to("again")}})
+		d.up(t, "again")
 		f.kernel(t, 6, map[netip.Prefix][]netip.Addr{vip6: {f.node6}})
 		if _, ok := d.has("good"); ok {
 			t.Error("a peer that is gone has a session")
@@ -251,8 +251,8 @@ func TestNothingAccepted(t *testing.T) {
 		}
 		return true
 	}, func() string { return fmt.Sprint(have.Came) })
-	if have.Paths != 2 {
-		t.Errorf("GoBGP has %d paths, want its own 2", have.Paths)
+	if have.Paths != 2*len(w.routers) {
+		t.Errorf("the GoBGPs have %d paths, want their own 2 each", have.Paths)
 	}
 	for _, f := range w.routers {
 		f.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {f.link.node}})
