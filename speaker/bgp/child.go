@@ -30,7 +30,6 @@ type child struct {
 	began time.Time
 	end   context.CancelFunc // ends its life
 	over  chan struct{}      // closed when no more processes will run
-	wake  chan struct{}      // there is an order
 
 	// The following fields are guarded by Daemon.mu.
 
@@ -42,13 +41,7 @@ type child struct {
 	since         time.Time          // since when it runs or does not run
 	ended         string             // why it does not run; empty before the first one
 
-	// urgent orders are sent first, then, if todo is set, a change with want and the routes of these prefixes, or all.
-	urgent   []order
-	todo     bool
-	all      bool
-	prefixes map[netip.Prefix]struct{}
-	// sent and applied are the serials of the last change that was sent and applied.
-	sent, applied uint64
+	outbox
 
 	// limited counts the consecutive processes that a limit has ended. held is why this one ends or the next one waits,
 	// the zero value otherwise; retry ends that wait.
@@ -63,8 +56,8 @@ type child struct {
 // begin starts the life of a peer's child. d.mu must be held.
 func (d *Daemon) begin(name string, p plan.Peer) {
 	ctx, end := context.WithCancel(d.life)
-	c := &child{d: d, peer: name, began: now(), end: end, over: make(chan struct{}), wake: make(chan struct{}, 1), want: p, since: now()}
-	c.sendAll()
+	c := &child{d: d, peer: name, began: now(), end: end, over: make(chan struct{}), want: p, since: now(), outbox: newOutbox()}
+	c.sendAll(d.wanted.Serial)
 	d.children[name] = c
 	var before []*child // of the same router
 	for other := range d.retiring {
@@ -124,39 +117,6 @@ func (c *child) configure(p plan.Peer, serial uint64) {
 	}
 	c.send(serial)
 }
-
-// update passes on the route of a prefix, which follows the change with this serial. d.mu must be held.
-func (c *child) update(prefix netip.Prefix, serial uint64) {
-	if !c.all {
-		c.prefixes[prefix] = struct{}{}
-	}
-	c.send(serial)
-}
-
-// send schedules a change; all up to this serial have been sent, unless some wait already. d.mu must be held.
-func (c *child) send(serial uint64) {
-	if !c.behind() {
-		c.sent, c.applied = serial, serial
-	}
-	c.todo = true
-	trigger(c.wake)
-}
-
-// sendAll schedules the full configuration for a new process. d.mu must be held.
-func (c *child) sendAll() {
-	c.todo, c.all, c.urgent, c.prefixes = true, true, nil, map[netip.Prefix]struct{}{}
-	c.applied = max(c.d.wanted.Serial, 1) - 1
-	c.sent = c.applied
-}
-
-// urge sends an order before any change. d.mu must be held.
-func (c *child) urge(o order) {
-	c.urgent = append(c.urgent, o)
-	trigger(c.wake)
-}
-
-// behind reports whether there is a change that is not applied. d.mu must be held.
-func (c *child) behind() bool { return c.todo || c.sent != c.applied }
 
 // next returns the next order, nil if there is none.
 func (c *child) next() any {
@@ -265,7 +225,7 @@ func (c *child) started(pid int, kill context.CancelFunc) bool {
 		return false
 	}
 	c.running, c.kill, c.since, c.reported = true, kill, now(), false
-	c.sendAll()
+	c.sendAll(d.wanted.Serial)
 	d.o.Metrics.child(1)
 	d.o.Log.Info("GoBGP runs", "peer", c.peer, "pid", pid)
 	d.report()

@@ -142,10 +142,10 @@ func TestLastApplied(t *testing.T) {
 		want     uint64
 	}{
 		{nil, 9},
-		{[]*child{{running: true}, {running: true, sent: 9, applied: 9}}, 9},
-		{[]*child{{running: true, sent: 3, applied: 3}, {running: true, sent: 9, applied: 5}}, 5},
-		{[]*child{{sent: 8, applied: 8, todo: true}, {running: true, sent: 8, applied: 7}}, 7},
-		{[]*child{{sent: 9, applied: 1, ended: "killed"}, {running: true}}, 9},
+		{[]*child{{running: true}, {running: true, outbox: outbox{sent: 9, applied: 9}}}, 9},
+		{[]*child{{running: true, outbox: outbox{sent: 3, applied: 3}}, {running: true, outbox: outbox{sent: 9, applied: 5}}}, 5},
+		{[]*child{{outbox: outbox{sent: 8, applied: 8, todo: true}}, {running: true, outbox: outbox{sent: 8, applied: 7}}}, 7},
+		{[]*child{{ended: "killed", outbox: outbox{sent: 9, applied: 1}}, {running: true}}, 9},
 	} {
 		clear(d.children)
 		for i, is := range c.children {

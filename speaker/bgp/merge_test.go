@@ -76,9 +76,9 @@ func TestParts(t *testing.T) {
 			c.Serial = uint64(i + 1)
 			for name, p := range c.Peers { // all have a child, which starts no process
 				if d.children[name] == nil && p != nil {
-					ch := &child{d: d, peer: name, running: true, want: *p, wake: make(chan struct{}, 1), end: func() {}}
+					ch := &child{d: d, peer: name, running: true, want: *p, outbox: newOutbox(), end: func() {}}
 					ch.want.RouterID = c.RouterID
-					ch.sendAll()
+					ch.sendAll(d.wanted.Serial)
 					d.children[name] = ch
 				}
 			}
@@ -119,8 +119,8 @@ func TestParts(t *testing.T) {
 // TestUrgentFirst: Down is sent before a pending change.
 func TestUrgentFirst(t *testing.T) {
 	d := NewDaemon(DaemonOptions{})
-	c := &child{d: d, peer: "a", wake: make(chan struct{}, 1)}
-	c.sendAll()
+	c := &child{d: d, peer: "a", outbox: newOutbox()}
+	c.sendAll(0)
 	c.urge(order{Down: "silence"})
 	if o, is := c.next().(order); !is || o.Down != "silence" {
 		t.Errorf("first comes %+v", o)

@@ -154,6 +154,9 @@ func (d *Driver) Down(why string) {
 	}
 }
 
+// Up ends the pause of the router at once, because BFD found that the path to it works again.
+func (d *Driver) Up() { d.session.retryNow() }
+
 // Times of Leave: RFC 8326 leaves the first to the operator; routers take a second to switch to another path. GoBGP
 // sends the NOTIFICATION to a removed peer asynchronously.
 const (

@@ -1,11 +1,8 @@
 package gobgp
 
 import (
-	"context"
 	"math/rand/v2"
 	"time"
-
-	api "github.com/osrg/gobgp/v3/api"
 
 	"github.com/ironlb/ironlb/speaker/plan"
 )
@@ -120,19 +117,4 @@ func (s *session) retryNow() {
 		s.until = now
 	}
 	s.wakeRun()
-}
-
-// Up ends the pause of the router at once, because BFD found that the path to it works again.
-func (d *Driver) Up() { d.session.retryNow() }
-
-// applyPauses starts a pause after a failed attempt, and tries the peer again whose pause has ended.
-func (d *Driver) applyPauses(now time.Time) {
-	if d.session.endedPause(now) && d.peer != nil {
-		d.readd()
-	}
-	if d.session.duePause(now) && d.peer != nil {
-		if err := d.server.DisablePeer(context.Background(), &api.DisablePeerRequest{Address: d.peer.key}); err != nil {
-			d.log.Error("cannot pause the BGP peer", "error", err)
-		}
-	}
 }

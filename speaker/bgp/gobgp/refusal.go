@@ -56,18 +56,6 @@ func (s *session) answered(p plan.Peer, c cause) {
 	}
 }
 
-// queryRefusal queries the reason of a refusal. It fails silently: the status already shows what is known without it.
-func (d *Driver) queryRefusal(p plan.Peer) {
-	ctx, cancel := context.WithTimeout(context.Background(), queryLimit)
-	defer cancel()
-	code, sub, data, err := refusal(ctx, p, p.RouterID)
-	if err != nil {
-		d.log.Debug("no reason for the refusal of the BGP router", "error", err)
-		return
-	}
-	d.session.answered(p, notified(code, sub, communication(code, data)))
-}
-
 // communication returns the human-readable message in the data of a NOTIFICATION (RFC 9003, 2).
 func communication(code uint8, data []byte) string {
 	if code == bgp.BGP_ERROR_CEASE && len(data) > 1 && int(data[0]) < len(data) {

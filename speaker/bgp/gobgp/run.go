@@ -66,6 +66,30 @@ func (d *Driver) processDue() {
 	}
 }
 
+// applyPauses starts a pause after a failed attempt, and tries the peer again whose pause has ended.
+func (d *Driver) applyPauses(now time.Time) {
+	if d.session.endedPause(now) && d.peer != nil {
+		d.readd()
+	}
+	if d.session.duePause(now) && d.peer != nil {
+		if err := d.server.DisablePeer(context.Background(), &api.DisablePeerRequest{Address: d.peer.key}); err != nil {
+			d.log.Error("cannot pause the BGP peer", "error", err)
+		}
+	}
+}
+
+// queryRefusal queries the reason of a refusal. It fails silently: the status already shows what is known without it.
+func (d *Driver) queryRefusal(p plan.Peer) {
+	ctx, cancel := context.WithTimeout(context.Background(), queryLimit)
+	defer cancel()
+	code, sub, data, err := refusal(ctx, p, p.RouterID)
+	if err != nil {
+		d.log.Debug("no reason for the refusal of the BGP router", "error", err)
+		return
+	}
+	d.session.answered(p, notified(code, sub, communication(code, data)))
+}
+
 // openTime is the time limit from the connection to the session. GoBGP waits 4 minutes (RFC 4271, 8.2.2), and makes no
 // new connection while it waits for a router that has dropped the old one.
 const openTime = 15 * time.Second
