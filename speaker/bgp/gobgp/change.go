@@ -70,8 +70,8 @@ func timersOnly(have, want plan.Peer) bool {
 	return have == want
 }
 
-// restartSession removes the peer, which is to be added again, because the router has outdated timers: they are sent in the
-// OPEN only (RFC 4271, 4.2; 4724, 3), and GoBGP uses the KEEPALIVE interval from the start of the session
+// restartSession removes the peer, which is to be added again, because the router has outdated timers: they are sent in
+// the OPEN only (RFC 4271, 4.2; 4724, 3), and GoBGP uses the KEEPALIVE interval from the start of the session
 // (keepaliveTicker in its fsm.go). With graceful restart this is a restart without a NOTIFICATION.
 func (d *Driver) restartSession() (restarting bool) {
 	p := d.peer

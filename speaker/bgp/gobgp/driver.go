@@ -1,8 +1,8 @@
 // Package gobgp implements BGP by GoBGP v3, and is the only package that imports it. docs/design/bgp.md has the full
 // description.
 //
-// A process has one Driver, one peer and one GoBGP for its lifetime: GoBGP cannot be stopped and started again cleanly in a
-// process. The main package needs //go:debug multipathtcp=0: the kernel has no MD5 on multipath TCP.
+// A process has one Driver, one peer and one GoBGP for its lifetime: GoBGP cannot be stopped and started again cleanly
+// in a process. The main package needs //go:debug multipathtcp=0: the kernel has no MD5 on multipath TCP.
 package gobgp
 
 import (
@@ -30,8 +30,8 @@ type Options struct {
 	Report func(plan.Session)
 }
 
-// noASN is the AS of the process (AS_TRANS, RFC 6793). The session has its own AS; GoBGP falls back on this one to check
-// whether the peer is internal, so it may not have it.
+// noASN is the AS of the process (AS_TRANS, RFC 6793). The session has its own AS; GoBGP falls back on this one to
+// check whether the peer is internal, so it may not have it.
 const noASN = 23456
 
 // Driver is GoBGP with its last configuration. Its methods may be called from several goroutines.
@@ -168,8 +168,8 @@ const (
 // gracefulShutdown is GRACEFUL_SHUTDOWN (RFC 8326, 5).
 const gracefulShutdown = 65535 << 16
 
-// Leave ends the session: of a removed peer at once; otherwise it asks the peer to prefer other paths (RFC 8326, 4.2 and
-// 4.3), then withdraws each route, then ends the session. The driver must not be used after that.
+// Leave ends the session: of a removed peer at once; otherwise it asks the peer to prefer other paths (RFC 8326, 4.2
+// and 4.3), then withdraws each route, then ends the session. The driver must not be used after that.
 func (d *Driver) Leave(ctx context.Context, removed bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

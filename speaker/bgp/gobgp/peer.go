@@ -66,8 +66,8 @@ func (d *Driver) removeState() {
 	d.session.release()
 }
 
-// addPeer adds the peer to GoBGP, as a restarting one (RFC 4724, 4.1) if it has graceful restart and its router may have
-// previous routes.
+// addPeer adds the peer to GoBGP, as a restarting one (RFC 4724, 4.1) if it has graceful restart and its router may
+// have previous routes.
 func (d *Driver) addPeer(restarting bool) {
 	conf := d.want
 	restarting = restarting && conf.GracefulRestart

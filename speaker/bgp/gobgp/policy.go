@@ -14,9 +14,9 @@ import (
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
-// The export policy is a list of statements, one for each group. A path that no statement accepts is rejected. When a path changes, GoBGP also applies the policy to the old one, and withdraws it if
-// the old one was accepted and the new one is not. So the mark is on the path, and a group's statements stay until it
-// has no path left.
+// The export policy is a list of statements, one for each group. A path that no statement accepts is rejected. When a
+// path changes, GoBGP also applies the policy to the old one, and withdraws it if the old one was accepted and the new
+// one is not. So the mark is on the path, and a group's statement stays until it has no path left.
 const (
 	importPolicy = "import"
 	exportPolicy = "export"
@@ -135,7 +135,8 @@ func large(a view.Attributes) (out []string) {
 	return out
 }
 
-// dropStatements removes the statements of groups from the policy, and then deletes them: GoBGP does not do that itself.
+// dropStatements removes the statements of groups from the policy, and then deletes them: GoBGP does not do that
+// itself.
 func (d *Driver) dropStatements(groups ...*group) {
 	var gone []*api.Statement
 	for _, g := range groups {

@@ -110,8 +110,8 @@ func (s *session) stuck(now time.Time) bool {
 
 // isLost reports, once, whether the session ended without a NOTIFICATION. The router keeps the routes for the next
 // session if that one announces that forwarding continued (RFC 4724, 3: the F bit; 4.2), which it did: the kernel
-// forwards. GoBGP announces that only for a restarting peer (capabilitiesFromConfig in its fsm.go), so the peer is added
-// again as a restarting one.
+// forwards. GoBGP announces that only for a restarting peer (capabilitiesFromConfig in its fsm.go), so the peer is
+// added again as a restarting one.
 func (s *session) isLost() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
