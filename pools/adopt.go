@@ -42,8 +42,11 @@ func (a *Allocator) restorable(s *service, c *Claim, h Address) bool {
 	return u == nil || a.joinable(u, s, c).none()
 }
 
-// adopt returns the Services that hold an address together with an older one and do not request to share it.
-func (a *Allocator) adopt(claims []Claim) []ServiceKey {
+// Adopt records the addresses in Held of each claim and assigns nothing. Call it with all Services before the first
+// Assign after a start. If Services on one address do not request to share it, the older one (then the first by name)
+// stays. The others are returned: each moves at its next Assign, as soon as another address is available for it. A
+// Service gets back the addresses that its status lost (Lost), unless another Service holds them.
+func (a *Allocator) Adopt(claims []Claim) []ServiceKey {
 	sorted := make([]*Claim, 0, len(claims))
 	for i := range claims {
 		if c := &claims[i]; len(c.Held)+len(c.Lost) > 0 && a.services[c.Service] == nil {

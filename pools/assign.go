@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-func (a *Allocator) assign(c Claim, now time.Time) Decision {
+// Assign decides the claim and records the decision. If the claim cannot be met, the Service keeps what it holds.
+func (a *Allocator) Assign(c Claim, now time.Time) Decision {
 	a.expire(now)
 	s := a.services[c.Service]
 	if s == nil {
@@ -107,7 +108,9 @@ func (a *Allocator) finishRelease(s *service, now time.Time) []netip.Addr {
 	return freed
 }
 
-func (a *Allocator) written(key ServiceKey, now time.Time) []netip.Addr {
+// Written records that the Service's status shows its lease and nothing else. It frees and returns the addresses that
+// the Service gave up.
+func (a *Allocator) Written(key ServiceKey, now time.Time) []netip.Addr {
 	a.expire(now)
 	s := a.services[key]
 	if s == nil {
@@ -158,7 +161,8 @@ func (a *Allocator) setDrains(s *service, drains []string) {
 	s.drains = slices.Clone(drains)
 }
 
-func (a *Allocator) release(key ServiceKey, now time.Time) []netip.Addr {
+// Release frees everything that the Service holds or waits for. It returns the addresses without a remaining holder.
+func (a *Allocator) Release(key ServiceKey, now time.Time) []netip.Addr {
 	a.expire(now)
 	s := a.services[key]
 	if s == nil {

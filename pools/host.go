@@ -6,8 +6,9 @@ import (
 	"slices"
 )
 
-// setHosts withholds the addresses that are new in the set from their pools, and gives back those removed from it.
-func (a *Allocator) setHosts(hosts map[netip.Addr]string) {
+// SetHosts replaces the addresses of foreign hosts, with the name of each host. A Service gets such an address only if
+// it requests it. A Service that has one and did not request it gets another one at its next Assign, if there is any.
+func (a *Allocator) SetHosts(hosts map[netip.Addr]string) {
 	before := a.hosts
 	a.hosts = maps.Clone(hosts)
 	for _, x := range slices.SortedFunc(maps.Keys(hosts), netip.Addr.Compare) {

@@ -15,7 +15,9 @@ type NodeAddress struct {
 	Holders []ServiceKey
 }
 
-func (a *Allocator) setNode(name string, addrs []netip.Addr) {
+// SetNode sets the addresses of a node. No Service gets one of them. A Service that already has one keeps it: see
+// Draining.
+func (a *Allocator) SetNode(name string, addrs []netip.Addr) {
 	next := slices.Clone(addrs)
 	slices.SortFunc(next, netip.Addr.Compare)
 	next = slices.Compact(next)
@@ -35,6 +37,11 @@ func (a *Allocator) setNode(name string, addrs []netip.Addr) {
 			a.nodeLacks(x, name)
 		}
 	}
+}
+
+// DeleteNode removes a node. Its addresses may be assigned.
+func (a *Allocator) DeleteNode(name string) {
+	a.SetNode(name, nil)
 }
 
 // nodeHas takes the address away from its pool, and records the node.

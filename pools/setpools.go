@@ -6,7 +6,8 @@ import (
 	"slices"
 )
 
-func (a *Allocator) setPools(all []Pool) {
+// SetPools replaces the full set of pools. No held address is lost: see Draining.
+func (a *Allocator) SetPools(all []Pool) {
 	next, _ := arrange(all)
 	changed := map[string]bool{}
 	for name, p := range next {

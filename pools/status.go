@@ -38,7 +38,8 @@ type PoolStatus struct {
 	OfNodes []NodeAddress
 }
 
-func (a *Allocator) poolStatus(name string) (PoolStatus, bool) {
+// PoolStatus returns the state and counts of the pool. False: no such pool.
+func (a *Allocator) PoolStatus(name string) (PoolStatus, bool) {
 	p := a.pools[name]
 	if p == nil {
 		return PoolStatus{}, false

@@ -95,7 +95,9 @@ func (w *wakes) unpromise(s *service) {
 	s.takes, s.woken, s.deferred = nil, false, false
 }
 
-func (a *Allocator) decline(key ServiceKey) {
+// Decline gives back the room set aside for a Service that Wake returned and that cannot be assigned now, so that the
+// next one gets it. Wake does not return the Service again before its next Assign: the caller retries on its own.
+func (a *Allocator) Decline(key ServiceKey) {
 	s := a.services[key]
 	if s == nil || !s.woken {
 		return
@@ -108,7 +110,11 @@ func (a *Allocator) decline(key ServiceKey) {
 	}
 }
 
-func (a *Allocator) wake(now time.Time) []ServiceKey {
+// Wake returns the Services that need another Assign after the changes since the last call: waiting Services that can
+// now be served, and Services whose pool changed. The oldest comes first. A Service is returned once until it is
+// assigned or released. If there is less room than waiting Services, only as many are returned as there is room for.
+// Call Wake again after each Assign.
+func (a *Allocator) Wake(now time.Time) []ServiceKey {
 	a.expire(now)
 	var woken []*service
 	try := func(s *service) {
