@@ -9,12 +9,10 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/scheme"
 	coordination "k8s.io/client-go/kubernetes/typed/coordination/v1"
-	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
@@ -23,34 +21,34 @@ import (
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/ironlb/ironlb/ccm/addresspool"
+	"github.com/ironlb/ironlb/ccm/allocation"
+	"github.com/ironlb/ironlb/ccm/loop"
+	"github.com/ironlb/ironlb/ccm/watch"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
 // Name is the name of the process, of its Lease and of the source of its Events.
-const Name = "ironlb-ccm"
+const Name = v1alpha1.ControllerName
 
 // ProviderName is the value of --cloud-provider.
 const ProviderName = "ironlb"
 
 // Cloud is the cloudprovider.Interface. It supports only load balancers.
 type Cloud struct {
-	log        *slog.Logger
-	events     record.EventRecorder
-	core       informers.SharedInformerFactory
-	kinds      ctrlcache.Cache // of IronLB's kinds
-	client     client.Client   // reads from kinds
-	settings   Settings
-	ledger     *ledger
-	registrar  *registrar
-	requeuer   *requeuer
-	classes    *classController
-	divergence *divergence
-	liveness   *liveness
-	leads      atomic.Bool
-	lease      *lease // nil without leader election
-	outage     *outage
-	pools      atomic.Pointer[poolStatus] // once started
-	fatal      func(error)
+	log      *slog.Logger
+	events   record.EventRecorder
+	core     informers.SharedInformerFactory
+	kinds    watch.Kinds
+	client   client.Client // reads from kinds
+	settings Settings
+	services *allocation.Controllers
+	liveness *loop.Liveness
+	leads    atomic.Bool
+	lease    *lease // nil without leader election
+	outage   *outage
+	pools    atomic.Pointer[addresspool.Status] // once started
+	fatal    func(error)
 }
 
 // New prepares the cloud and starts nothing. fatal is called when a task fails permanently; it should end the process.
@@ -67,7 +65,7 @@ func New(config *cloudconfig.CompletedConfig, settings Settings, log *slog.Logge
 	}
 	apiOutage := &outage{}
 	config.Kubeconfig.Wrap(apiOutage.wrap) // before all clients, inside the gate
-	lease, err := leaseOf(config)          // first: it puts the gate before all other clients
+	lease, err := leaseOf(config, log)     // first: it puts the gate before all other clients
 	if err != nil {
 		return nil, err
 	}
@@ -81,13 +79,17 @@ func New(config *cloudconfig.CompletedConfig, settings Settings, log *slog.Logge
 		settings: settings,
 		events:   config.EventBroadcaster.NewRecorder(sch, v1.EventSource{Component: Name}),
 		core:     config.SharedInformers,
-		kinds:    kinds,
+		kinds:    watch.Kinds{Cache: kinds},
 		client:   cl,
 		lease:    lease,
 		outage:   apiOutage,
+		liveness: loop.NewLiveness(),
 		fatal:    fatal,
 	}
-	c.prepare(config.ClientBuilder.ClientOrDie(Name).CoreV1(), int(config.ComponentConfig.ServiceController.ConcurrentServiceSyncs))
+	c.services = allocation.New(allocation.Config{
+		Log: log, Events: c.events, Scope: &c.settings.Scope, Core: c.core, API: config.ClientBuilder.ClientOrDie(Name).CoreV1(),
+		Workers: int(config.ComponentConfig.ServiceController.ConcurrentServiceSyncs),
+	})
 	return c, nil
 }
 
@@ -102,27 +104,8 @@ func boundEvents(config *cloudconfig.CompletedConfig) {
 	config.EventRecorder = config.EventBroadcaster.NewRecorder(scheme.Scheme, v1.EventSource{Component: Name})
 }
 
-// prepare creates the parts that serve Services.
-func (c *Cloud) prepare(api corev1.CoreV1Interface, workers int) {
-	services := c.core.Core().V1().Services()
-	c.liveness = newLiveness()
-	c.ledger = newLedger(c.log, &c.settings)
-	c.registrar = &registrar{
-		log: c.log, events: c.events, settings: &c.settings, ledger: c.ledger, api: api, services: services.Lister(),
-	}
-	c.requeuer = &requeuer{ServiceInformer: services, registrar: c.registrar}
-	c.classes = newClassController(c.registrar, services.Lister(), workers)
-	c.divergence = newDivergence(c.registrar, c.wakeService)
-	c.ledger.wake = c.wakeService
-	c.ledger.services = func() []*v1.Service {
-		all, _ := services.Lister().List(labels.Everything()) // a cache does not fail
-		return all
-	}
-	c.ledger.poolsChanged = func() {} // until the pool controller sets its own
-}
-
 // leaseOf returns the leader's Lease. It puts the gate in front of every client created from the configuration later.
-func leaseOf(config *cloudconfig.CompletedConfig) (*lease, error) {
+func leaseOf(config *cloudconfig.CompletedConfig, log *slog.Logger) (*lease, error) {
 	election := config.ComponentConfig.Generic.LeaderElection
 	if !election.LeaderElect {
 		return nil, nil
@@ -132,9 +115,9 @@ func leaseOf(config *cloudconfig.CompletedConfig) (*lease, error) {
 		return nil, fmt.Errorf("preparing the client of the Lease: %w", err)
 	}
 	l := &lease{
-		client: cl.Leases(election.ResourceNamespace), namespace: election.ResourceNamespace, name: election.ResourceName, gate: newGate(),
+		log: log, client: cl.Leases(election.ResourceNamespace), name: election.ResourceName, gate: newGate(),
 	}
-	config.Kubeconfig.Wrap(l.wrap)
+	config.Kubeconfig.Wrap(l.gate.wrap)
 	return l, nil
 }
 
@@ -156,7 +139,7 @@ func ownKinds(base *rest.Config, sch *runtime.Scheme) (ctrlcache.Cache, client.C
 	}
 	kinds, err := ctrlcache.New(config, ctrlcache.Options{
 		HTTPClient: httpClient, Scheme: sch, Mapper: mapper, DefaultTransform: ctrlcache.TransformStripManagedFields(),
-		ByObject: map[client.Object]ctrlcache.ByObject{&v1alpha1.SpeakerStatus{}: {Transform: trimSpeaker}},
+		ByObject: map[client.Object]ctrlcache.ByObject{&v1alpha1.SpeakerStatus{}: {Transform: watch.Speakers}},
 	})
 	if err != nil {
 		return nil, nil, fmt.Errorf("preparing the cache of %s: %w", v1alpha1.GroupVersion, err)
@@ -178,10 +161,10 @@ const shutdownTimeout = 5 * time.Second
 func (c *Cloud) Shutdown() {
 	ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 	defer cancel()
-	if p := c.pools.Load(); p != nil && c.ledger.adopted() {
+	if p := c.pools.Load(); p != nil && c.services.Ledger.Adopted() {
 		last, cancel := context.WithTimeout(ctx, shutdownTimeout/2) // the Lease is released in any case
 		defer cancel()
-		if err := p.write(last); err != nil {
+		if err := p.Write(last); err != nil {
 			c.log.Warn("pool status not written at shutdown: the addresses freed last have no cool-down", "error", err)
 		}
 	}
@@ -197,13 +180,13 @@ func (c *Cloud) Shutdown() {
 func (c *Cloud) Initialize(_ cloudprovider.ControllerClientBuilder, stop <-chan struct{}) {
 	c.leads.Store(true)
 	ctx, cancel := context.WithCancel(context.Background())
-	if c.lease != nil {
-		c.lease.leading()
-	}
 	go func() {
 		<-stop
 		cancel()
 	}()
+	if c.lease != nil {
+		go c.lease.lead(ctx)
+	}
 	go func() {
 		if err := c.kinds.Start(ctx); err != nil {
 			c.log.Error("the cache of pools and advertisements failed", "error", err)
@@ -214,9 +197,9 @@ func (c *Cloud) Initialize(_ cloudprovider.ControllerClientBuilder, stop <-chan 
 // SetInformers trims the objects that the informers keep, before they start.
 func (c *Cloud) SetInformers(f informers.SharedInformerFactory) {
 	for _, err := range []error{
-		f.Core().V1().Services().Informer().SetTransform(trim),
-		f.Core().V1().Nodes().Informer().SetTransform(trim),
-		f.Core().V1().Namespaces().Informer().SetTransform(trim),
+		f.Core().V1().Services().Informer().SetTransform(watch.Objects),
+		f.Core().V1().Nodes().Informer().SetTransform(watch.Objects),
+		f.Core().V1().Namespaces().Informer().SetTransform(watch.Objects),
 	} {
 		if err != nil { // already started: only wastes allocations
 			c.log.Warn("cannot trim the cache", "error", err)
@@ -224,25 +207,11 @@ func (c *Cloud) SetInformers(f informers.SharedInformerFactory) {
 	}
 }
 
-// trim drops unused fields.
-func trim(obj any) (any, error) {
-	if o, err := meta.Accessor(obj); err == nil {
-		o.SetManagedFields(nil)
-	}
-	switch n := obj.(type) {
-	case *v1.Service:
-		delete(n.Annotations, v1.LastAppliedConfigAnnotation)
-	case *v1.Node:
-		n.Status.Images, n.Status.VolumesInUse, n.Status.VolumesAttached = nil, nil, nil
-	}
-	return obj, nil
-}
-
-var _ cache.TransformFunc = trim
+var _ cache.TransformFunc = watch.Objects
 
 // LoadBalancer returns the only supported sub-interface.
 func (c *Cloud) LoadBalancer() (cloudprovider.LoadBalancer, bool) {
-	return &loadBalancer{c.registrar}, true
+	return c.services.LoadBalancer(), true
 }
 
 // Instances is not supported: nodes are not managed here.

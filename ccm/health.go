@@ -6,69 +6,18 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"sync"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/controller-manager/pkg/healthz"
+
+	"github.com/ironlb/ironlb/ccm/loop"
 )
-
-const (
-	tickEvery  = 10 * time.Second
-	stallLimit = 2 * time.Minute // one write of a pass may be slow, and there are many
-)
-
-// liveness records when each loop last ticked.
-type liveness struct {
-	mu   sync.Mutex
-	last map[string]time.Time
-}
-
-func newLiveness() *liveness { return &liveness{last: map[string]time.Time{}} }
-
-// tick records a tick of the loop.
-func (p *liveness) tick(loop string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.last[loop] = time.Now()
-}
-
-// wait returns true when it is triggered and false when ctx ends. The loop counts as ticking while it waits.
-func (p *liveness) wait(ctx context.Context, loop string, trigger <-chan struct{}) bool {
-	tick := time.NewTicker(tickEvery)
-	defer tick.Stop()
-	for {
-		p.tick(loop)
-		select {
-		case <-ctx.Done():
-			return false
-		case <-trigger:
-			p.tick(loop)
-			return true
-		case <-tick.C:
-		}
-	}
-}
-
-// Name returns the name of the check under /healthz.
-func (p *liveness) Name() string { return Name }
-
-// Check fails if a loop has stalled.
-func (p *liveness) Check(*http.Request) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for loop, at := range p.last {
-		if since := time.Since(at); since > stallLimit {
-			return fmt.Errorf("%s loop stalled for %s", loop, since.Round(time.Second))
-		}
-	}
-	return nil
-}
 
 // checked adds the loops' liveness to /healthz of the secure port.
 type checked struct {
 	name     string
-	liveness *liveness
+	liveness *loop.Liveness
 }
 
 // Name returns the name of the controller.
@@ -80,7 +29,7 @@ func (c checked) HealthChecker() healthz.UnnamedHealthChecker { return c.livenes
 // ready returns why the process is not ready. A replica that does not lead is ready while another one does.
 func (c *Cloud) ready(ctx context.Context) error {
 	switch {
-	case c.ledger.adopted():
+	case c.services.Ledger.Adopted():
 		return nil
 	case c.leads.Load():
 		return errors.New("leading, but recorded addresses are not adopted yet")

@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
+	"log/slog"
 	"net/http"
-	"path"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,75 +14,50 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes/scheme"
 	coordination "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/utils/ptr"
+
+	"github.com/ironlb/ironlb/ccm/loop"
 )
 
 // lease is the leader's Lease and this process's holder identity in it. cloud-provider's app does not release it at the
 // end of the process. The other replica, or this one after a restart, would otherwise wait until it expires.
 type lease struct {
-	client    coordination.LeaseInterface // not behind the gate
-	namespace string
-	name      string
-	gate      *gate
-	identity  atomic.Pointer[string] // the holder identity that this process wrote; it is unique: the app generates and keeps it
-	leads     atomic.Bool
+	log      *slog.Logger
+	client   coordination.LeaseInterface // not behind the gate
+	name     string
+	gate     *gate
+	identity atomic.Pointer[string] // nil: this process does not lead, or does not know its identity yet
 }
 
-// leading records that this process holds the Lease from now on.
-func (l *lease) leading() { l.leads.Store(true) }
-
-// wrap puts a client's transport behind the gate, and takes the holder identity from the elector's successful writes.
-func (l *lease) wrap(next http.RoundTripper) http.RoundTripper { return elector{l, l.gate.wrap(next)} }
-
-type elector struct {
-	lease *lease
-	next  http.RoundTripper
-}
-
-// RoundTrip sends the request.
-func (e elector) RoundTrip(r *http.Request) (*http.Response, error) {
-	written := e.lease.holderIn(r)
-	resp, err := e.next.RoundTrip(r)
-	if written != nil && *written != "" && err == nil && resp.StatusCode < http.StatusMultipleChoices {
-		e.lease.identity.Store(written)
-	}
-	return resp, err
-}
-
-// holderIn returns the holder that the request writes into the Lease. Nil: it is another request.
-func (l *lease) holderIn(r *http.Request) *string {
-	dir, name := path.Split(r.URL.Path)
-	all := "/namespaces/" + l.namespace + "/leases"
-	update := r.Method == http.MethodPut && strings.HasSuffix(dir, all+"/") && name == l.name
-	create := r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, all)
-	if r.GetBody == nil || !update && !create {
-		return nil
-	}
-	body, err := r.GetBody()
+// lead records the holder identity of this process, which has just acquired the Lease. The app generates the identity
+// from the host name and does not expose it. lead retries until it has read the Lease, or ctx ends.
+func (l *lease) lead(ctx context.Context) {
+	host, err := os.Hostname()
 	if err != nil {
-		return nil
+		l.log.Warn("the Lease is not released at shutdown", "error", err)
+		return
 	}
-	data, err := io.ReadAll(body)
-	if err != nil {
-		return nil
+	for retry := loop.NewBackoff(); ; {
+		obj, err := l.client.Get(ctx, l.name, metav1.GetOptions{})
+		if err == nil {
+			// Another host's identity: the Lease is lost, and the app ends the process.
+			if holder := ptr.Deref(obj.Spec.HolderIdentity, ""); strings.HasPrefix(holder, host+"_") {
+				l.identity.Store(&holder)
+			}
+			return
+		}
+		if !loop.Sleep(ctx, retry.Step()) {
+			return
+		}
 	}
-	obj, _, err := scheme.Codecs.UniversalDeserializer().Decode(data, nil, nil) // JSON or protobuf
-	if err != nil {
-		return nil
-	}
-	if written, ok := obj.(*coordinationv1.Lease); ok && written.Name == l.name {
-		return written.Spec.HolderIdentity
-	}
-	return nil
 }
 
 // release stops all writes of this process, waits for those under way, and only then releases the Lease: the next
 // leader must find everything that this process wrote. It does nothing on a replica that does not lead.
 func (l *lease) release(ctx context.Context) error {
 	identity := l.identity.Load()
-	if identity == nil || !l.leads.Load() {
+	if identity == nil {
 		return nil
 	}
 	if err := l.gate.close(ctx); err != nil {

@@ -3,18 +3,20 @@ package ccm
 import (
 	"context"
 	"errors"
-	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"testing"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
-	coordination "k8s.io/client-go/kubernetes/typed/coordination/v1"
-	"k8s.io/client-go/rest"
+	k8stesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
+
+	"github.com/ironlb/ironlb/ccm/ccmtest"
 )
 
 // TestLeaseIsReleasedAfterTheLastWrite: the Lease is not released while a write is under way, and nothing is written
@@ -60,16 +62,12 @@ func TestLeaseIsReleasedAfterTheLastWrite(t *testing.T) {
 	}
 	us := "us"
 	l.identity.Store(&us)
-	if err := l.release(ctx); err != nil || holder() != "us" {
-		t.Fatalf("released what we hold no more, or not yet: %v", err)
-	}
-	l.leading()
 
 	written, released := make(chan error), make(chan error)
 	go func() { written <- do(http.MethodPatch) }()
 	<-arrived
 	go func() { released <- l.release(ctx) }()
-	eventually(t, "the gate is closed", func() bool { return errors.Is(do(http.MethodPut), errEnding) })
+	ccmtest.Eventually(t, "the gate is closed", func() bool { return errors.Is(do(http.MethodPut), errEnding) })
 	if err := do(http.MethodGet); err != nil {
 		t.Errorf("a read after the end: %v", err)
 	}
@@ -97,7 +95,6 @@ func TestLeaseIsKeptWhileAWriteHangs(t *testing.T) {
 	l := &lease{client: leases, name: Name, gate: newGate()}
 	us := "us"
 	l.identity.Store(&us)
-	l.leading()
 	l.gate.acquire()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
@@ -110,70 +107,58 @@ func TestLeaseIsKeptWhileAWriteHangs(t *testing.T) {
 	}
 }
 
-// TestLeaseOfAnother: a foreign Lease stays unchanged, though this process led before. Its identity is what it wrote,
-// not what the Lease contains.
+// TestLeaseOfAnother: a foreign Lease stays unchanged, though this process led before, and also if another host has it
+// when this process reads its identity.
 func TestLeaseOfAnother(t *testing.T) {
-	for _, contentType := range []string{"application/json", "application/vnd.kubernetes.protobuf"} {
-		t.Run(contentType, func(t *testing.T) {
-			answer := http.StatusOK
-			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				w.Header().Set("Content-Type", r.Header.Get("Content-Type"))
-				w.WriteHeader(answer)
-				_, _ = io.Copy(w, r.Body)
-			}))
-			defer server.Close()
-			stored := func(holder string) *coordinationv1.Lease {
-				return &coordinationv1.Lease{
-					ObjectMeta: metav1.ObjectMeta{Namespace: "ironlb-system", Name: Name},
-					Spec:       coordinationv1.LeaseSpec{HolderIdentity: &holder},
-				}
-			}
-			leases := fake.NewClientset(stored("host_2")).CoordinationV1().Leases("ironlb-system")
-			l := &lease{client: leases, namespace: "ironlb-system", name: Name, gate: newGate()}
-			config := &rest.Config{Host: server.URL, WrapTransport: l.wrap, ContentConfig: rest.ContentConfig{ContentType: contentType}}
-			elector, err := coordination.NewForConfig(config)
-			if err != nil {
-				t.Fatal(err)
-			}
-			us := func() string { return ptr.Deref(l.identity.Load(), "none") }
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ first, later, left string }{
+		{host + "_1", host + "_1", ""},
+		{host + "_1", host + "_2", host + "_2"}, // another process on this host has taken it meanwhile
+		{host + "_1", "other_1", "other_1"},
+		{"other_1", "other_1", "other_1"},
+	} {
+		stored := &coordinationv1.Lease{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ironlb-system", Name: Name},
+			Spec:       coordinationv1.LeaseSpec{HolderIdentity: &c.first},
+		}
+		leases := fake.NewClientset(stored).CoordinationV1().Leases("ironlb-system")
+		l := &lease{client: leases, name: Name, gate: newGate()}
+		l.lead(t.Context())
+		stored.Spec.HolderIdentity = &c.later
+		if _, err := leases.Update(t.Context(), stored, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.release(t.Context()); err != nil {
+			t.Error(err)
+		}
+		obj, err := leases.Get(t.Context(), Name, metav1.GetOptions{})
+		if err != nil || *obj.Spec.HolderIdentity != c.left {
+			t.Errorf("%+v: the Lease is %v, %v", c, obj.Spec, err)
+		}
+	}
+}
 
-			other := stored("host_3")
-			other.Name = "kube-scheduler"
-			elsewhere := stored("host_4")
-			elsewhere.Namespace = "kube-system"
-			for _, obj := range []*coordinationv1.Lease{other, elsewhere} {
-				if _, err := elector.Leases(obj.Namespace).Update(t.Context(), obj, metav1.UpdateOptions{}); err != nil {
-					t.Fatal(err)
-				}
-				if _, err := elector.Leases(obj.Namespace).Create(t.Context(), obj, metav1.CreateOptions{}); err != nil {
-					t.Fatal(err)
-				}
-			}
-			answer = http.StatusConflict
-			if _, err := elector.Leases("ironlb-system").Update(t.Context(), stored("host_2"), metav1.UpdateOptions{}); err == nil {
-				t.Fatal("no conflict")
-			}
-			if got := us(); got != "none" {
-				t.Fatalf("we are %s before we wrote the Lease", got)
-			}
-			answer = http.StatusCreated
-			if _, err := elector.Leases("ironlb-system").Create(t.Context(), stored("host_0"), metav1.CreateOptions{}); err != nil || us() != "host_0" {
-				t.Fatalf("after the Lease was made we are %s, %v", us(), err)
-			}
-			answer = http.StatusOK
-			if _, err := elector.Leases("ironlb-system").Update(t.Context(), stored("host_1"), metav1.UpdateOptions{}); err != nil || us() != "host_1" {
-				t.Fatalf("after the Lease was taken we are %s, %v", us(), err)
-			}
-
-			// Another process on this host has taken it meanwhile.
-			l.leading()
-			if err := l.release(t.Context()); err != nil {
-				t.Error(err)
-			}
-			obj, err := leases.Get(t.Context(), Name, metav1.GetOptions{})
-			if err != nil || *obj.Spec.HolderIdentity != "host_2" {
-				t.Errorf("the other one's Lease is %v, %v", obj.Spec, err)
-			}
-		})
+// TestIdentityIsReadWithRetries: an API server that fails for a moment does not cost the release of the Lease.
+func TestIdentityIsReadWithRetries(t *testing.T) {
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	holder, failures := host+"_1", 2
+	api := fake.NewClientset(&coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ironlb-system", Name: Name},
+		Spec:       coordinationv1.LeaseSpec{HolderIdentity: &holder},
+	})
+	api.PrependReactor("get", "leases", func(k8stesting.Action) (bool, runtime.Object, error) {
+		failures--
+		return failures >= 0, nil, errors.New("refused")
+	})
+	l := &lease{client: api.CoordinationV1().Leases("ironlb-system"), name: Name, gate: newGate()}
+	l.lead(t.Context())
+	if got := ptr.Deref(l.identity.Load(), "none"); got != holder {
+		t.Errorf("we are %s, want %s", got, holder)
 	}
 }

@@ -68,9 +68,9 @@ func (o *outage) record(answered bool) {
 	}
 }
 
-// settles returns when all speakers have had the time to report what happened in the last outage, and when that ended.
+// Settles returns when all speakers have had the time to report what happened in the last outage, and when that ended.
 // Zero: there was none.
-func (o *outage) settles(within time.Duration) (at, since time.Time) {
+func (o *outage) Settles(within time.Duration) (at, since time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {

@@ -52,6 +52,8 @@ func TestOutage(t *testing.T) {
 	}
 }
 
+const within = 10 * time.Second
+
 // TestOutageSettles: the period starts at the first response after the last failure, however long ago that was. Without
 // a response it starts long after the failure.
 func TestOutageSettles(t *testing.T) {
@@ -60,12 +62,12 @@ func TestOutageSettles(t *testing.T) {
 		o := &outage{}
 		o.setOnRecovery(func() { back++ })
 		o.record(true)
-		if at, _ := o.settles(settleFor); !at.IsZero() {
+		if at, _ := o.Settles(within); !at.IsZero() {
 			t.Errorf("without an outage it settles at %s", at)
 		}
 		o.record(false)
 		failed := time.Now()
-		if at, since := o.settles(settleFor); at != failed.Add(longestRetry+settleFor) || since != failed {
+		if at, since := o.Settles(within); at != failed.Add(longestRetry+within) || since != failed {
 			t.Errorf("away: settles at %s since %s", at, since)
 		}
 		time.Sleep(25 * time.Second) // the delays between tries have grown
@@ -73,7 +75,7 @@ func TestOutageSettles(t *testing.T) {
 		came := time.Now()
 		time.Sleep(time.Second)
 		o.record(true)
-		if at, since := o.settles(settleFor); at != came.Add(settleFor) || since != came || back != 1 {
+		if at, since := o.Settles(within); at != came.Add(within) || since != came || back != 1 {
 			t.Errorf("back %d times: settles at %s since %s", back, at, since)
 		}
 	})

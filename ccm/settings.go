@@ -9,21 +9,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	cliflag "k8s.io/component-base/cli/flag"
 
-	"github.com/ironlb/ironlb/pools/v1alpha1"
+	"github.com/ironlb/ironlb/ccm/servicerecord"
+	"github.com/ironlb/ironlb/ccm/warnings"
 )
 
 // Settings are the flags in addition to cloud-provider's.
 type Settings struct {
-	// Class is IronLB's spec.loadBalancerClass.
-	Class string
-	// OnlyClass ignores Services without a class.
-	OnlyClass bool
-	// IPMode is the mode of every address in the status: Proxy or VIP.
-	IPMode string
-	// ServiceProxy means that the speakers serve every Service that names no other proxy. ExternalIPCIDRs contain the
-	// external IPs that they serve.
-	ServiceProxy    bool
-	ExternalIPCIDRs []string
+	warnings.Settings
 	// IgnoreExcludeLB includes nodes with the label node.kubernetes.io/exclude-from-external-load-balancers.
 	IgnoreExcludeLB bool
 	// ProbeAddress is the address of /livez and /readyz. Empty: not served.
@@ -32,7 +24,7 @@ type Settings struct {
 
 // DefaultSettings serve Services without a class and those of Class.
 func DefaultSettings() Settings {
-	return Settings{Class: "ironlb.io/lb", IPMode: string(v1.LoadBalancerIPModeProxy)}
+	return Settings{Settings: warnings.Settings{Scope: servicerecord.DefaultScope()}}
 }
 
 // Flags adds the flags, with the current values as defaults.
@@ -63,32 +55,4 @@ func (s *Settings) Validate() error {
 		return nil
 	}
 	return fmt.Errorf("--ip-mode is %q: set it to %s or %s", s.IPMode, v1.LoadBalancerIPModeProxy, v1.LoadBalancerIPModeVIP)
-}
-
-// wants reports whether the Service is to be served by IronLB.
-func (s *Settings) wants(svc *v1.Service) bool { return s.classless(svc) || s.classed(svc) }
-
-// classless reports whether the Service is served through cloud-provider's service controller.
-func (s *Settings) classless(svc *v1.Service) bool {
-	return !s.OnlyClass && balanced(svc) && svc.Spec.LoadBalancerClass == nil
-}
-
-// classed reports whether the Service is served by the class controller.
-func (s *Settings) classed(svc *v1.Service) bool {
-	return balanced(svc) && svc.Spec.LoadBalancerClass != nil && *svc.Spec.LoadBalancerClass == s.Class
-}
-
-// hasClass reports whether the Service is a load balancer with a class, IronLB's or another one.
-func hasClass(svc *v1.Service) bool { return balanced(svc) && svc.Spec.LoadBalancerClass != nil }
-
-// balanced reports whether the Service is a load balancer that is not being deleted.
-func balanced(svc *v1.Service) bool {
-	return svc.Spec.Type == v1.ServiceTypeLoadBalancer && svc.DeletionTimestamp == nil
-}
-
-// proxies reports whether the speakers serve the Service as kube-proxy would, including its external IPs.
-func (s *Settings) proxies(svc *v1.Service) bool {
-	proxy, labelled := svc.Labels[v1alpha1.LabelProxy]
-	return (s.ServiceProxy && !labelled || proxy == v1alpha1.ProxyName) && svc.Spec.ClusterIP != "" && svc.Spec.ClusterIP != v1.ClusterIPNone &&
-		svc.Spec.Type != v1.ServiceTypeExternalName
 }

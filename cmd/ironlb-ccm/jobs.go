@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/ironlb/ironlb/ccm"
+	"github.com/ironlb/ironlb/ccm/install"
 	"github.com/ironlb/ironlb/deploy"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
@@ -46,7 +47,7 @@ func (j *job) command(cmd *cobra.Command, limit time.Duration, run func(context.
 // releaseCommand is for an uninstall.
 func releaseCommand() *cobra.Command {
 	var j job
-	r := ccm.Release{}
+	r := install.Release{}
 	cmd := &cobra.Command{
 		Use:   "release",
 		Short: "Release all Services, when IronLB is uninstalled",
@@ -76,6 +77,6 @@ func crdsCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return ccm.CRDs(ctx, config, j.log, crds)
+		return install.CRDs(ctx, config, j.log, crds)
 	})
 }

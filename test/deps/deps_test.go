@@ -75,7 +75,24 @@ var rules = []rule{
 	{of: "speaker/kube", own: []string{"pools", "pools/v1alpha1", "ipvs", "speaker/plan", "speaker/view"}},
 
 	// The controllers and the speaker meet only in the Kubernetes API.
-	{of: "ccm", own: []string{"pools", "pools/v1alpha1", "ccm/placement"}},
+	{of: "ccm", own: []string{
+		"pools/v1alpha1", "ccm/loop", "ccm/watch", "ccm/servicerecord", "ccm/allocation", "ccm/addresspool", "ccm/virtualip", "ccm/bgpstatus", "ccm/warnings",
+	}},
+	// The parts of ccm meet through interfaces that the user of a part declares: none imports the allocation.
+	{of: "ccm/allocation", own: []string{"pools", "pools/v1alpha1", "ccm/servicerecord", "ccm/watch"}},
+	{of: "ccm/addresspool", own: []string{"pools", "pools/v1alpha1", "ccm/advertisement", "ccm/condition", "ccm/loop", "ccm/watch"}},
+	{of: "ccm/virtualip", own: []string{
+		"pools", "pools/v1alpha1", "ccm/advertisement", "ccm/condition", "ccm/loop", "ccm/placement", "ccm/servicerecord", "ccm/watch",
+	}},
+	{of: "ccm/bgpstatus", own: []string{"pools", "pools/v1alpha1", "ccm/advertisement", "ccm/condition", "ccm/loop", "ccm/watch"}},
+	{of: "ccm/warnings", own: []string{"pools", "pools/v1alpha1", "ccm/advertisement", "ccm/condition", "ccm/servicerecord", "ccm/watch"}},
+	{of: "ccm/install", own: []string{"pools/v1alpha1", "ccm/condition", "ccm/servicerecord"}},
+	{of: "ccm/servicerecord", own: []string{"pools", "pools/v1alpha1"}},
+	{of: "ccm/advertisement", own: []string{"pools", "pools/v1alpha1", "ccm/condition"}},
+	{of: "ccm/watch", own: []string{"pools/v1alpha1"}},
+	{of: "ccm/condition", std: true, own: []string{}},
+	{of: "ccm/loop", own: []string{}},
+	{of: "ccm/ccmtest", own: []string{"pools", "pools/v1alpha1"}},
 	{of: "pools/v1alpha1", own: []string{"pools"}},
 	{of: "deploy", std: true, own: []string{}},
 

@@ -1,0 +1,399 @@
+package allocation
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/ironlb/ironlb/ccm/servicerecord"
+	"github.com/ironlb/ironlb/pools"
+)
+
+// Ledger holds the allocator under one lock and passes on the effects of a change. An address that a Service gave up
+// stays reserved for it until its status is written: see docs/design/ccm-crash.md.
+type Ledger struct {
+	log      *slog.Logger
+	settings *servicerecord.Scope
+	Now      func() time.Time
+	// Wake requeues a Service; poolsChanged triggers the write of the pools' status. Both return at once. They are set
+	// before the first use.
+	Wake         func(pools.ServiceKey)
+	PoolsChanged func()
+	// services returns all Services of the cache; nil: there is no cache.
+	services func() []*v1.Service
+
+	// ready is closed when the addresses held by Services have been adopted.
+	ready chan struct{}
+
+	mu    sync.Mutex
+	alloc *pools.Allocator
+	// entries are the Services that the allocator serves and those that wait.
+	entries   map[pools.ServiceKey]*entry
+	decisions int // decisions so far
+	hosts     map[netip.Addr]string
+	// adoptionDone: the addresses held by Services have been adopted. deletedEarly are the Services that were deleted
+	// before that.
+	adoptionDone bool
+	deletedEarly map[types.UID]struct{}
+}
+
+// entry is the ledger's state of a Service in addition to its lease.
+type entry struct {
+	uid types.UID
+	// The last decision, unless requested is false: then the Service was only adopted.
+	requested bool
+	busy      bool   // the decision is being written to the object
+	decided   string // version of the object for which it was made
+	decision  int    // number of that decision in the global sequence
+	reason    pools.Reason
+	message   string
+	// wrote is the last write of this process, with the version of the object, while the cache may be older. unsure: a
+	// write failed, and it is unknown whether it was applied.
+	wrote     *servicerecord.Outcome
+	version   string
+	unsure    bool
+	published *servicerecord.Outcome // the outcome that was published last
+}
+
+func NewLedger(log *slog.Logger, settings *servicerecord.Scope) *Ledger {
+	l := &Ledger{
+		log:          log,
+		settings:     settings,
+		Now:          time.Now,
+		ready:        make(chan struct{}),
+		alloc:        pools.New(),
+		entries:      map[pools.ServiceKey]*entry{},
+		deletedEarly: map[types.UID]struct{}{},
+	}
+	l.alloc.KeepUntilWritten()
+	return l
+}
+
+// Assign decides the claim of the Service. It waits until recorded addresses are adopted. The error is a conflict if
+// the other controller has decided about a newer version of the Service.
+func (l *Ledger) Assign(ctx context.Context, svc *v1.Service) (pools.Decision, error) {
+	d, _, err := l.assignIf(ctx, svc, func(*entry) bool { return true })
+	return d, err
+}
+
+// assignIdle is assign, unless a decision is being written to the object: then it returns false.
+func (l *Ledger) assignIdle(ctx context.Context, svc *v1.Service) (pools.Decision, bool, error) {
+	return l.assignIf(ctx, svc, func(e *entry) bool { return e == nil || !e.busy })
+}
+
+func (l *Ledger) assignIf(ctx context.Context, svc *v1.Service, may func(*entry) bool) (pools.Decision, bool, error) {
+	if err := l.WaitReady(ctx); err != nil {
+		return pools.Decision{}, false, fmt.Errorf("assigning an address to Service %s: %w", servicerecord.KeyOf(svc), err)
+	}
+	claim := l.settings.ClaimOf(svc)
+
+	l.mu.Lock()
+	e := l.entries[claim.Service]
+	if !may(e) {
+		l.mu.Unlock()
+		return pools.Decision{}, false, nil
+	}
+	if e != nil && e.uid != svc.UID { // a deleted one of the same name
+		l.alloc.Release(claim.Service, l.Now())
+		e = nil
+	}
+	if e != nil && servicerecord.OlderVersion(svc.ResourceVersion, e.decided) {
+		l.mu.Unlock()
+		return pools.Decision{}, false, errOlderCopy(svc)
+	}
+	if e == nil {
+		e = &entry{uid: svc.UID}
+		l.entries[claim.Service] = e
+	}
+	if e.wrote != nil && claim.Reallocate { // the given object may be older than the record of the completed request
+		servicerecord.RequestReallocation(&claim, servicerecord.RequestedReallocation(svc), e.wrote.Reallocated)
+	}
+	d := l.alloc.Assign(claim, l.Now())
+	e.requested, e.busy, e.reason, e.message = true, true, d.Reason, d.Message
+	e.decided = svc.ResourceVersion
+	l.decisions++
+	e.decision = l.decisions
+	woken := l.alloc.Wake(l.Now())
+	l.mu.Unlock()
+
+	l.propagate(woken)
+	return d, true, nil
+}
+
+// newest returns the latest known outcome on the Service: that of the given object, unless this process wrote since.
+// sure is false after a write with an unknown result.
+func (l *Ledger) newest(svc *v1.Service) (have servicerecord.Outcome, sure bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e := l.entries[servicerecord.KeyOf(svc)]
+	if e == nil || e.uid != svc.UID {
+		return servicerecord.OutcomeIn(svc), true
+	}
+	if e.wrote != nil {
+		if servicerecord.OlderVersion(svc.ResourceVersion, e.version) {
+			return *e.wrote, !e.unsure
+		}
+		e.wrote = nil
+	}
+	return servicerecord.OutcomeIn(svc), !e.unsure
+}
+
+// Written records that the Service's object has the outcome. The addresses that the Service gave up are now free. after
+// is the object as written; nil: no write was needed.
+func (l *Ledger) Written(svc *v1.Service, lease []pools.Address, want servicerecord.Outcome, after *v1.Service) {
+	key := servicerecord.KeyOf(svc)
+	l.mu.Lock()
+	e := l.entries[key]
+	if e == nil || e.uid != svc.UID {
+		l.mu.Unlock()
+		return // released meanwhile
+	}
+	e.busy = false
+	if after != nil {
+		e.wrote, e.version, e.unsure = &want, after.ResourceVersion, false
+	}
+	var woken []pools.ServiceKey
+	var freed []netip.Addr
+	if slices.Equal(l.alloc.Lease(key), lease) {
+		freed = l.alloc.Written(key, l.Now())
+		woken = l.alloc.Wake(l.Now())
+	}
+	l.mu.Unlock()
+	if len(freed) > 0 {
+		l.log.Info("addresses freed", "service", key, "addresses", fmt.Sprint(freed))
+	}
+	if len(freed)+len(woken) > 0 {
+		l.propagate(woken)
+	}
+}
+
+// failed records that a write to the Service may or may not have been applied; have is the outcome before it. The
+// intended outcome counts as not published, whatever the object shows later.
+func (l *Ledger) failed(svc *v1.Service, have servicerecord.Outcome) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if e := l.entries[servicerecord.KeyOf(svc)]; e != nil && e.uid == svc.UID {
+		e.busy, e.unsure = false, true
+		if e.published == nil {
+			e.published = &have
+		}
+	}
+}
+
+// setPublished returns the outcome published last: before the first time, that of the object. want then counts as
+// published.
+func (l *Ledger) setPublished(svc *v1.Service, have, want servicerecord.Outcome) servicerecord.Outcome {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e := l.entries[servicerecord.KeyOf(svc)]
+	if e == nil || e.uid != svc.UID {
+		return want // deleted: nothing to publish
+	}
+	if e.published != nil {
+		have = *e.published
+	}
+	e.published = &want
+	return have
+}
+
+// decision returns the number of the last decision about the Service.
+func (l *Ledger) decision(svc *v1.Service) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if e := l.entries[servicerecord.KeyOf(svc)]; e != nil && e.uid == svc.UID {
+		return e.decision
+	}
+	return 0
+}
+
+// current returns the outcome that the Service should have by the last decision. False: no decision was requested, or
+// it is being written.
+func (l *Ledger) current(svc *v1.Service) (servicerecord.Outcome, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	key := servicerecord.KeyOf(svc)
+	e := l.entries[key]
+	if e == nil || !e.requested || e.busy || e.uid != svc.UID {
+		return servicerecord.Outcome{}, false
+	}
+	return l.settings.OutcomeOf(svc, l.alloc.Lease(key), e.reason, e.message), true
+}
+
+// Release frees what the Service holds or waits for. Releasing an absent Service is not an error. A later Service of
+// the same name is not affected.
+func (l *Ledger) Release(ctx context.Context, key pools.ServiceKey, uid types.UID) error {
+	return l.releaseIf(ctx, key, func(e *entry) bool { return e.uid == uid })
+}
+
+// releaseUnchanged is release, unless there was another decision since.
+func (l *Ledger) releaseUnchanged(ctx context.Context, svc *v1.Service, decision int) error {
+	return l.releaseIf(ctx, servicerecord.KeyOf(svc), func(e *entry) bool { return e.uid == svc.UID && e.decision == decision })
+}
+
+func (l *Ledger) releaseIf(ctx context.Context, key pools.ServiceKey, may func(*entry) bool) error {
+	if err := l.WaitReady(ctx); err != nil {
+		return fmt.Errorf("freeing the addresses of Service %s: %w", key, err)
+	}
+	l.mu.Lock()
+	e := l.entries[key]
+	if e == nil || !may(e) {
+		l.mu.Unlock()
+		return nil
+	}
+	freed := l.alloc.Release(key, l.Now())
+	delete(l.entries, key)
+	woken := l.alloc.Wake(l.Now())
+	l.mu.Unlock()
+	if len(freed) > 0 {
+		l.log.Info("addresses freed", "service", key, "addresses", fmt.Sprint(freed))
+	}
+	l.propagate(woken)
+	return nil
+}
+
+// lease returns what the Service holds, and whether it has any state here, even if it only waits.
+func (l *Ledger) lease(ctx context.Context, svc *v1.Service) ([]pools.Address, bool, error) {
+	key := servicerecord.KeyOf(svc)
+	if err := l.WaitReady(ctx); err != nil {
+		return nil, false, fmt.Errorf("reading the addresses of Service %s: %w", key, err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e := l.entries[key]
+	return l.alloc.Lease(key), e != nil && e.uid == svc.UID, nil
+}
+
+// Standing returns the addresses that the Service shows rightfully: those it holds, and those it gave up while that is
+// not written yet.
+func (l *Ledger) Standing(svc *v1.Service) []pools.Address {
+	key := servicerecord.KeyOf(svc)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	lease := l.alloc.Lease(key)
+	var out []pools.Address
+	for _, h := range l.settings.HeldBy(svc) {
+		if i := slices.IndexFunc(lease, func(a pools.Address) bool { return a.Addr == h.Addr }); i >= 0 {
+			h = lease[i]
+		} else if !slices.Contains(l.alloc.Holders(h.Addr), key) {
+			continue
+		}
+		h.Pool = cmp.Or(l.alloc.PoolOf(h.Addr), h.Pool) // as in the speakers' view
+		out = append(out, h)
+	}
+	return out
+}
+
+// PoolOf returns the pool that has an address now, empty for none.
+func (l *Ledger) PoolOf(addr netip.Addr) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.alloc.PoolOf(addr)
+}
+
+// recorded returns the expected value of the Service's annotation.
+func (l *Ledger) recorded(key pools.ServiceKey) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return servicerecord.AllocatedFrom(l.alloc.Lease(key))
+}
+
+// SetPools replaces the pools. A Service that shows an address of a new pool then holds it: before a waiting Service
+// can get it.
+func (l *Ledger) SetPools(all []pools.Pool) {
+	l.change(func() {
+		l.alloc.SetPools(all)
+		if l.adoptionDone && l.services != nil { // before that, adopt adopts all
+			l.adoptShown(l.services())
+		}
+	})
+}
+
+// adoptShown adopts the Services that show an address of a pool without IronLB's record, if no other Service holds it.
+// The caller holds the lock since before the cache was read: the deletion of a cached Service is therefore handled
+// later.
+func (l *Ledger) adoptShown(services []*v1.Service) {
+	var claims []pools.Claim
+	held := func(h pools.Address) bool { return len(l.alloc.Holders(h.Addr)) > 0 }
+	for _, svc := range services {
+		if !servicerecord.Unrecorded(svc) || !l.settings.Wants(svc) || l.entries[servicerecord.KeyOf(svc)] != nil || l.isForeign(svc) {
+			continue
+		}
+		c := l.settings.ClaimOf(svc)
+		if slices.ContainsFunc(c.Held, held) {
+			continue
+		}
+		claims = append(claims, c)
+		l.entries[c.Service] = &entry{uid: svc.UID}
+	}
+	l.alloc.Adopt(claims)
+}
+
+// setNamespace sets the labels of a namespace; deleteNamespace removes it.
+func (l *Ledger) setNamespace(name string, labels map[string]string) {
+	l.change(func() { l.alloc.SetNamespace(name, labels) })
+}
+
+func (l *Ledger) deleteNamespace(name string) {
+	l.change(func() { l.alloc.DeleteNamespace(name) })
+}
+
+// SetHosts sets the addresses of foreign hosts: see pools.Allocator.SetHosts.
+func (l *Ledger) SetHosts(hosts map[netip.Addr]string) {
+	l.mu.Lock()
+	same := maps.Equal(l.hosts, hosts)
+	l.hosts = hosts
+	l.mu.Unlock()
+	if !same {
+		l.change(func() { l.alloc.SetHosts(hosts) })
+	}
+}
+
+// change applies f to the allocator and passes on the effects.
+func (l *Ledger) change(f func()) {
+	l.mu.Lock()
+	f()
+	woken := l.alloc.Wake(l.Now())
+	l.mu.Unlock()
+	l.propagate(woken)
+}
+
+// Expire wakes the Services that wait for an address in cool-down. It returns the time of the next call; false: not
+// before another change.
+func (l *Ledger) Expire() (time.Time, bool) {
+	l.mu.Lock()
+	woken := l.alloc.Wake(l.Now())
+	at, ok := l.alloc.NextExpiry()
+	l.mu.Unlock()
+	l.propagate(woken)
+	return at, ok
+}
+
+// PoolStatus returns the state and counts of a pool.
+func (l *Ledger) PoolStatus(name string) (pools.PoolStatus, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.alloc.PoolStatus(name)
+}
+
+// propagate passes on the effects of a change of the allocator.
+func (l *Ledger) propagate(woken []pools.ServiceKey) {
+	for _, key := range woken {
+		l.Wake(key)
+	}
+	l.PoolsChanged()
+}
+
+// Declined records that a Service cannot be assigned now and will be retried: the room set aside when it was woken
+// passes to the next one.
+func (l *Ledger) Declined(key pools.ServiceKey) {
+	l.change(func() { l.alloc.Decline(key) })
+}

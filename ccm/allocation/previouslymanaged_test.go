@@ -1,0 +1,349 @@
+package allocation
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	cloudprovider "k8s.io/cloud-provider"
+	servicehelper "k8s.io/cloud-provider/service/helpers"
+	"k8s.io/utils/ptr"
+
+	"github.com/ironlb/ironlb/ccm/ccmtest"
+	"github.com/ironlb/ironlb/ccm/servicerecord"
+	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+)
+
+// pass runs the responsible controllers on every Service until nothing changes.
+func (p *process) pass() {
+	lb := &LoadBalancer{p.classes.registrar}
+	for before := -1; before != len(p.w.log); {
+		before = len(p.w.log)
+		for _, svc := range p.w.services() {
+			if p.w.settings.Classless(&svc) {
+				if _, err := lb.EnsureLoadBalancer(p.w.t.Context(), "", &svc, nil); err != cloudprovider.ImplementedElsewhere {
+					p.w.t.Fatal(err)
+				}
+			}
+			if p.classes.concerns(&svc) {
+				if err := p.classes.sync(p.w.t.Context(), &svc); err != nil {
+					p.w.t.Fatal(err)
+				}
+			}
+		}
+	}
+}
+
+// add creates a Service of the class; empty: none.
+func (w *world) add(name, class string, change ...func(*v1.Service)) {
+	svc := ccmtest.ServiceFor(name, append(change, func(s *v1.Service) {
+		s.UID = types.UID(name)
+		if class != "" {
+			s.Spec.LoadBalancerClass = &class
+		}
+	})...)
+	if err := w.api.Tracker().Add(svc); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// is compares a Service with "ADDRESSES RECORD FINALIZERS" or "gone".
+func (w *world) is(name, want string) {
+	w.t.Helper()
+	got := "gone"
+	if svc := w.get(name); svc != nil {
+		final := []string{}
+		for _, f := range svc.Finalizers {
+			final = append(final, map[string]string{servicerecord.Finalizer: "own", servicehelper.LoadBalancerCleanupFinalizer: "shared"}[f])
+		}
+		have := servicerecord.OutcomeIn(svc)
+		got = strings.Join(strings.Fields(fmt.Sprintf("%v %s %s %v", servicerecord.IPs(have.Ingress), have.From, have.Condition.Reason, final)), " ")
+	}
+	if got != want {
+		w.t.Errorf("%s is %s, want %s, by\n%s", name, got, want, strings.Join(w.log, "\n"))
+	}
+}
+
+// taken changes the Service as another controller does that takes it over.
+func taken(svc *v1.Service) { ccmtest.Shows(ccmtest.Elsewhere)(svc) }
+
+// TestPreviouslyManaged: Services that were served before the flags of the program changed. The pool has four
+// addresses.
+func TestPreviouslyManaged(t *testing.T) {
+	for name, c := range map[string]struct {
+		class string // of the Services before
+		now   *servicerecord.Scope
+		final string
+		waits string // result for one that waited: without a class it keeps the record that identifies the finalizer's owner
+	}{
+		"no class before, now --only-class":  {"", &servicerecord.Scope{Class: "ironlb.io/lb", OnlyClass: true, IPMode: "Proxy"}, "shared", "[] PoolExhausted [shared]"},
+		"another --load-balancer-class":      {"ironlb.io/lb", &servicerecord.Scope{Class: "example.com/new", IPMode: "Proxy"}, "own", "[] []"},
+		"another class and now --only-class": {"ironlb.io/lb", &servicerecord.Scope{Class: "example.com/new", OnlyClass: true, IPMode: "Proxy"}, "own", "[] []"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, -1, false)
+			for _, s := range []string{"a", "b", "c", "d", "waits"} {
+				w.add(s, c.class)
+			}
+			w.start().pass()
+			final := "[" + c.final + "]"
+			w.is("a", "[203.0.113.4] web Allocated "+final)
+			w.is("waits", "[] PoolExhausted "+final)
+			w.add("never", "example.com/other", taken, func(s *v1.Service) {
+				s.Finalizers = []string{servicehelper.LoadBalancerCleanupFinalizer}
+			})
+
+			w.settings = c.now
+			w.add("x", c.now.Class)
+			w.log = nil
+			p := w.start()
+			p.pass()
+			w.is("x", "[] PoolExhausted [own]")
+			for _, line := range w.log {
+				if !strings.Contains(line, `"uid":"x"`) && !(c.final == "own" && strings.Contains(line, `"uid":"waits"`)) {
+					t.Errorf("wrote %s", line)
+				}
+			}
+			w.is("waits", c.waits)
+			for i, s := range []string{"a", "b", "c", "d"} {
+				ip := fmt.Sprintf("203.0.113.%d", 4+i)
+				w.is(s, fmt.Sprintf("[%s] web Allocated %s", ip, final))
+				if got := p.classes.registrar.ledger.Standing(w.get(s)); len(got) != 1 || got[0] != ccmtest.Address(ip, "web") {
+					t.Errorf("%s is recorded on %v: its VirtualIP would be deleted", s, got)
+				}
+			}
+
+			w.change("a", ccmtest.Deleted)
+			p.pass()
+			w.is("a", "gone")
+			w.is("x", "[203.0.113.4] web Allocated [own]")
+
+			w.change("b", ccmtest.Plain)
+			p.pass()
+			w.is("b", "[] []")
+			w.add("y", c.now.Class)
+			p.pass()
+			w.is("y", "[203.0.113.5] web Allocated [own]")
+
+			w.change("c", taken)
+			p.pass()
+			w.is("c", "[198.51.100.9] "+strings.ReplaceAll(final, "own", "")) // the shared one now belongs to the other controller
+			w.add("z", c.now.Class)
+			p.pass()
+			w.is("z", "[203.0.113.6] web Allocated [own]")
+
+			w.change("waits", ccmtest.Deleted)
+			p.pass()
+			w.is("waits", "gone")
+
+			w.change("never", ccmtest.Deleted)
+			p.pass()
+			w.is("never", "[198.51.100.9] [shared]")
+
+			// Its flags are restored: the others are served as before.
+			w.settings = defaults
+			w.log = nil
+			w.start().pass()
+			w.is("d", "[203.0.113.7] web Allocated "+final)
+		})
+	}
+}
+
+// TestPreviouslyManagedWhileDown: the same changes while no controller runs.
+func TestPreviouslyManagedWhileDown(t *testing.T) {
+	w := newWorld(t, -1, false)
+	for _, s := range []string{"a", "b", "c", "d"} {
+		w.add(s, "")
+	}
+	w.start().pass()
+	w.change("a", ccmtest.Deleted)
+	w.change("b", ccmtest.Plain)
+	w.change("c", taken)
+	w.change("d", taken)
+	w.change("d", ccmtest.Deleted)
+	w.settings = &servicerecord.Scope{Class: "ironlb.io/lb", OnlyClass: true, IPMode: "Proxy"}
+	for _, s := range []string{"w", "x", "y", "z"} {
+		w.add(s, "ironlb.io/lb")
+	}
+	w.start().pass()
+	w.is("a", "gone")
+	w.is("b", "[] []")
+	w.is("c", "[198.51.100.9] [shared]")
+	w.is("d", "[198.51.100.9] [shared]")
+	for i, s := range []string{"w", "x", "y", "z"} {
+		w.is(s, fmt.Sprintf("[203.0.113.%d] web Allocated [own]", 4+i))
+	}
+}
+
+// TestPreviouslyManagedIsUnchanged: such a Service is not moved by its own request, by its pool, or by a Service that
+// shares its address. It takes no room that others wait for.
+func TestPreviouslyManagedIsUnchanged(t *testing.T) {
+	w := newWorld(t, -1, false)
+	w.add("a", "", ccmtest.Annotate("ironlb.io/sharing-key", "k"))
+	w.add("b", "", func(s *v1.Service) {
+		s.Spec.IPFamilies = []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol}
+		s.Spec.IPFamilyPolicy = ptr.To(v1.IPFamilyPolicyPreferDualStack)
+	})
+	w.start().pass()
+	w.is("a", "[203.0.113.4] web Allocated [shared]")
+	w.is("b", "[203.0.113.5] web SecondFamilyPending [shared]")
+
+	w.settings = &servicerecord.Scope{Class: "ironlb.io/lb", OnlyClass: true, IPMode: "Proxy"}
+	w.log = nil
+	p := w.start()
+	l := p.classes.registrar.ledger
+	var woken []string
+	l.Wake = func(k pools.ServiceKey) { woken = append(woken, k.Name) }
+	six, err := pools.ParseRanges([]string{"2001:db8::1/128"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	four, err := pools.ParseRanges([]string{"203.0.113.4-203.0.113.7"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetPools([]pools.Pool{{Name: "web", Ranges: four, AutoAssign: true}, {Name: "six", Ranges: six, AutoAssign: true}}) // before it is evaluated for the first time
+	p.pass()
+	w.change("a", ccmtest.Annotate("ironlb.io/ips", "203.0.113.7", "ironlb.io/reallocate", "true"))
+	p.pass()
+	// The other family becomes available, with room for only one Service.
+	r, err := pools.ParseRanges([]string{"203.0.113.5-203.0.113.7", "2001:db8::1/128"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetPools([]pools.Pool{{Name: "web", Ranges: r, AutoAssign: true}})
+	p.pass()
+	if slices.Contains(woken, "b") {
+		t.Errorf("woken %v", woken)
+	}
+	if len(w.log) > 0 {
+		t.Errorf("wrote\n%s", strings.Join(w.log, "\n"))
+	}
+	if s, _ := l.PoolStatus("web"); fmt.Sprint(s.Draining) != "[default/a]" {
+		t.Errorf("draining: %v", s.Draining)
+	}
+	// a's key still counts: the port is taken.
+	share := ccmtest.Annotate("ironlb.io/sharing-key", "k", "ironlb.io/ips", "203.0.113.4")
+	w.add("same-port", "ironlb.io/lb", share)
+	w.add("six", "ironlb.io/lb", func(s *v1.Service) { s.Spec.IPFamilies = []v1.IPFamily{v1.IPv6Protocol} })
+	p.pass()
+	w.is("same-port", "[] AddressOutsidePools [own]")
+	w.is("six", "[2001:db8::1] web Allocated [own]")
+}
+
+// TestFinalizerOfOthers: on a Service without IronLB's record, the service controller's finalizer belongs to another
+// controller.
+func TestFinalizerOfOthers(t *testing.T) {
+	w := newWorld(t, -1, false)
+	w.settings = &servicerecord.Scope{Class: "ironlb.io/lb", OnlyClass: true, IPMode: "Proxy"}
+	w.add("a", "example.com/lb", taken, ccmtest.Deleted, func(s *v1.Service) {
+		s.Finalizers = []string{servicerecord.Finalizer, servicehelper.LoadBalancerCleanupFinalizer}
+	})
+	w.add("b", "", ccmtest.Deleted, func(s *v1.Service) {
+		s.Finalizers = []string{servicerecord.Finalizer, servicehelper.LoadBalancerCleanupFinalizer}
+	})
+	w.start().pass()
+	w.is("a", "[198.51.100.9] [shared]")
+	w.is("b", "[] [shared]")
+}
+
+// TestSeen: which changes the class controller receives, and which it queues.
+func TestSeen(t *testing.T) {
+	ours := func(s *v1.Service) { s.Spec.LoadBalancerClass = ptr.To("ironlb.io/lb") }
+	held := func(s *v1.Service) {
+		ccmtest.Shows("203.0.113.4")(s)
+		ccmtest.Given("web")(s)
+	}
+	shared := func(s *v1.Service) { s.Finalizers = []string{servicehelper.LoadBalancerCleanupFinalizer} }
+	only := &servicerecord.Scope{Class: "ironlb.io/lb", OnlyClass: true, IPMode: "Proxy"}
+	for name, c := range map[string]struct {
+		settings *servicerecord.Scope
+		svc      *v1.Service
+		change   func(*v1.Service)
+		want     bool
+	}{
+		"ours gets a label":                 {defaults, ccmtest.ServiceFor("s", ours), func(s *v1.Service) { s.Labels = map[string]string{"a": "b"} }, true},
+		"ours requests another address":     {defaults, ccmtest.ServiceFor("s", ours), ccmtest.Annotate("ironlb.io/ips", "203.0.113.5"), true},
+		"ours loses its finalizer":          {defaults, ccmtest.ServiceFor("s", ours, func(s *v1.Service) { s.Finalizers = []string{servicerecord.Finalizer} }), func(s *v1.Service) { s.Finalizers = nil }, true},
+		"ours shows another address":        {defaults, ccmtest.ServiceFor("s", ours, held), taken, false}, // handled by divergence
+		"ours is deleted":                   {defaults, ccmtest.ServiceFor("s", func(s *v1.Service) { s.Finalizers = []string{servicerecord.Finalizer} }, ours), ccmtest.Deleted, true},
+		"of no class, deleted":              {defaults, ccmtest.ServiceFor("s", held), ccmtest.Deleted, false},
+		"of no class, ClusterIP":            {defaults, ccmtest.ServiceFor("s", held, shared), ccmtest.Plain, false},
+		"of no class, ClusterIP, unowned":   {defaults, ccmtest.ServiceFor("s", held), ccmtest.Plain, true},
+		"a previous one is taken over":      {only, ccmtest.ServiceFor("s", held), taken, true},
+		"a previous one is deleted":         {only, ccmtest.ServiceFor("s", held), ccmtest.Deleted, true},
+		"a previous one becomes ClusterIP":  {only, ccmtest.ServiceFor("s", held), ccmtest.Plain, true},
+		"a previous one: nothing changes":   {only, ccmtest.ServiceFor("s", held), func(*v1.Service) {}, false},
+		"one that never was ours":           {only, ccmtest.ServiceFor("s"), taken, false},
+		"one that never was ours, deleted":  {only, ccmtest.ServiceFor("s", taken), ccmtest.Deleted, false},
+		"ours gets a class that is another": {defaults, ccmtest.ServiceFor("s", held), func(s *v1.Service) { s.Spec.LoadBalancerClass = ptr.To("example.com/lb") }, true},
+	} {
+		w := newWorld(t, -1, false)
+		w.settings = c.settings
+		classes := w.start().classes
+		after := c.svc.DeepCopy()
+		c.change(after)
+		classes.handler().OnUpdate(c.svc, after)
+		if got := classes.queue.Len() > 0; got != c.want {
+			t.Errorf("%s: queued %v", name, got)
+		}
+	}
+}
+
+// TestReleasedToAnotherClass: a Service that gets another controller's class is left to that controller. What that one
+// wrote stays.
+func TestReleasedToAnotherClass(t *testing.T) {
+	for name, before := range map[string]string{"no class": "", "our class": "ironlb.io/lb"} {
+		w := newWorld(t, -1, false)
+		w.add("a", before)
+		p := w.start()
+		p.pass()
+		w.change("a", func(s *v1.Service) {
+			ccmtest.Plain(s) // an unobserved change
+			taken(s)
+			s.Spec.Type, s.Spec.LoadBalancerClass = v1.ServiceTypeLoadBalancer, ptr.To("example.com/lb")
+		})
+		lb := &LoadBalancer{p.classes.registrar}
+		if _, exists, err := lb.GetLoadBalancer(t.Context(), "", w.get("a")); err != nil || exists {
+			t.Errorf("%s: the service controller would clear its status: %v, %v", name, exists, err)
+		}
+		p.pass()
+		if final := "[shared]"; before == "" { // which the service controller takes off
+			w.is("a", "[198.51.100.9] "+final)
+		} else {
+			w.is("a", "[198.51.100.9] []")
+		}
+		w.add("b", "", ccmtest.Annotate("ironlb.io/ips", "203.0.113.4"))
+		p.pass()
+		w.is("b", "[203.0.113.4] web Allocated [shared]")
+	}
+}
+
+// TestOutcomeRecordsAddresses: the outcome records exactly the addresses that the Service holds, for every reason.
+func TestOutcomeRecordsAddresses(t *testing.T) {
+	lease := []pools.Address{ccmtest.Address("203.0.113.4", "web"), ccmtest.Address("2001:db8::", "six")}
+	requested := ccmtest.Address("203.0.113.40", "").Addr
+	for _, reason := range []pools.Reason{pools.Allocated, pools.SecondFamilyPending, pools.Draining, pools.AddressTaken, pools.QuotaReached} {
+		for n := range 3 {
+			o := defaults.OutcomeOf(ccmtest.ServiceFor("s"), lease[:n], reason, "message that names 203.0.113.40")
+			svc := ccmtest.ServiceFor("s", ccmtest.Shows("203.0.113.4", "2001:db8::"), ccmtest.Annotate("ironlb.io/allocated-from", servicerecord.AllocatedFrom(lease)))
+			svc.Status.Conditions = []metav1.Condition{o.Condition}
+			if o.Record != "" {
+				svc.Status.Conditions = append(svc.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionAddresses, Message: o.Record})
+			}
+			for i, a := range lease {
+				if pool, got := servicerecord.RecordedFor(svc, a.Addr); got != (i < n) || got && pool != a.Pool {
+					t.Errorf("%s, %d held: %s of pool %q recorded %v in %+v", reason, n, a.Addr, pool, got, svc.Status.Conditions)
+				}
+			}
+			if _, recorded := servicerecord.RecordedFor(svc, requested); recorded {
+				t.Errorf("%s: %v is recorded as held in %+v", reason, requested, svc.Status.Conditions)
+			}
+		}
+	}
+}

@@ -1,0 +1,233 @@
+package bgpstatus
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"reflect"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/ironlb/ironlb/ccm/loop"
+	"github.com/ironlb/ironlb/ccm/watch"
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+)
+
+// sumEvery is the minimum interval between two passes over all sessions: each speaker may report once a second.
+const sumEvery = time.Second
+
+// Controller writes the status of BGPPeers and BGPAdvertisements. One goroutine owns its state; informers only trigger
+// it.
+type Controller struct {
+	log      *slog.Logger
+	events   record.EventRecorder
+	client   client.Client
+	services corelisters.ServiceLister
+	nodes    corelisters.NodeLister
+	Synced   []cache.InformerSynced
+	Liveness *loop.Liveness
+	trigger  chan struct{}
+
+	// written is the cached version of each object when its status was written. The object is not written again before
+	// the cache has a newer one.
+	written map[types.UID]string
+	// published are the problems for which an Event has been written.
+	published map[types.UID]string
+
+	absences absences
+	// due triggers a pass when an absent speaker starts to count.
+	due *time.Timer
+}
+
+func New(log *slog.Logger, events record.EventRecorder, c client.Client, services corelisters.ServiceLister, nodes corelisters.NodeLister) *Controller {
+	b := &Controller{
+		log: log, events: events, client: c, services: services, nodes: nodes, trigger: make(chan struct{}, 1),
+		written: map[types.UID]string{}, published: map[types.UID]string{},
+	}
+	b.due = time.AfterFunc(time.Hour, func() { loop.Trigger(b.trigger) })
+	b.due.Stop()
+	return b
+}
+
+// Handler triggers a pass when an object changed in a relevant field.
+func (b *Controller) Handler() cache.ResourceEventHandler {
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(any) { loop.Trigger(b.trigger) },
+		DeleteFunc: func(any) { loop.Trigger(b.trigger) },
+		UpdateFunc: func(before, after any) {
+			same := false
+			switch before := before.(type) {
+			case *v1.Service:
+				same = !watch.ServiceChanged(before, after.(*v1.Service))
+			case *v1.Node:
+				after := after.(*v1.Node)
+				same = labels.Equals(before.Labels, after.Labels) && watch.StatusUnknown(before) == watch.StatusUnknown(after)
+			case *v1alpha1.IPAddressPool:
+				same = !watch.PoolChanged(before, after.(*v1alpha1.IPAddressPool))
+			case *v1alpha1.SpeakerStatus:
+				same = reflect.DeepEqual(before.Status, after.(*v1alpha1.SpeakerStatus).Status) // trimmed
+			}
+			if !same {
+				loop.Trigger(b.trigger)
+			}
+		},
+	}
+}
+
+// Watch registers the handler.
+func (b *Controller) Watch(ctx context.Context, core informers.SharedInformerFactory, kinds watch.Kinds) error {
+	for _, inf := range []cache.SharedIndexInformer{core.Core().V1().Services().Informer(), core.Core().V1().Nodes().Informer()} {
+		reg, err := inf.AddEventHandler(b.Handler())
+		if err != nil {
+			return fmt.Errorf("watching Services and Nodes: %w", err)
+		}
+		b.Synced = append(b.Synced, reg.HasSynced)
+	}
+	own, err := kinds.WatchAll(ctx, b.Handler(),
+		&v1alpha1.BGPPeer{}, &v1alpha1.BGPAdvertisement{}, &v1alpha1.BFDProfile{}, &v1alpha1.Community{}, &v1alpha1.SpeakerStatus{}, &v1alpha1.IPAddressPool{})
+	b.Synced = append(b.Synced, own...)
+	return err
+}
+
+// Run returns when ctx ends.
+func (b *Controller) Run(ctx context.Context) error {
+	slow := time.AfterFunc(15*time.Second, func() {
+		b.log.Error("waiting for the initial lists of BGP objects: their conditions are not written until then",
+			"remediation", "apply deploy/ironlb.yaml, or upgrade the Helm release")
+	})
+	synced := cache.WaitForCacheSync(ctx.Done(), b.Synced...)
+	slow.Stop()
+	if !synced {
+		return nil
+	}
+	retry, failed := loop.NewBackoff(), ""
+	for {
+		err := b.pass(ctx)
+		switch {
+		case err == nil:
+			retry, failed = loop.NewBackoff(), ""
+		case ctx.Err() != nil:
+			return nil
+		default:
+			if err.Error() != failed {
+				b.log.Warn("writing the status of BGP objects failed, retrying", "error", err, "remediation", "if it is forbidden or invalid, apply deploy/ironlb.yaml, or upgrade the Helm release")
+			}
+			failed = err.Error()
+			b.Liveness.Tick("bgp")
+			if !loop.Sleep(ctx, max(retry.Step(), sumEvery)) {
+				return nil
+			}
+			continue
+		}
+		if !loop.Sleep(ctx, sumEvery) || !b.Liveness.Wait(ctx, "bgp", b.trigger) {
+			return nil
+		}
+	}
+}
+
+// bgpObjects are all objects that the status of BGP depends on.
+type bgpObjects struct {
+	peers       v1alpha1.BGPPeerList
+	ads         v1alpha1.BGPAdvertisementList
+	profiles    v1alpha1.BFDProfileList
+	communities v1alpha1.CommunityList
+	speakers    v1alpha1.SpeakerStatusList
+	absent      map[string]v1alpha1.Absence // of the speakers, by node
+	pools       v1alpha1.IPAddressPoolList
+	nodes       []*v1.Node
+	services    []*v1.Service
+}
+
+// observe lists them from the cache. Peers and advertisements are copies; all other objects belong to the cache.
+func (b *Controller) observe(ctx context.Context) (o bgpObjects, err error) {
+	for _, list := range []client.ObjectList{&o.peers, &o.ads} {
+		if err := b.client.List(ctx, list); err != nil {
+			return o, fmt.Errorf("listing %T from the cache: %w", list, err)
+		}
+	}
+	for _, list := range []client.ObjectList{&o.profiles, &o.communities, &o.speakers, &o.pools} {
+		if err := b.client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+			return o, fmt.Errorf("listing %T from the cache: %w", list, err)
+		}
+	}
+	if o.nodes, err = b.nodes.List(labels.Everything()); err != nil {
+		return o, fmt.Errorf("listing Nodes: %w", err)
+	}
+	if o.services, err = b.services.List(labels.Everything()); err != nil {
+		return o, fmt.Errorf("listing Services: %w", err)
+	}
+	return o, nil
+}
+
+// pass evaluates all peers and advertisements, and writes what differs.
+func (b *Controller) pass(ctx context.Context) error {
+	o, err := b.observe(ctx)
+	if err != nil {
+		return err
+	}
+	b.recordAbsent(&o)
+	written, published := b.written, b.published
+	b.written, b.published = map[types.UID]string{}, map[types.UID]string{}
+	var errs []error
+	for i := range o.peers.Items {
+		peer := &o.peers.Items[i]
+		ready, established, sessions := evaluatePeer(peer, &o)
+		b.publish(peer, ready, published)
+		differs := meta.SetStatusCondition(&peer.Status.Conditions, ready)
+		differs = meta.SetStatusCondition(&peer.Status.Conditions, established) || differs || peer.Status.Sessions != sessions
+		peer.Status.Sessions = sessions
+		if differs {
+			errs = append(errs, b.write(ctx, peer, peer.Status, written))
+		}
+	}
+	ready := evaluateAdvertisements(&o)
+	for i := range o.ads.Items {
+		ad := &o.ads.Items[i]
+		b.publish(ad, ready[ad.Name], published)
+		if meta.SetStatusCondition(&ad.Status.Conditions, ready[ad.Name]) {
+			errs = append(errs, b.write(ctx, ad, ad.Status, written))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// publish writes an Event about a configuration that cannot be used, once per change. The speakers write the Events
+// about sessions.
+func (b *Controller) publish(obj client.Object, ready metav1.Condition, before map[types.UID]string) {
+	if ready.Status != metav1.ConditionFalse {
+		return
+	}
+	if b.published[obj.GetUID()] = ready.Message; before[obj.GetUID()] != ready.Message {
+		b.events.Event(obj, v1.EventTypeWarning, ready.Reason, ready.Message)
+	}
+}
+
+// write patches the status of an object, unless the cache does not have the last write yet.
+func (b *Controller) write(ctx context.Context, obj client.Object, status any, written map[types.UID]string) error {
+	uid, version, name := obj.GetUID(), obj.GetResourceVersion(), obj.GetName()
+	b.written[uid] = version
+	if written[uid] == version {
+		return nil
+	}
+	patch, err := json.Marshal(map[string]any{"status": status})
+	if err == nil {
+		err = client.IgnoreNotFound(b.client.Status().Patch(ctx, obj, client.RawPatch(types.MergePatchType, patch)))
+	}
+	if err != nil {
+		delete(b.written, uid)
+		return fmt.Errorf("writing the status of %T %s: %w", obj, name, err)
+	}
+	return nil
+}

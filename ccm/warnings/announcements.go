@@ -1,0 +1,278 @@
+package warnings
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/ironlb/ironlb/ccm/advertisement"
+	"github.com/ironlb/ironlb/ccm/servicerecord"
+	"github.com/ironlb/ironlb/ccm/watch"
+	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+)
+
+// notAdvertised is the reason of a warning about an address that no advertisement covers. For other unannounced
+// addresses the VirtualIP and the SpeakerStatus have the reason.
+const notAdvertised = "NotAdvertised"
+
+// announceGrace is how long an address may be unannounced before that is reported. Meanwhile the author creates an
+// advertisement, a failover ends, or a Pod starts.
+const announceGrace = 10 * time.Second
+
+// announcements determines which addresses of Services are not announced, and why. Informers feed it; the
+// warningPublisher queries it.
+type announcements struct {
+	// held returns the addresses of a Service, with their pools.
+	held func(*v1.Service) []pools.Address
+	// changed is called with each Service, or every, whose warnings may have changed. It must not block.
+	changed func(pools.ServiceKey)
+	now     func() time.Time
+
+	mu        sync.Mutex
+	pools     map[string]map[string]string // labels
+	l2, bgp   map[string]advertisement.Selection
+	vips      map[string]*v1alpha1.VirtualIP
+	of        map[pools.ServiceKey]map[string]struct{} // names of VirtualIPs
+	speakers  map[string]map[netip.Addr]unservedSince  // by node
+	reporting map[string]struct{}                      // nodes that exist and report their status
+}
+
+// unservedSince is a speaker's report about an address that a BGPAdvertisement covers.
+type unservedSince struct {
+	reason, message string
+	since           time.Time
+}
+
+func newAnnouncements() *announcements {
+	return &announcements{
+		held: func(*v1.Service) []pools.Address { return nil }, changed: func(pools.ServiceKey) {}, now: time.Now,
+		pools: map[string]map[string]string{}, l2: map[string]advertisement.Selection{}, bgp: map[string]advertisement.Selection{},
+		vips: map[string]*v1alpha1.VirtualIP{}, of: map[pools.ServiceKey]map[string]struct{}{},
+		speakers: map[string]map[netip.Addr]unservedSince{}, reporting: map[string]struct{}{},
+	}
+}
+
+// watch feeds the announcements. It returns the sync functions of the informers.
+func (a *announcements) watch(ctx context.Context, core informers.SharedInformerFactory, kinds watch.Kinds) ([]cache.InformerSynced, error) {
+	reg, err := core.Core().V1().Nodes().Informer().AddEventHandler(a.handler())
+	if err != nil {
+		return nil, fmt.Errorf("watching Nodes: %w", err)
+	}
+	synced, err := kinds.WatchAll(ctx, a.handler(),
+		&v1alpha1.IPAddressPool{}, &v1alpha1.L2Advertisement{}, &v1alpha1.BGPAdvertisement{}, &v1alpha1.VirtualIP{}, &v1alpha1.SpeakerStatus{})
+	return append(synced, reg.HasSynced), err
+}
+
+func (a *announcements) handler() cache.ResourceEventHandler {
+	set := func(o any, exists, first bool) {
+		a.mu.Lock()
+		changed := a.record(o, exists, first)
+		a.mu.Unlock()
+		for _, key := range changed {
+			a.changed(key)
+		}
+	}
+	return cache.ResourceEventHandlerDetailedFuncs{
+		AddFunc:    func(o any, first bool) { set(o, true, first) },
+		UpdateFunc: func(_, o any) { set(o, true, false) },
+		DeleteFunc: func(o any) {
+			if tomb, ok := o.(cache.DeletedFinalStateUnknown); ok {
+				o = tomb.Obj
+			}
+			set(o, false, false)
+		},
+	}
+}
+
+// affectsAll is returned by record for a change that may affect every Service.
+var affectsAll = []pools.ServiceKey{allServices}
+
+// record records an object or its deletion, and returns the affected Services. Reports in a first list do not start a
+// new grace period.
+func (a *announcements) record(o any, exists, first bool) []pools.ServiceKey {
+	switch o := o.(type) {
+	case *v1.Node:
+		if setOrDelete(a.reporting, o.Name, exists && !watch.StatusUnknown(o), func(struct{}) bool { return true }, struct{}{}) {
+			return affectsAll
+		}
+	case *v1alpha1.IPAddressPool:
+		same := func(old map[string]string) bool { return labels.Equals(old, o.Labels) }
+		if setOrDelete(a.pools, o.Name, exists, same, o.Labels) {
+			return affectsAll
+		}
+	case *v1alpha1.L2Advertisement:
+		ad, _ := advertisement.OfL2(o) // its own condition reports the error
+		setOrDelete(a.l2, o.Name, exists, nil, ad)
+		return affectsAll
+	case *v1alpha1.BGPAdvertisement:
+		ad, _ := advertisement.OfBGP(o)
+		setOrDelete(a.bgp, o.Name, exists, nil, ad)
+		return affectsAll
+	case *v1alpha1.VirtualIP:
+		return a.recordVIP(o, exists)
+	case *v1alpha1.SpeakerStatus:
+		unserved := a.unservedBy(o, first)
+		same := func(old map[netip.Addr]unservedSince) bool { return maps.Equal(old, unserved) }
+		if setOrDelete(a.speakers, o.Name, exists && len(unserved) > 0, same, unserved) {
+			return affectsAll
+		}
+	}
+	return nil
+}
+
+// setOrDelete sets or deletes a key, and reports whether that changes the map.
+func setOrDelete[V any](m map[string]V, key string, exists bool, same func(V) bool, value V) bool {
+	old, was := m[key]
+	switch {
+	case !exists:
+		delete(m, key)
+		return was
+	case was && same != nil && same(old):
+		return false
+	}
+	m[key] = value
+	return true
+}
+
+// recordVIP returns the Services that use or used the VirtualIP.
+func (a *announcements) recordVIP(vip *v1alpha1.VirtualIP, exists bool) (changed []pools.ServiceKey) {
+	if old := a.vips[vip.Name]; old != nil {
+		for _, ref := range old.Spec.Services {
+			key := pools.ServiceKey(ref)
+			delete(a.of[key], vip.Name)
+			if len(a.of[key]) == 0 {
+				delete(a.of, key)
+			}
+			changed = append(changed, key)
+		}
+	}
+	delete(a.vips, vip.Name)
+	if !exists {
+		return changed
+	}
+	a.vips[vip.Name] = vip
+	for _, ref := range vip.Spec.Services {
+		key := pools.ServiceKey(ref)
+		if a.of[key] == nil {
+			a.of[key] = map[string]struct{}{}
+		}
+		a.of[key][vip.Name] = struct{}{}
+		changed = append(changed, key)
+	}
+	return changed
+}
+
+// unservedBy returns a speaker's report of addresses that no node announces by BGP. It leaves out connections refused
+// for lack of an endpoint, and what a single node could not program.
+func (a *announcements) unservedBy(status *v1alpha1.SpeakerStatus, first bool) map[netip.Addr]unservedSince {
+	out := map[netip.Addr]unservedSince{}
+	if status.Status.BGP == nil || status.Status.Stopped != nil {
+		return out
+	}
+	for _, u := range status.Status.BGP.Unserved {
+		if u.Reason == "NoEndpoint" || u.Reason == "DataPlaneNotReady" {
+			continue
+		}
+		for _, text := range u.Addresses {
+			addr, err := netip.ParseAddr(text)
+			if err != nil {
+				continue
+			}
+			one := unservedSince{reason: u.Reason, message: u.Message}
+			if before, was := a.speakers[status.Name][addr]; was {
+				one.since = before.since
+			} else if !first {
+				one.since = a.now()
+			}
+			out[addr] = one
+		}
+	}
+	return out
+}
+
+// warnings returns why the addresses of a Service are unreachable, and the delay after which there may be more: 0 for
+// never.
+func (a *announcements) warnings(svc *v1.Service) (out []warning, recheck time.Duration) {
+	held := a.held(svc)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := a.now()
+	// later reports whether a state that began at since must be reported later, and records when.
+	later := func(since time.Time) bool {
+		left := since.Add(announceGrace).Sub(now)
+		if left > 0 && (recheck == 0 || left < recheck) {
+			recheck = left
+		}
+		return left > 0
+	}
+	if bare := a.uncovered(svc, held); len(bare) > 0 && !later(allocatedAt(svc)) {
+		out = append(out, warning{notAdvertised, fmt.Sprintf("No L2Advertisement or BGPAdvertisement covers %s: "+
+			"no node announces it. Create one, or widen its ipAddressPools, ipAddressPoolSelectors or serviceSelectors", servicerecord.Described(bare))})
+	}
+	for _, name := range slices.Sorted(maps.Keys(a.of[servicerecord.KeyOf(svc)])) {
+		out = append(out, virtualIPWarnings(a.vips[name], later)...)
+	}
+	for _, h := range held {
+		for _, node := range slices.Sorted(maps.Keys(a.speakers)) {
+			u, is := a.speakers[node][h.Addr]
+			if _, reports := a.reporting[node]; is && reports && !later(u.since) {
+				out = append(out, warning{u.reason, fmt.Sprintf("%s by BGP: %s", h.Addr, u.message)})
+				break
+			}
+		}
+	}
+	return out, recheck
+}
+
+// uncovered returns the addresses of pools that no advertisement selects.
+func (a *announcements) uncovered(svc *v1.Service, held []pools.Address) (out []pools.Address) {
+	for _, h := range held {
+		covers := func(ads map[string]advertisement.Selection) bool {
+			for _, ad := range ads {
+				if ad.SelectsPool(h.Pool, a.pools[h.Pool]) && ad.SelectsService(svc.Labels) {
+					return true
+				}
+			}
+			return false
+		}
+		if h.Pool != "" && !covers(a.l2) && !covers(a.bgp) {
+			out = append(out, h)
+		}
+	}
+	return out
+}
+
+// virtualIPWarnings returns why no node announces a VirtualIP. Without conditions the state is unknown.
+func virtualIPWarnings(vip *v1alpha1.VirtualIP, later func(time.Time) bool) []warning {
+	addresses := strings.Join(vip.Spec.Addresses, ", ")
+	c := meta.FindStatusCondition(vip.Status.Conditions, v1alpha1.ConditionNoEligibleNode)
+	if c != nil && c.Status == metav1.ConditionTrue {
+		return []warning{{c.Type, fmt.Sprintf("No eligible node for %s. %s", addresses, c.Message)}}
+	}
+	c = meta.FindStatusCondition(vip.Status.Conditions, v1alpha1.ConditionAnnounced)
+	if c != nil && c.Status == metav1.ConditionFalse && len(vip.Spec.Nodes) > 0 && !later(c.LastTransitionTime.Time) {
+		return []warning{{c.Reason, fmt.Sprintf("No node announces %s: %s", addresses, c.Message)}}
+	}
+	return nil
+}
+
+// allocatedAt returns when the Service got its address, or the zero time if it has no such condition.
+func allocatedAt(svc *v1.Service) time.Time {
+	if c := meta.FindStatusCondition(svc.Status.Conditions, servicerecord.ConditionAllocated); c != nil {
+		return c.LastTransitionTime.Time
+	}
+	return time.Time{}
+}

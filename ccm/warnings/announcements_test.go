@@ -1,0 +1,233 @@
+package warnings
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/ironlb/ironlb/ccm/ccmtest"
+	"github.com/ironlb/ironlb/ccm/servicerecord"
+	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+)
+
+// stage has announcements with their own clock, a Service default/web with 203.0.113.4 from pool web, and the objects
+// of the case.
+type stage struct {
+	*announcements
+	clock       time.Time
+	svc         *v1.Service
+	changedKeys []pools.ServiceKey
+}
+
+func newStage() *stage {
+	s := &stage{announcements: newAnnouncements(), clock: time.Unix(1000, 0)}
+	s.svc = ccmtest.WarnedService("web", func(svc *v1.Service) { svc.Labels = map[string]string{"app": "web"} })
+	s.announcements.now = func() time.Time { return s.clock }
+	s.announcements.changed = func(key pools.ServiceKey) { s.changedKeys = append(s.changedKeys, key) }
+	s.announcements.held = func(*v1.Service) []pools.Address {
+		return []pools.Address{{Addr: netip.MustParseAddr("203.0.113.4"), Pool: "web"}}
+	}
+	s.set(&v1alpha1.IPAddressPool{ObjectMeta: metav1.ObjectMeta{Name: "web", Labels: map[string]string{"tier": "gold"}}})
+	return s
+}
+
+func (s *stage) set(objects ...any) {
+	for _, o := range objects {
+		s.handler().OnUpdate(nil, o)
+	}
+}
+
+// summary returns the warnings, one per line, and when there may be more.
+func (s *stage) summary() string {
+	all, recheck := s.warnings(s.svc)
+	var lines []string
+	for _, one := range all {
+		lines = append(lines, one.reason+": "+one.message)
+	}
+	if recheck > 0 {
+		lines = append(lines, "recheck in "+recheck.String())
+	}
+	return strings.Join(lines, "\n")
+}
+
+func l2(name string, spec v1alpha1.L2AdvertisementSpec) *v1alpha1.L2Advertisement {
+	return &v1alpha1.L2Advertisement{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}
+}
+
+const bare = "NotAdvertised: No L2Advertisement or BGPAdvertisement covers 203.0.113.4 from pool web: " +
+	"no node announces it. Create one, or widen its ipAddressPools, ipAddressPoolSelectors or serviceSelectors"
+
+func TestNotAdvertised(t *testing.T) {
+	labelled := func(key, value string) []metav1.LabelSelector {
+		return []metav1.LabelSelector{{MatchLabels: map[string]string{key: value}}}
+	}
+	bgpFor := func(pool string) *v1alpha1.BGPAdvertisement {
+		b := &v1alpha1.BGPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: "b"}}
+		b.Spec.IPAddressPools = []string{pool}
+		return b
+	}
+	type spec = v1alpha1.L2AdvertisementSpec
+	for name, c := range map[string]struct {
+		ad   any
+		want string
+	}{
+		"none":               {nil, bare},
+		"of all":             {l2("a", spec{}), ""},
+		"of another pool":    {l2("a", spec{IPAddressPools: []string{"db"}}), bare},
+		"of the pool":        {l2("a", spec{IPAddressPools: []string{"web"}}), ""},
+		"by label":           {l2("a", spec{IPAddressPoolSelectors: labelled("tier", "gold")}), ""},
+		"by another label":   {l2("a", spec{IPAddressPoolSelectors: labelled("tier", "tin")}), bare},
+		"of the Service":     {l2("a", spec{ServiceSelectors: labelled("app", "web")}), ""},
+		"of another Service": {l2("a", spec{ServiceSelectors: labelled("app", "db")}), bare},
+		"by BGP":             {bgpFor("web"), ""},
+		"another by BGP":     {bgpFor("db"), bare},
+	} {
+		s := newStage()
+		if c.ad != nil {
+			s.set(c.ad)
+		}
+		if got := s.summary(); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+// TestAdvertisedLater: a new address has ten seconds; a deleted advertisement is reported at once.
+func TestAdvertisedLater(t *testing.T) {
+	s := newStage()
+	since := metav1.NewTime(s.clock.Add(-4 * time.Second))
+	s.svc.Status.Conditions = []metav1.Condition{{Type: servicerecord.ConditionAllocated, LastTransitionTime: since}}
+	if got := s.summary(); got != "recheck in 6s" {
+		t.Errorf("after 4 s: %q", got)
+	}
+	ad := l2("a", v1alpha1.L2AdvertisementSpec{})
+	s.set(ad)
+	s.clock = s.clock.Add(6 * time.Second)
+	if got := s.summary(); got != "" {
+		t.Errorf("advertised: %q", got)
+	}
+	s.changedKeys = nil
+	s.handler().OnDelete(ad)
+	if got := s.summary(); got != bare || !slices.Equal(s.changedKeys, affectsAll) {
+		t.Errorf("without the advertisement: %q, changed %v", got, s.changedKeys)
+	}
+}
+
+// TestNotAnnounced: the conditions of the VirtualIP appear on the Service. If the state may end by itself, they appear
+// after the grace period.
+func TestNotAnnounced(t *testing.T) {
+	announced := func(status metav1.ConditionStatus, reason, message string) metav1.Condition {
+		return metav1.Condition{Type: v1alpha1.ConditionAnnounced, Status: status, Reason: reason, Message: message}
+	}
+	const kind, none = v1alpha1.ConditionNoEligibleNode, "NoEligibleNode: No eligible node for 203.0.113.4. Every node is out"
+	ineligible := metav1.Condition{Type: kind, Status: metav1.ConditionTrue, Reason: "NodesExcluded", Message: "Every node is out"}
+	eligible := metav1.Condition{Type: kind, Status: metav1.ConditionFalse}
+	unplaced := ccmtest.VIPOf("203.0.113.4", ineligible, announced(metav1.ConditionFalse, kind, "no node may answer for it"))
+	unplaced.Spec.Nodes = nil
+	local := "no node has an endpoint"
+	for name, c := range map[string]struct {
+		vip        *v1alpha1.VirtualIP
+		now, later string
+	}{
+		"announced":   {vip: ccmtest.VIPOf("203.0.113.4", eligible, announced(metav1.ConditionTrue, "Owner", ""))},
+		"no node may": {unplaced, none, none},
+		"not announced": {vip: ccmtest.VIPOf("203.0.113.4", eligible, announced(metav1.ConditionFalse, "NoLocalEndpoint", local)),
+			now: "recheck in 5s", later: "NoLocalEndpoint: No node announces 203.0.113.4: " + local},
+		"no speaker yet": {vip: ccmtest.VIPOf("203.0.113.4")},
+	} {
+		s := newStage()
+		s.set(l2("a", v1alpha1.L2AdvertisementSpec{}))
+		s.changedKeys = nil
+		s.set(c.vip)
+		if want := []pools.ServiceKey{servicerecord.KeyOf(s.svc)}; !slices.Equal(s.changedKeys, want) {
+			t.Errorf("%s: changed %v, want %v", name, s.changedKeys, want)
+		}
+		if got := s.summary(); got != c.now {
+			t.Errorf("%s, at once: %q, want %q", name, got, c.now)
+		}
+		s.clock = s.clock.Add(20 * time.Second)
+		if got := s.summary(); got != c.later {
+			t.Errorf("%s, later: %q, want %q", name, got, c.later)
+		}
+		s.handler().OnDelete(c.vip)
+		if got := s.summary(); got != "" || len(s.vips)+len(s.of) > 0 {
+			t.Errorf("%s, deleted: %q, left %v %v", name, got, s.vips, s.of)
+		}
+	}
+}
+
+// TestNotAnnouncedByBGP: a speaker's report counts while the speaker runs and its node is ready.
+func TestNotAnnouncedByBGP(t *testing.T) {
+	reports := func(reason string, addresses ...string) *v1alpha1.SpeakerStatus {
+		st := &v1alpha1.SpeakerStatus{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
+		unserved := []v1alpha1.UnservedStatus{{Reason: reason, Message: "why", Addresses: addresses}}
+		st.Status.BGP = &v1alpha1.BGPStatus{Unserved: unserved}
+		return st
+	}
+	const want = "NoPeer: 203.0.113.4 by BGP: why"
+	s := newStage()
+	s.set(l2("a", v1alpha1.L2AdvertisementSpec{}))
+	expect := func(what, want string) {
+		t.Helper()
+		if got := s.summary(); got != want {
+			t.Errorf("%s: %q, want %q", what, got, want)
+		}
+	}
+	s.set(ccmtest.Node("n1"))
+	s.set(reports("NoPeer", "203.0.113.4", "203.0.113.5"))
+	expect("at once", "recheck in 10s")
+	s.clock = s.clock.Add(10 * time.Second)
+	s.changedKeys = nil
+	s.set(reports("NoPeer", "203.0.113.4", "203.0.113.5"))
+	if len(s.changedKeys) > 0 {
+		t.Errorf("changed %v by a repeated report", s.changedKeys)
+	}
+	expect("after ten seconds", want)
+	n := ccmtest.Node("n1", func(n *v1.Node) {
+		n.Status.Conditions = []v1.NodeCondition{{Type: v1.NodeReady, Status: v1.ConditionUnknown}}
+	})
+	s.set(n)
+	expect("the node is away", "")
+	s.handler().OnDelete(n)
+	expect("the node is deleted", "")
+	s.set(ccmtest.Node("n1"))
+	expect("the node is back", want)
+	ended := reports("NoPeer", "203.0.113.4")
+	ended.Status.Stopped = &metav1.Time{}
+	s.set(ended)
+	expect("the speaker has ended", "")
+	s.set(reports("NoEndpoint", "203.0.113.4"))
+	s.clock = s.clock.Add(time.Minute)
+	expect("announced, without an endpoint", "")
+	s.set(reports("NoPeer", "203.0.113.5"))
+	s.clock = s.clock.Add(time.Minute)
+	expect("another address", "")
+	s.handler().OnDelete(reports(""))
+	s.handler().OnAdd(reports("NoPeer", "203.0.113.4"), true)
+	expect("in the first list", want)
+}
+
+// TestUnannouncedIsOnTheService: the warning is an Event and a condition; the condition ends with the cause.
+func TestUnannouncedIsOnTheService(t *testing.T) {
+	s := newStage()
+	s.announcements.now = time.Now
+	s.set(ccmtest.VIPOf("203.0.113.4", metav1.Condition{
+		Type: v1alpha1.ConditionNoEligibleNode, Status: metav1.ConditionTrue, Message: "Every node is out",
+	}))
+	w, stop := startPublisherOf(t, fake.NewClientset(s.svc), newGuard(&Settings{}), s.announcements)
+	defer stop()
+	w.event("Warning NotAdvertised No L2Advertisement or BGPAdvertisement covers 203.0.113.4")
+	w.event("Warning NoEligibleNode No eligible node for 203.0.113.4. Every node is out")
+	w.condition("web", "NotAdvertised")
+	s.set(l2("a", v1alpha1.L2AdvertisementSpec{}))
+	w.condition("web", "NoEligibleNode")
+	s.set(ccmtest.VIPOf("203.0.113.4", metav1.Condition{Type: v1alpha1.ConditionAnnounced, Status: metav1.ConditionTrue}))
+	w.condition("web", "")
+}

@@ -1,0 +1,312 @@
+package warnings
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	v1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/ironlb/ironlb/ccm/servicerecord"
+	"github.com/ironlb/ironlb/ccm/watch"
+	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+)
+
+// guard determines which addresses no Service may have, by the rules of the speakers (pools.Guard), for Events and
+// conditions.
+type guard struct {
+	settings *Settings
+	allowed  []netip.Prefix // the CIDRs of external IPs
+	// poolOf returns the pool that has an address, empty for none.
+	poolOf func(netip.Addr) string
+	// changed is called after every change. It must not block.
+	changed func()
+
+	mu    sync.Mutex
+	rules *pools.Guard
+	// endpoints are those of the cluster by address; nil where no external IP is allowed.
+	endpoints cache.Indexer
+}
+
+func newGuard(settings *Settings) *guard {
+	allowed := prefixes(settings.ExternalIPCIDRs)
+	return &guard{
+		settings: settings, allowed: allowed, poolOf: func(netip.Addr) string { return "" }, changed: func() {}, rules: pools.NewGuard(allowed),
+	}
+}
+
+// watch feeds the guard with the addresses that the cluster depends on. It returns the sync functions of the informers.
+func (g *guard) watch(
+	ctx context.Context, log *slog.Logger, core informers.SharedInformerFactory, kinds watch.Kinds,
+) (synced []cache.InformerSynced, err error) {
+	reg, err := core.Core().V1().Nodes().Informer().AddEventHandler(g.handler())
+	if err != nil {
+		return nil, fmt.Errorf("watching Nodes: %w", err)
+	}
+	synced = append(synced, reg.HasSynced)
+	networks, endpoints := core.Networking().V1().ServiceCIDRs().Informer(), cache.SharedIndexInformer(nil)
+	is, err := optional(log, "ServiceCIDRs", networks, func() (cache.ResourceEventHandlerRegistration, error) { return networks.AddEventHandler(g.handler()) })
+	if err != nil {
+		return nil, err
+	}
+	synced = append(synced, is)
+	if len(g.allowed) > 0 {
+		endpoints = core.Discovery().V1().EndpointSlices().Informer()
+		is, err := optional(log, "EndpointSlices", endpoints, func() (cache.ResourceEventHandlerRegistration, error) { return g.watchEndpoints(endpoints) })
+		if err != nil {
+			return nil, err
+		}
+		synced = append(synced, is)
+	}
+	own, err := kinds.WatchAll(ctx, g.handler(), &v1alpha1.BGPPeer{}, &v1alpha1.SpeakerStatus{})
+	return append(synced, own...), err
+}
+
+// optional watches a kind that the API server may lack or may deny to this process: API servers before Kubernetes 1.33
+// have no ServiceCIDRs, and the manifests permit EndpointSlices only with a list of external IPs. The first error is
+// logged, and counts as the first list.
+func optional(log *slog.Logger, what string, inf cache.SharedIndexInformer, add func() (cache.ResourceEventHandlerRegistration, error)) (cache.InformerSynced, error) {
+	failed := &atomic.Bool{}
+	err := inf.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) {
+		if !failed.Swap(true) {
+			log.Warn("watch failed; Services with an address of these objects get no warning", "resource", what, "error", err)
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("watching %s: %w", what, err)
+	}
+	reg, err := add()
+	if err != nil {
+		return nil, fmt.Errorf("watching %s: %w", what, err)
+	}
+	return func() bool { return reg.HasSynced() || failed.Load() }, nil
+}
+
+// handler feeds the addresses of an object to the guard.
+func (g *guard) handler() cache.ResourceEventHandler {
+	set := func(o any, exists bool) {
+		g.mu.Lock()
+		changed := g.record(o, exists)
+		g.mu.Unlock()
+		if changed {
+			g.changed()
+		}
+	}
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(o any) { set(o, true) },
+		UpdateFunc: func(_, o any) { set(o, true) },
+		DeleteFunc: func(o any) {
+			if tomb, ok := o.(cache.DeletedFinalStateUnknown); ok {
+				o = tomb.Obj
+			}
+			set(o, false)
+		},
+	}
+}
+
+// record records the addresses of an object, none if it was deleted, and reports whether they changed.
+func (g *guard) record(o any, exists bool) bool {
+	switch o := o.(type) {
+	case *v1.Node:
+		var addrs []netip.Addr
+		var cidrs []string
+		if exists {
+			addrs, cidrs = watch.NodeAddresses(o), append(slices.Clone(o.Spec.PodCIDRs), o.Spec.PodCIDR)
+		}
+		a := g.rules.SetAddresses(pools.Refusal{Rule: pools.RuleNode, Of: o.Name}, addrs...)
+		b := g.rules.Set(pools.Refusal{Rule: pools.RulePodNetwork, Of: o.Name}, prefixes(cidrs)...)
+		return a || b
+	case *networkingv1.ServiceCIDR:
+		var cidrs []string
+		if exists {
+			cidrs = o.Spec.CIDRs
+		}
+		return g.rules.Set(pools.Refusal{Rule: pools.RuleServiceNetwork, Of: o.Name}, prefixes(cidrs)...)
+	case *v1alpha1.BGPPeer:
+		var addrs []netip.Addr
+		if exists {
+			addrs = watch.Addresses([]string{o.Spec.PeerAddress})
+		}
+		return g.rules.SetAddresses(pools.Refusal{Rule: pools.RulePeer, Of: o.Name}, addrs...)
+	case *v1alpha1.SpeakerStatus:
+		var addrs []netip.Addr
+		if exists {
+			addrs = watch.Addresses(o.Status.Gateways)
+		}
+		return g.rules.SetAddresses(pools.Refusal{Rule: pools.RuleGateway, Of: o.Name}, addrs...)
+	}
+	return false
+}
+
+// byAddress is the index of EndpointSlices by the addresses of their endpoints.
+const byAddress = "address"
+
+// watchEndpoints feeds the guard with the same endpoints that the speakers use, and trims each slice to the needed
+// fields.
+func (g *guard) watchEndpoints(inf cache.SharedIndexInformer) (cache.ResourceEventHandlerRegistration, error) {
+	if err := inf.SetTransform(trimSlice); err != nil {
+		return nil, err
+	}
+	err := inf.AddIndexers(cache.Indexers{byAddress: func(o any) ([]string, error) { return endpointsIn(o.(*discoveryv1.EndpointSlice)), nil }})
+	if err != nil {
+		return nil, err
+	}
+	g.endpoints = inf.GetIndexer()
+	changed := func(o any) {
+		slice, ok := o.(*discoveryv1.EndpointSlice)
+		if !ok {
+			return
+		}
+		if slice.Namespace == "default" && slice.Name == "kubernetes" { // the one that the API server maintains
+			g.recordAPIServers()
+		}
+		if slices.ContainsFunc(watch.Addresses(endpointsIn(slice)), func(a netip.Addr) bool {
+			return slices.ContainsFunc(g.allowed, func(p netip.Prefix) bool { return p.Contains(a) })
+		}) {
+			g.changed()
+		}
+	}
+	return inf.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: changed,
+		UpdateFunc: func(before, after any) {
+			if !slices.Equal(endpointsIn(before.(*discoveryv1.EndpointSlice)), endpointsIn(after.(*discoveryv1.EndpointSlice))) {
+				changed(before)
+				changed(after)
+			}
+		},
+		DeleteFunc: func(o any) {
+			if tomb, ok := o.(cache.DeletedFinalStateUnknown); ok {
+				o = tomb.Obj
+			}
+			changed(o)
+		},
+	})
+}
+
+// recordAPIServers records the addresses of the API server from its own EndpointSlice.
+func (g *guard) recordAPIServers() {
+	var at []netip.Addr
+	if o, there, err := g.endpoints.GetByKey("default/kubernetes"); there && err == nil {
+		at = watch.Addresses(endpointsIn(o.(*discoveryv1.EndpointSlice)))
+	}
+	g.mu.Lock()
+	changed := g.rules.SetAddresses(pools.Refusal{Rule: pools.RuleAPIServer}, at...)
+	g.mu.Unlock()
+	if changed {
+		g.changed()
+	}
+}
+
+func trimSlice(o any) (any, error) {
+	slice, ok := o.(*discoveryv1.EndpointSlice)
+	if !ok {
+		return o, nil
+	}
+	out := &discoveryv1.EndpointSlice{AddressType: slice.AddressType}
+	out.Name, out.Namespace, out.UID, out.ResourceVersion = slice.Name, slice.Namespace, slice.UID, slice.ResourceVersion
+	out.Labels = map[string]string{discoveryv1.LabelServiceName: slice.Labels[discoveryv1.LabelServiceName]}
+	if _, headless := slice.Labels[v1.IsHeadlessService]; headless {
+		return out, nil // ignored by the speakers
+	}
+	for _, e := range slice.Endpoints {
+		out.Endpoints = append(out.Endpoints, discoveryv1.Endpoint{Addresses: e.Addresses[:min(1, len(e.Addresses))]})
+	}
+	return out, nil
+}
+
+// endpointsIn returns the addresses of a slice in the form of netip.
+func endpointsIn(slice *discoveryv1.EndpointSlice) []string {
+	var out []string
+	for _, e := range slice.Endpoints {
+		for _, addr := range watch.Addresses(e.Addresses[:min(1, len(e.Addresses))]) {
+			out = append(out, addr.String())
+		}
+	}
+	return out
+}
+
+// refusedAddress is an address that no Service may have, with the field of the Service that contains it.
+type refusedAddress struct {
+	field string
+	addr  netip.Addr
+	why   pools.Refusal
+}
+
+// refused returns the refused addresses of a Service: external IPs if the speakers serve those, and LoadBalancer
+// addresses if IronLB assigned them.
+func (g *guard) refused(svc *v1.Service, ours bool) []refusedAddress {
+	var out []refusedAddress
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.settings.proxies(svc) {
+		for i, text := range svc.Spec.ExternalIPs {
+			addr, err := netip.ParseAddr(text)
+			if err != nil {
+				continue // the API server rejects it
+			}
+			if why, bad := g.external(addr.Unmap()); bad {
+				out = append(out, refusedAddress{fmt.Sprintf("spec.externalIPs[%d]", i), addr.Unmap(), why})
+			}
+		}
+	}
+	if !ours {
+		return out
+	}
+	for _, addr := range servicerecord.IngressOf(svc) {
+		if why, bad := g.rules.Assigned(addr, "any"); bad {
+			out = append(out, refusedAddress{"status.loadBalancer", addr, why})
+		}
+	}
+	return out
+}
+
+func (g *guard) external(addr netip.Addr) (pools.Refusal, bool) {
+	why, bad := g.rules.External(addr, g.poolOf(addr), false)
+	if bad && why.Rule == pools.RuleNode { // the node serves it as it is
+		return g.rules.External(addr, "", true)
+	}
+	if bad || g.endpoints == nil {
+		return why, bad
+	}
+	var of []string
+	slicesOf, _ := g.endpoints.ByIndex(byAddress, addr.String()) // the index exists
+	for _, o := range slicesOf {
+		slice := o.(*discoveryv1.EndpointSlice)
+		of = append(of, slice.Namespace+"/"+slice.Labels[discoveryv1.LabelServiceName])
+	}
+	if len(of) == 0 {
+		return pools.Refusal{}, false
+	}
+	return pools.Refusal{Rule: pools.RuleEndpoint, Of: slices.Min(of)}, true
+}
+
+// warning returns the text for the author of the Service.
+func (r refusedAddress) warning() warning {
+	fix := "Choose another one"
+	switch {
+	case r.why.Rule == pools.RuleNotAllowed:
+		fix = "Remove it, or ask the operator to allow it"
+	case r.field == "status.loadBalancer":
+		fix = "Ask the operator to remove it from the IPAddressPool"
+	}
+	return warning{addressRefused, fmt.Sprintf("%s: %s is not used by any node: it %v (rule %s). %s", r.field, r.addr, r.why, r.why.Rule, fix)}
+}
+
+func prefixes(texts []string) []netip.Prefix {
+	var out []netip.Prefix
+	for _, text := range texts {
+		if p, err := netip.ParsePrefix(text); err == nil {
+			out = append(out, p)
+		}
+	}
+	return out
+}

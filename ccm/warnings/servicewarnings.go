@@ -1,0 +1,200 @@
+package warnings
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/ironlb/ironlb/ccm/servicerecord"
+	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+)
+
+// Reasons why a Service is not served as its author may expect. None of them keeps the Service from its address.
+const (
+	familyClosed          = "FamilyClosed"
+	unreadableSourceRange = "UnreadableSourceRange"
+	unknownScheduler      = "UnknownScheduler"
+	unknownForwarding     = "UnknownForwarding"
+	noNodePort            = "NoNodePort"
+	portConflict          = "PortConflict"
+	addressRefused        = "AddressRefused"
+)
+
+// warning is one warning for the author of a Service.
+type warning struct{ reason, message string }
+
+// serviceWarnings returns the warnings that follow from the Service alone.
+func serviceWarnings(svc *v1.Service) []warning {
+	out := sourceRangeWarnings(svc)
+	if text, given := svc.Annotations[v1alpha1.AnnotationScheduler]; given {
+		if _, err := v1alpha1.ParseScheduler(text); err != nil {
+			out = append(out, warning{unknownScheduler, fmt.Sprintf("Annotation %s: %v. The default of the nodes is used", v1alpha1.AnnotationScheduler, err)})
+		}
+	}
+	forwarding, err := v1alpha1.ParseForwarding(svc.Annotations[v1alpha1.AnnotationForwarding])
+	if err != nil {
+		out = append(out, warning{unknownForwarding, fmt.Sprintf("Annotation %s: %v. %s is used", v1alpha1.AnnotationForwarding, err, forwarding)})
+	}
+	out = append(out, annotationWarnings(svc)...)
+	if forwarding != v1alpha1.ForwardingNodePort {
+		return out
+	}
+	for _, p := range svc.Spec.Ports {
+		if p.NodePort == 0 {
+			return append(out, warning{noNodePort, fmt.Sprintf("Annotation %s is %s, but port %d has no node port: connections go straight to the Pods. "+
+				"Set spec.allocateLoadBalancerNodePorts to true, or remove the annotation", v1alpha1.AnnotationForwarding, forwarding, p.Port)})
+		}
+	}
+	return out
+}
+
+// sourceRangeWarnings reports the source ranges that do not count, and the families that they close (ipvs.md 2.3.1).
+func sourceRangeWarnings(svc *v1.Service) []warning {
+	ranges := v1alpha1.ParseSourceRanges(svc.Spec.LoadBalancerSourceRanges, svc.Annotations[v1alpha1.AnnotationSourceRanges])
+	field := "spec.loadBalancerSourceRanges"
+	if len(svc.Spec.LoadBalancerSourceRanges) == 0 {
+		field = "Annotation " + v1alpha1.AnnotationSourceRanges
+	}
+	var out []warning
+	for _, text := range ranges.Unreadable {
+		out = append(out, warning{unreadableSourceRange, fmt.Sprintf("%s: %q is not a CIDR and allows no source. Write it as 192.0.2.0/24 or 2001:db8::/32", field, text)})
+	}
+	for _, family := range svc.Spec.IPFamilies {
+		example, all := netip.IPv4Unspecified(), "0.0.0.0/0"
+		if family == v1.IPv6Protocol {
+			example, all = netip.IPv6Unspecified(), "::/0"
+		}
+		if !ranges.Accepts(example) {
+			out = append(out, warning{familyClosed, fmt.Sprintf("%s has no %s range and refuses all connections of that family. Add %s to allow all sources", field, family, all)})
+		}
+	}
+	return out
+}
+
+// endpoint is an address and a port that clients outside the cluster connect to.
+type endpoint struct {
+	addr     netip.Addr
+	protocol v1.Protocol
+	port     int32
+}
+
+func (e endpoint) String() string {
+	return fmt.Sprintf("%s %s", e.protocol, netip.AddrPortFrom(e.addr, uint16(e.port)))
+}
+
+func (e endpoint) compare(f endpoint) int {
+	return cmp.Or(e.addr.Compare(f.addr), cmp.Compare(e.port, f.port), cmp.Compare(e.protocol, f.protocol))
+}
+
+// maxEndpoints is how many endpoints of a Service are compared with those of others. A tenant may write thousands of
+// external IPs and of ports, and each pair is an endpoint.
+const maxEndpoints = 1024
+
+// endpointsOf returns the endpoints of a Service: LoadBalancer addresses if IronLB assigned them, and external IPs that
+// are not refused. It returns at most maxEndpoints, with all ports of each address or none.
+func endpointsOf(svc *v1.Service, ours bool, refused []refusedAddress) []endpoint {
+	var texts []string
+	if ours {
+		texts = servicerecord.IPs(svc.Status.LoadBalancer.Ingress)
+	}
+	texts = append(texts, svc.Spec.ExternalIPs...)
+	var out []endpoint
+	for _, text := range texts {
+		addr, err := netip.ParseAddr(text)
+		if err != nil {
+			continue // a host name
+		}
+		addr = addr.Unmap()
+		if slices.ContainsFunc(refused, func(r refusedAddress) bool { return r.addr == addr }) {
+			continue
+		}
+		if len(out)+len(svc.Spec.Ports) > maxEndpoints {
+			break
+		}
+		for _, p := range svc.Spec.Ports {
+			out = append(out, endpoint{addr, cmp.Or(p.Protocol, v1.ProtocolTCP), p.Port})
+		}
+	}
+	slices.SortFunc(out, endpoint.compare)
+	return slices.Compact(out)
+}
+
+// claimant is a Service that claims an endpoint. The oldest one serves it on every node (docs/design/data-plane.md).
+type claimant struct {
+	service pools.ServiceKey
+	created int64
+}
+
+func (c claimant) compare(d claimant) int {
+	return cmp.Or(cmp.Compare(c.created, d.created), cmp.Compare(c.service.Namespace, d.service.Namespace), cmp.Compare(c.service.Name, d.service.Name))
+}
+
+// claims are all endpoints and their claimants, the oldest first.
+type claims struct {
+	of map[endpoint][]claimant
+	by map[pools.ServiceKey][]endpoint
+}
+
+func newClaims() *claims {
+	return &claims{of: map[endpoint][]claimant{}, by: map[pools.ServiceKey][]endpoint{}}
+}
+
+// set records the current claims of a Service, and returns the other Services that may be affected.
+func (c *claims) set(me claimant, endpoints []endpoint) []pools.ServiceKey {
+	var others []pools.ServiceKey
+	changed := func(e endpoint) {
+		for _, other := range c.of[e] {
+			if other.service != me.service {
+				others = append(others, other.service)
+			}
+		}
+	}
+	for _, e := range c.by[me.service] {
+		i := slices.IndexFunc(c.of[e], func(d claimant) bool { return d.service == me.service })
+		if slices.Contains(endpoints, e) && c.of[e][i] == me {
+			continue
+		}
+		changed(e)
+		if c.of[e] = slices.Delete(c.of[e], i, i+1); len(c.of[e]) == 0 {
+			delete(c.of, e)
+		}
+	}
+	for _, e := range endpoints {
+		if slices.Contains(c.of[e], me) {
+			continue
+		}
+		changed(e)
+		i, _ := slices.BinarySearchFunc(c.of[e], me, claimant.compare)
+		c.of[e] = slices.Insert(c.of[e], i, me)
+	}
+	if c.by[me.service] = endpoints; len(endpoints) == 0 {
+		delete(c.by, me.service)
+	}
+	return others
+}
+
+// warnings returns a warning for each endpoint on which the Service gets no connections.
+func (c *claims) warnings(service pools.ServiceKey) []warning {
+	var out []warning
+	for _, e := range c.by[service] {
+		if first := c.of[e][0]; first.service != service {
+			out = append(out, warning{portConflict, fmt.Sprintf("%v belongs to Service %v, which is older: its connections go there. "+
+				"Change the port or the address of one of them", e, first.service)})
+		}
+	}
+	return out
+}
+
+// joined returns the combined message of all warnings.
+func joined(all []warning) string {
+	texts := make([]string, len(all))
+	for i, a := range all {
+		texts[i] = a.message
+	}
+	return strings.Join(texts, ". ")
+}

@@ -1,0 +1,318 @@
+package warnings
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+	ktesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/ironlb/ironlb/ccm/ccmtest"
+	"github.com/ironlb/ironlb/ccm/condition"
+	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+)
+
+func TestServiceWarnings(t *testing.T) {
+	annotate := func(key, value string) func(*v1.Service) {
+		return func(s *v1.Service) { s.Annotations[key] = value }
+	}
+	ranges := func(texts ...string) func(*v1.Service) {
+		return func(s *v1.Service) { s.Spec.LoadBalancerSourceRanges = texts }
+	}
+	for name, tt := range map[string]struct {
+		change func(*v1.Service)
+		want   []string
+	}{
+		"nothing special": {nil, nil},
+		"good ranges":     {ranges("192.0.2.0/24", "2001:db8::/32"), nil},
+		"good annotations": {func(s *v1.Service) {
+			annotate(v1alpha1.AnnotationScheduler, "mh,port")(s)
+			annotate(v1alpha1.AnnotationForwarding, "nodeport")(s)
+		}, nil},
+		"IPv6 closed":        {ranges("192.0.2.0/24"), []string{"FamilyClosed: spec.loadBalancerSourceRanges has no IPv6 range and refuses all connections of that family. Add ::/0 to allow all sources"}},
+		"not a family of it": {func(s *v1.Service) { ranges("192.0.2.0/24")(s); s.Spec.IPFamilies = s.Spec.IPFamilies[:1] }, nil},
+		"unreadable range": {annotate(v1alpha1.AnnotationSourceRanges, "x,2001:db8::/32"), []string{
+			`UnreadableSourceRange: Annotation service.beta.kubernetes.io/load-balancer-source-ranges: "x" is not a CIDR and allows no source. Write it as 192.0.2.0/24 or 2001:db8::/32`,
+			"FamilyClosed: Annotation service.beta.kubernetes.io/load-balancer-source-ranges has no IPv4 range and refuses all connections of that family. Add 0.0.0.0/0 to allow all sources",
+		}},
+		"scheduler": {annotate(v1alpha1.AnnotationScheduler, "best"), []string{
+			`UnknownScheduler: Annotation ironlb.io/scheduler: "best" is no scheduler: give one of rr, wrr, lc, wlc, lblc, lblcr, dh, sh, sed, nq, fo, ovf, mh. The default of the nodes is used`}},
+		"forwarding": {annotate(v1alpha1.AnnotationForwarding, "tunnel"), []string{
+			`UnknownForwarding: Annotation ironlb.io/forwarding: "tunnel" is no way of forwarding: give pod or nodeport. pod is used`}},
+		"annotations of MetalLB": {func(s *v1.Service) {
+			annotate("metallb.io/address-pool", "web")(s)
+			annotate("metallb.io/ip-allocated-from-pool", "web")(s)
+			annotate("metallb.universe.tf/ip-allocated-from-pool", "web")(s)
+			annotate("example.com/address-pool", "web")(s)
+			annotate(v1alpha1.AnnotationAllocatedFrom, "web")(s)
+		}, nil},
+		"legacy annotations of MetalLB": {func(s *v1.Service) {
+			annotate("metallb.universe.tf/address-pool", "web")(s)
+			annotate("metallb.universe.tf/loadBalancerIPs", "192.0.2.1")(s)
+			annotate("metallb.universe.tf/allow-shared-ip", "k")(s)
+		}, []string{
+			"LegacyAnnotation: Annotation metallb.universe.tf/address-pool is not read: write ironlb.io/ip-pool instead",
+			"LegacyAnnotation: Annotation metallb.universe.tf/allow-shared-ip is not read: write ironlb.io/sharing-key instead",
+			"LegacyAnnotation: Annotation metallb.universe.tf/loadBalancerIPs is not read: write ironlb.io/ips instead",
+		}},
+		"unknown annotations": {func(s *v1.Service) {
+			annotate("ironlb.io/address-pool", "web")(s)
+			annotate("metallb.io/ip-pool", "web")(s)
+		}, []string{
+			"UnknownAnnotation: Annotation ironlb.io/address-pool is not read: no annotation of a Service has this name",
+			"UnknownAnnotation: Annotation metallb.io/ip-pool is not read: no annotation of a Service has this name",
+		}},
+		"no node port": {func(s *v1.Service) {
+			annotate(v1alpha1.AnnotationForwarding, "nodeport")(s)
+			s.Spec.Ports[0].NodePort = 0
+		}, []string{
+			"NoNodePort: Annotation ironlb.io/forwarding is nodeport, but port 80 has no node port: connections go straight to the Pods. " +
+				"Set spec.allocateLoadBalancerNodePorts to true, or remove the annotation"}},
+	} {
+		var got []string
+		for _, one := range serviceWarnings(ccmtest.WarnedService("web", tt.change)) {
+			got = append(got, one.reason+": "+one.message)
+		}
+		if !slices.Equal(got, tt.want) {
+			t.Errorf("%s: %q, want %q", name, got, tt.want)
+		}
+	}
+}
+
+// The oldest claimant of an endpoint has it, in any order of arrival. The others get a warning, and another one when
+// the endpoint's owner changes.
+func TestClaims(t *testing.T) {
+	key := func(name string) pools.ServiceKey { return pools.ServiceKey{Namespace: "default", Name: name} }
+	claim := func(c *claims, name string, created int64, port int32) []pools.ServiceKey {
+		svc := ccmtest.WarnedService(name, func(s *v1.Service) {
+			s.Spec.ExternalIPs, s.Spec.Ports[0].Port = []string{"203.0.113.4", "::ffff:203.0.113.4"}, port
+		})
+		return c.set(claimant{key(name), created}, endpointsOf(svc, true, nil))
+	}
+	losers := func(c *claims) (out []string) {
+		for _, name := range []string{"a", "b", "c"} {
+			for _, one := range c.warnings(key(name)) {
+				out = append(out, name+" "+one.message[:strings.Index(one.message, ",")])
+			}
+		}
+		return out
+	}
+	c := newClaims()
+	for _, step := range []struct {
+		do     func() []pools.ServiceKey
+		others []pools.ServiceKey
+		losers []string
+	}{
+		{func() []pools.ServiceKey { return claim(c, "b", 2, 80) }, nil, nil},
+		{func() []pools.ServiceKey { return claim(c, "a", 2, 80) }, []pools.ServiceKey{key("b")}, []string{"b TCP 203.0.113.4:80 belongs to Service default/a"}},
+		{func() []pools.ServiceKey { return claim(c, "a", 2, 80) }, nil, []string{"b TCP 203.0.113.4:80 belongs to Service default/a"}},
+		{func() []pools.ServiceKey { return claim(c, "c", 1, 80) }, []pools.ServiceKey{key("a"), key("b")},
+			[]string{"a TCP 203.0.113.4:80 belongs to Service default/c", "b TCP 203.0.113.4:80 belongs to Service default/c"}},
+		{func() []pools.ServiceKey { return claim(c, "a", 2, 81) }, []pools.ServiceKey{key("c"), key("b")}, []string{"b TCP 203.0.113.4:80 belongs to Service default/c"}},
+		{func() []pools.ServiceKey { return c.set(claimant{service: key("c")}, nil) }, []pools.ServiceKey{key("b")}, nil},
+	} {
+		others := step.do()
+		if !slices.Equal(others, step.others) || !slices.Equal(losers(c), step.losers) {
+			t.Fatalf("others %v, losers %q; want %v, %q", others, losers(c), step.others, step.losers)
+		}
+	}
+	for _, name := range []string{"a", "b"} {
+		c.set(claimant{service: key(name)}, nil)
+	}
+	if len(c.of)+len(c.by) > 0 {
+		t.Errorf("left over: %v %v", c.of, c.by)
+	}
+}
+
+// publisherWorld runs a warningPublisher over an in-memory API server.
+type publisherWorld struct {
+	t      *testing.T
+	client *fake.Clientset
+	events chan string
+	ctx    context.Context
+}
+
+func startPublisher(t *testing.T, client *fake.Clientset) (*publisherWorld, func()) {
+	t.Helper()
+	return startPublisherWith(t, client, newGuard(&Settings{}))
+}
+
+func startPublisherWith(t *testing.T, client *fake.Clientset, g *guard) (*publisherWorld, func()) {
+	t.Helper()
+	return startPublisherOf(t, client, g, newAnnouncements())
+}
+
+func startPublisherOf(t *testing.T, client *fake.Clientset, g *guard, of *announcements) (*publisherWorld, func()) {
+	t.Helper()
+	recorder := record.NewFakeRecorder(100)
+	factory := informers.NewSharedInformerFactory(client, 0)
+	services := factory.Core().V1().Services()
+	a := newPublisher(slog.New(slog.DiscardHandler), recorder, g, services.Lister(), client.CoreV1())
+	a.announcements, of.changed = of, a.queue.Add
+	reg, err := services.Informer().AddEventHandler(a.handler())
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.synced = []cache.InformerSynced{reg.HasSynced}
+	if len(g.settings.ExternalIPCIDRs) > 0 {
+		if _, err := g.watchEndpoints(factory.Discovery().V1().EndpointSlices().Informer()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	factory.Start(ctx.Done())
+	done := make(chan error, 1)
+	go func() { done <- a.Run(ctx) }()
+	return &publisherWorld{t, client, recorder.Events, ctx}, func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		factory.Shutdown()
+	}
+}
+
+func (w *publisherWorld) event(want string) {
+	w.t.Helper()
+	select {
+	case got := <-w.events:
+		if !strings.HasPrefix(got, want) {
+			w.t.Fatalf("Event %q, want %q", got, want)
+		}
+	case <-time.After(10 * time.Second):
+		w.t.Fatalf("no Event %q", want)
+	}
+}
+
+func (w *publisherWorld) condition(name, want string) {
+	w.t.Helper()
+	got := ""
+	err := wait.PollUntilContextTimeout(w.ctx, 5*time.Millisecond, 10*time.Second, true, func(ctx context.Context) (bool, error) {
+		svc, err := w.client.CoreV1().Services("default").Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return false, err
+		}
+		got = ""
+		if c := meta.FindStatusCondition(svc.Status.Conditions, condition.Warnings); c != nil {
+			got = c.Reason
+		}
+		return got == want, nil
+	})
+	if err != nil {
+		w.t.Fatalf("condition of %s: %q, want %q (%v)", name, got, want, err)
+	}
+}
+
+func (w *publisherWorld) update(svc *v1.Service) {
+	w.t.Helper()
+	old, err := w.client.CoreV1().Services("default").Get(w.ctx, svc.Name, metav1.GetOptions{})
+	if err == nil {
+		svc.Status.Conditions = old.Status.Conditions
+		_, err = w.client.CoreV1().Services("default").Update(w.ctx, svc, metav1.UpdateOptions{})
+	}
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func Patches(client *fake.Clientset) (n int) {
+	for _, action := range client.Actions() {
+		if action.Matches("patch", "services") {
+			n++
+		}
+	}
+	return n
+}
+
+func TestWarningPublisher(t *testing.T) {
+	closed := func(s *v1.Service) { s.Spec.LoadBalancerSourceRanges = []string{"192.0.2.0/24"} }
+	other := func(s *v1.Service) {
+		s.Spec.Type, s.Spec.ExternalIPs, s.CreationTimestamp = v1.ServiceTypeClusterIP, []string{"203.0.113.4"}, metav1.Unix(200, 0)
+	}
+	client := fake.NewClientset(ccmtest.WarnedService("plain", nil), ccmtest.WarnedService("web", func(s *v1.Service) {
+		closed(s)
+		s.Spec.ExternalIPs = []string{"203.0.113.4"}
+	}))
+	w, stop := startPublisher(t, client)
+	w.event("Warning FamilyClosed ")
+	w.condition("web", "FamilyClosed")
+
+	// Each warning is published once: a new one has an Event, an earlier one has none.
+	w.update(ccmtest.WarnedService("web", func(s *v1.Service) {
+		closed(s)
+		s.Spec.ExternalIPs = []string{"203.0.113.4"}
+		s.Annotations[v1alpha1.AnnotationScheduler] = "best"
+	}))
+	w.event("Warning UnknownScheduler ")
+
+	// An unmanaged Service gets an Event and nothing else.
+	if _, err := client.CoreV1().Services("default").Create(w.ctx, ccmtest.WarnedService("other", other), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	w.event("Warning PortConflict TCP 203.0.113.4:80 belongs to Service default/web")
+
+	// Nothing is left to report: the condition is removed, and the other Service has the endpoint alone.
+	w.update(ccmtest.WarnedService("web", nil))
+	w.condition("web", "")
+	w.update(ccmtest.WarnedService("web", closed))
+	w.event("Warning FamilyClosed ")
+	w.condition("web", "FamilyClosed")
+	stop()
+	if n := Patches(client); n != 4 {
+		t.Errorf("%d writes, want 4: %v", n, client.Actions())
+	}
+
+	// The next leader finds the warning in the condition.
+	client.ClearActions()
+	w, stop = startPublisher(t, client)
+	w.update(ccmtest.WarnedService("plain", closed))
+	w.event("Warning FamilyClosed ")
+	w.condition("plain", "FamilyClosed")
+	stop()
+	select {
+	case more := <-w.events:
+		t.Errorf("one more Event: %q", more)
+	default:
+	}
+	if n := Patches(client); n != 1 {
+		t.Errorf("%d writes of the next leader, want 1: %v", n, client.Actions())
+	}
+	for _, action := range client.Actions() {
+		if patch, ok := action.(ktesting.PatchAction); ok && patch.GetName() == "other" {
+			t.Errorf("wrote to a Service that is not ours: %s", patch.GetPatch())
+		}
+	}
+}
+
+// TestWarningsAreBounded: thousands of errors in a Service produce a condition of a few lines. Not every pair of
+// external IP and port is expanded.
+func TestWarningsAreBounded(t *testing.T) {
+	svc := ccmtest.ServiceFor("s1")
+	for i := range 2000 {
+		svc.Annotations[fmt.Sprintf("metallb.io/a%d", i)] = ""
+		svc.Spec.ExternalIPs = append(svc.Spec.ExternalIPs, netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)}).String())
+		svc.Spec.Ports = append(svc.Spec.Ports, v1.ServicePort{Port: int32(i + 100)})
+	}
+	all := abridged(annotationWarnings(svc))
+	if len(all) != warningsPerReason+1 || all[warningsPerReason].message != "1990 more of reason UnknownAnnotation" {
+		t.Errorf("%d warnings, the last one is %+v", len(all), all[len(all)-1])
+	}
+	svc.Spec.Ports = svc.Spec.Ports[:300]
+	if got := endpointsOf(svc, true, nil); len(got) != 900 {
+		t.Errorf("%d endpoints, want those of three addresses", len(got))
+	}
+}

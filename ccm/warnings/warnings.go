@@ -1,0 +1,317 @@
+package warnings
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/ironlb/ironlb/ccm/condition"
+	"github.com/ironlb/ironlb/ccm/servicerecord"
+	"github.com/ironlb/ironlb/ccm/watch"
+	"github.com/ironlb/ironlb/pools"
+)
+
+// Back-off of a failing write.
+const (
+	firstRetry = time.Second
+	lastRetry  = 5 * time.Minute
+)
+
+// Publisher publishes warnings about Services, derived from the API objects alone: an Event for each new
+// warning, and a condition on a managed Service. A warning already in the condition triggers no Event, also after a
+// leader change.
+type Publisher struct {
+	log      *slog.Logger
+	events   record.EventRecorder
+	settings *Settings
+	guard    *guard
+	// foreign reports whether another controller serves a Service.
+	foreign  func(*v1.Service) bool
+	services corelisters.ServiceLister
+	api      corev1.ServicesGetter
+	synced   []cache.InformerSynced
+	queue    workqueue.TypedRateLimitingInterface[pools.ServiceKey]
+
+	announcements *announcements
+	// announced contains the warnings of announcements per Service, as of the last evaluation.
+	announced map[pools.ServiceKey]string
+
+	claims *claims
+	// refused are the addresses of Services that no Service may have, as of the last evaluation.
+	refused   map[pools.ServiceKey][]refusedAddress
+	published map[pools.ServiceKey]string // the last warnings published for a Service
+	// written contains what was written to a Service and is not in the cache yet.
+	written map[pools.ServiceKey]string
+}
+
+// Allocations is what the warnings depend on of the allocation of addresses.
+type Allocations interface {
+	// Foreign reports whether another controller serves the Service.
+	Foreign(svc *v1.Service) bool
+	// Standing returns the addresses that the Service shows rightfully.
+	Standing(svc *v1.Service) []pools.Address
+	// PoolOf returns the pool that has an address, empty for none.
+	PoolOf(addr netip.Addr) string
+	// Adopted reports whether recorded addresses have been adopted: before that no Service holds anything.
+	Adopted() bool
+}
+
+// Config is what the publisher needs.
+type Config struct {
+	Log        *slog.Logger
+	Events     record.EventRecorder
+	Settings   *Settings
+	Allocation Allocations
+	Core       informers.SharedInformerFactory
+	Kinds      watch.Kinds
+	API        corev1.ServicesGetter
+}
+
+// New returns a publisher that watches the objects that it depends on.
+func New(ctx context.Context, c Config) (*Publisher, error) {
+	services := c.Core.Core().V1().Services()
+	p := newPublisher(c.Log, c.Events, newGuard(c.Settings), services.Lister(), c.API)
+	p.foreign, p.guard.poolOf, p.announcements.held = c.Allocation.Foreign, c.Allocation.PoolOf, c.Allocation.Standing
+	known, err := p.guard.watch(ctx, c.Log, c.Core, c.Kinds)
+	if err != nil {
+		return nil, err
+	}
+	reg, err := services.Informer().AddEventHandler(p.handler())
+	if err != nil {
+		return nil, fmt.Errorf("watching Services: %w", err)
+	}
+	fed, err := p.announcements.watch(ctx, c.Core, c.Kinds)
+	if err != nil {
+		return nil, err
+	}
+	p.synced = append(append(known, fed...), reg.HasSynced, c.Allocation.Adopted)
+	return p, nil
+}
+
+func newPublisher(log *slog.Logger, events record.EventRecorder, g *guard, services corelisters.ServiceLister, api corev1.ServicesGetter) *Publisher {
+	a := &Publisher{
+		log: log, events: events, settings: g.settings, guard: g, services: services, api: api,
+		foreign:       func(*v1.Service) bool { return false },
+		announcements: newAnnouncements(), announced: map[pools.ServiceKey]string{},
+		claims: newClaims(), refused: map[pools.ServiceKey][]refusedAddress{}, published: map[pools.ServiceKey]string{}, written: map[pools.ServiceKey]string{},
+		queue: workqueue.NewTypedRateLimitingQueueWithConfig(
+			workqueue.NewTypedItemExponentialFailureRateLimiter[pools.ServiceKey](firstRetry, lastRetry),
+			workqueue.TypedRateLimitingQueueConfig[pools.ServiceKey]{Name: "ironlb-warnings"},
+		),
+	}
+	g.changed = func() { a.queue.Add(allServices) }
+	a.announcements.changed = a.queue.Add
+	return a
+}
+
+// allServices means all Services. Only those are queued whose refused addresses or announcement warnings changed.
+var allServices = pools.ServiceKey{}
+
+// queueChanged queues them.
+func (a *Publisher) queueChanged() error {
+	all, err := a.services.List(labels.Everything())
+	if err != nil {
+		return fmt.Errorf("listing Services: %w", err)
+	}
+	for _, svc := range all {
+		key, ours := servicerecord.KeyOf(svc), a.serves(svc)
+		changed := !slices.Equal(a.guard.refused(svc, ours), a.refused[key])
+		if ours && !changed {
+			current, recheck := a.announcements.warnings(svc)
+			changed = recheck > 0 || joined(current) != a.announced[key]
+		}
+		if changed {
+			a.queue.Add(key)
+		}
+	}
+	return nil
+}
+
+func (a *Publisher) handler() cache.ResourceEventHandler {
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(o any) { a.queue.Add(servicerecord.KeyOf(o.(*v1.Service))) },
+		UpdateFunc: func(_, o any) { a.queue.Add(servicerecord.KeyOf(o.(*v1.Service))) },
+		DeleteFunc: func(o any) {
+			if tomb, ok := o.(cache.DeletedFinalStateUnknown); ok {
+				o = tomb.Obj
+			}
+			if svc, ok := o.(*v1.Service); ok {
+				a.queue.Add(servicerecord.KeyOf(svc))
+			}
+		},
+	}
+}
+
+// Run returns when ctx ends. It processes one Service at a time: there is seldom anything to write.
+func (a *Publisher) Run(ctx context.Context) error {
+	if !cache.WaitForCacheSync(ctx.Done(), a.synced...) {
+		return nil
+	}
+	defer context.AfterFunc(ctx, a.queue.ShutDown)()
+	for {
+		key, quit := a.queue.Get()
+		if quit {
+			return nil
+		}
+		if err := a.evaluate(ctx, key); err == nil || apierrors.IsConflict(err) { // the newer version comes through the handler
+			a.queue.Forget(key)
+		} else if ctx.Err() == nil {
+			a.queue.AddRateLimited(key)
+			a.log.Warn("condition of Service not written", "service", key, "error", err, "tries", a.queue.NumRequeues(key))
+		}
+		a.queue.Done(key)
+	}
+}
+
+// evaluate compares the current warnings of a Service with the published ones.
+func (a *Publisher) evaluate(ctx context.Context, key pools.ServiceKey) error {
+	if key == allServices {
+		return a.queueChanged()
+	}
+	svc, err := a.services.Services(key.Namespace).Get(key.Name)
+	if apierrors.IsNotFound(err) || err == nil && svc.DeletionTimestamp != nil {
+		a.requeue(a.claims.set(claimant{service: key}, nil))
+		delete(a.published, key)
+		delete(a.written, key)
+		delete(a.refused, key)
+		delete(a.announced, key)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	ours := a.serves(svc)
+	refused := a.guard.refused(svc, ours)
+	if a.refused[key] = refused; len(refused) == 0 {
+		delete(a.refused, key)
+	}
+	claimed := endpointsOf(svc, ours, refused)
+	a.requeue(a.claims.set(claimant{service: key, created: svc.CreationTimestamp.Unix()}, claimed))
+	var all []warning
+	for _, r := range refused {
+		all = append(all, r.warning())
+	}
+	if ours {
+		all = append(all, a.unannounced(svc)...)
+		all = append(all, serviceWarnings(svc)...)
+	}
+	all = abridged(append(all, a.claims.warnings(key)...))
+	have := meta.FindStatusCondition(svc.Status.Conditions, condition.Warnings)
+	if err := a.write(ctx, svc, have, all, ours || a.settings.proxies(svc)); err != nil {
+		return err
+	}
+	before, known := a.published[key]
+	if !known && have != nil {
+		before = have.Message // written by an earlier leader
+	}
+	if a.published[key] = joined(all); len(all) == 0 {
+		delete(a.published, key)
+	}
+	for _, one := range all {
+		if !strings.Contains(before, one.message) {
+			a.events.Event(svc, v1.EventTypeWarning, one.reason, one.message)
+		}
+	}
+	return nil
+}
+
+// warningsPerReason is the maximum number of warnings per reason: a tenant can cause thousands.
+const warningsPerReason = 10
+
+// abridged keeps warningsPerReason warnings per reason, and appends the number of those left out.
+func abridged(all []warning) (out []warning) {
+	seen := map[string]int{}
+	for _, one := range all {
+		if seen[one.reason]++; seen[one.reason] <= warningsPerReason {
+			out = append(out, one)
+		}
+	}
+	for _, reason := range slices.Sorted(maps.Keys(seen)) {
+		if more := seen[reason] - warningsPerReason; more > 0 {
+			out = append(out, warning{reason, fmt.Sprintf("%d more of reason %s", more, reason)})
+		}
+	}
+	return out
+}
+
+// unannounced returns the warnings of announcements, and requeues the Service if there may be more later.
+func (a *Publisher) unannounced(svc *v1.Service) []warning {
+	key := servicerecord.KeyOf(svc)
+	warnings, recheck := a.announcements.warnings(svc)
+	if a.announced[key] = joined(warnings); len(warnings) == 0 {
+		delete(a.announced, key)
+	}
+	if recheck > 0 {
+		a.queue.AddAfter(key, recheck)
+	}
+	return warnings
+}
+
+// serves reports whether IronLB assigns the addresses of the Service.
+func (a *Publisher) serves(svc *v1.Service) bool {
+	return a.settings.Wants(svc) && !a.foreign(svc)
+}
+
+func (a *Publisher) requeue(others []pools.ServiceKey) {
+	for _, key := range others {
+		a.queue.Add(key)
+	}
+}
+
+// write sets the condition of a served Service to all warnings, or removes it if there are none. A missing condition
+// equals an empty message.
+func (a *Publisher) write(ctx context.Context, svc *v1.Service, have *metav1.Condition, all []warning, served bool) error {
+	key, want := servicerecord.KeyOf(svc), metav1.Condition{Type: condition.Warnings, Status: metav1.ConditionTrue, LastTransitionTime: metav1.Now()}
+	if served && len(all) > 0 {
+		want.Reason, want.Message = all[0].reason, joined(all)
+	}
+	seen := metav1.Condition{}
+	if have != nil {
+		seen, want.LastTransitionTime = *have, have.LastTransitionTime
+	}
+	if last, waiting := a.written[key]; waiting && last == want.Message {
+		if last == seen.Message {
+			delete(a.written, key)
+		}
+		return nil
+	}
+	if want.Reason == seen.Reason && want.Message == seen.Message {
+		return nil
+	}
+	entry := any(want)
+	if want.Message == "" {
+		entry = map[string]string{"$patch": "delete", "type": condition.Warnings}
+	}
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": svc.UID, "resourceVersion": svc.ResourceVersion},
+		"status":   map[string]any{"conditions": []any{entry}},
+	})
+	if err != nil {
+		return fmt.Errorf("encoding the warnings of Service %s: %w", key, err)
+	}
+	_, err = a.api.Services(svc.Namespace).Patch(ctx, svc.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	if err != nil && !servicerecord.Gone(err) {
+		return fmt.Errorf("writing the warnings of Service %s: %w", key, err)
+	}
+	a.written[key] = want.Message
+	return nil
+}
