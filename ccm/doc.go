@@ -1,8 +1,8 @@
 // Package ccm is the implementation of ironlb-ccm: the cloud provider "ironlb" for cloud-provider's controller manager,
 // and the wiring of its controllers.
 //
-// Cloud is the cloudprovider.Interface; a load balancer is its only sub-interface. The controllers are in packages, each
-// with the part of the model that it owns:
+// Cloud is the cloudprovider.Interface; a load balancer is its only sub-interface. The controllers are in packages,
+// each with the part of the model that it owns:
 //
 //   - allocation: Service -> claim -> address; servicerecord is the form of both on a Service
 //   - addresspool: IPAddressPools to the allocator, and their status

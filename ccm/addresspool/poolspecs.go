@@ -26,7 +26,8 @@ type Allocator interface {
 	Restore(all []pools.CoolDown)
 	// Adopt records what the Services hold. It is called once, after the first SetPools and Restore.
 	Adopt(services []v1.Service)
-	// Expire ends the cool-downs that are over. NextExpiry returns when the first of the others ends; false: there is none.
+	// Expire ends the cool-downs that are over. NextExpiry returns when the first of the others ends; false: there is
+	// none.
 	Expire() (time.Time, bool)
 	NextExpiry() (time.Time, bool)
 }

@@ -13,6 +13,6 @@ const (
 	ReasonRepeatedSelector = "RepeatedSelector"
 )
 
-// Warnings is the type of the condition of a managed Service while there are warnings for its author. Most Services have
-// none.
+// Warnings is the type of the condition of a managed Service while there are warnings for its author. Most Services
+// have none.
 const Warnings = "ironlb.io/Warnings"

@@ -150,7 +150,8 @@ func (p *Placer) Handler() cache.ResourceEventHandler {
 	}
 }
 
-// Watch registers the handlers. A change of the reports of the speakers counts only in the fields relevant to placement.
+// Watch registers the handlers. A change of the reports of the speakers counts only in the fields relevant to
+// placement.
 func (p *Placer) Watch(ctx context.Context, core informers.SharedInformerFactory, kinds watch.Kinds) error {
 	for _, inf := range []cache.SharedIndexInformer{core.Core().V1().Services().Informer(), core.Core().V1().Nodes().Informer()} {
 		if _, err := inf.AddEventHandler(p.Handler()); err != nil {

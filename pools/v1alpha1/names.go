@@ -26,8 +26,8 @@ const AnnotationRebalance = "ironlb.io/rebalance"
 // Namespace is where the programs are, and the Secrets of BGPPeers, unless configured otherwise.
 const Namespace = "ironlb-system"
 
-// ControllerName is the name of the controllers' process, of its Lease, of the source of its Events, and of the owner of
-// the fields that it applies.
+// ControllerName is the name of the controllers' process, of its Lease, of the source of its Events, and of the owner
+// of the fields that it applies.
 const ControllerName = "ironlb-ccm"
 
 // Condition types of a VirtualIP.
