@@ -4,8 +4,10 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/speaker/advertise"
 	"github.com/ironlb/ironlb/speaker/dataplane"
+	"github.com/ironlb/ironlb/speaker/plan"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -69,4 +71,10 @@ type Progress interface {
 	Applied(before time.Time)
 	// SetNode records whether the Node may receive traffic.
 	SetNode(eligible bool)
+}
+
+// Traffic exports the counters of virtual servers as metrics.
+type Traffic interface {
+	// Update records the changed virtual servers of the plan. It keeps nothing of that.
+	Update(desired *plan.Desired, changed map[ipvs.Key]struct{})
 }

@@ -139,6 +139,9 @@ func (s *Speaker) plan(todo *work, now time.Time) bool {
 	var changed *plan.Changed
 	s.desired, changed = s.planner.Plan(v, touched, now)
 	todo.planned(changed)
+	if s.cfg.Traffic != nil {
+		s.cfg.Traffic.Update(s.desired, changed.Keys)
+	}
 	s.setSegments(touched, changed)
 	if s.cfg.Progress != nil {
 		node, exists := v.Nodes[s.cfg.NodeName]

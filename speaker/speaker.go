@@ -20,7 +20,8 @@ import (
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
-// Config of a Speaker. The fields Progress, BGP, Nodes, Retained, Reach, MACs and Destroyed are optional.
+// Config of a Speaker. The fields Progress, BGP, Nodes, Retained, Reach, MACs, Destroyed and Traffic are
+// optional.
 type Config struct {
 	NodeName  string
 	Plan      plan.Options
@@ -45,6 +46,8 @@ type Config struct {
 	MACs func() map[[6]byte]string
 	// Destroyed, if set, is called when owned virtual servers are missing or changed. It must not block.
 	Destroyed func()
+	// Traffic, if set, exports the counters of the planned virtual servers.
+	Traffic Traffic
 }
 
 // auditEvery is the interval of observations, so that destroyed state is restored within two seconds.

@@ -45,6 +45,7 @@ type world struct {
 	slow       time.Duration // duration of such a list
 	virtuals   int           // lists of virtual servers alone
 	counts     bool          // the kernel counts them, too
+	counter    *counter      // the kernel counts connections; nil if the driver has no such method
 	complains  bool          // the next Apply returns an error although it completes
 	// slowVirtuals is the duration of a list of virtual servers alone.
 	slowVirtuals time.Duration
@@ -164,6 +165,9 @@ func (w *world) node() Node {
 	var servers dataplane.VirtualServers = worldIPVS{w}
 	if w.counts {
 		servers = worldCounting{worldIPVS{w}}
+	}
+	if w.counter != nil {
+		servers = worldDraining{worldIPVS{w}, w.counter}
 	}
 	return Node{
 		Drivers: dataplane.Drivers{VirtualServers: servers, Filter: worldFilter{w}, Addresses: worldAddresses{w}, Sysctls: worldSysctls{w},

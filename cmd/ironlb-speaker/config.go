@@ -7,6 +7,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/speaker/member"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/traffic"
 )
 
 // config is the validated configuration of this node from the file of --config. docs/reference/configuration.md
@@ -47,8 +48,10 @@ type config struct {
 	ProxyModeAddress netip.AddrPort
 	// StateDir is the directory of the on-disk copy of the cluster state, for a start while the API server is
 	// unavailable; empty: none.
-	StateDir      string
-	Timeouts      timeouts
+	StateDir string
+	Timeouts timeouts
+	// Traffic is how much of the counters of IPVS becomes metrics.
+	Traffic       traffic.Detail
 	Conntrack     conntrackLimits
 	Failover      failover
 	Announcements announcements
@@ -128,6 +131,7 @@ func newConfig() config {
 			TCPEstablishedTimeout: 24 * time.Hour, TCPCloseWaitTimeout: time.Hour,
 		},
 		Failover:      failover{Profile: member.Standard, Port: member.DefaultPort},
+		Traffic:       traffic.VirtualServers,
 		Announcements: announcements{Refresh: 100 * time.Second, PerSecond: 5000},
 	}
 }

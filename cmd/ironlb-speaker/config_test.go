@@ -13,6 +13,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/link"
 	"github.com/ironlb/ironlb/speaker/member"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/traffic"
 )
 
 func prefixes(texts ...string) (p []netip.Prefix) {
@@ -25,7 +26,7 @@ func prefixes(texts ...string) (p []netip.Prefix) {
 func TestConfig(t *testing.T) {
 	defaults := config{
 		Dataplane: "auto", Scheduler: "rr", NodePortPrimary: true, DrainLimit: 15 * time.Minute, EndpointChecks: true, AnswerPing: true,
-		LeaveOutUnreachable: true, ResetAfter: 10 * time.Second,
+		LeaveOutUnreachable: true, ResetAfter: 10 * time.Second, Traffic: traffic.VirtualServers,
 		HealthzAddress: netip.MustParseAddrPort("0.0.0.0:10256"), ProxyModeAddress: netip.MustParseAddrPort("127.0.0.1:10249"),
 		Conntrack: conntrackLimits{
 			MaxPerCore: 32768, Min: 131072, TCPEstablishedTimeout: 24 * time.Hour, TCPCloseWaitTimeout: time.Hour,
@@ -41,6 +42,7 @@ func TestConfig(t *testing.T) {
 		DrainLimit:    90 * time.Second, HealthzAddress: netip.MustParseAddrPort("[2001:db8::1]:10257"),
 		ProxyModeAddress: netip.MustParseAddrPort("[::1]:10250"), StateDir: "/var/lib/ironlb",
 		ResetAfter: 45 * time.Second,
+		Traffic:    traffic.Endpoints,
 		Timeouts:   timeouts{TCP: 7200 * time.Second, TCPFin: time.Minute, UDP: 30 * time.Second},
 		Conntrack:  conntrackLimits{MaxPerCore: 1000, TCPEstablishedTimeout: time.Hour},
 		Failover:   failover{Profile: member.Fast, Port: 7999, Cluster: "east", Broadcast: true},
@@ -91,7 +93,7 @@ ipv6Forwarding: true
 healthzBindAddress: "[2001:db8::1]:10257"
 proxyModeBindAddress: "[::1]:10250"
 stateDir: /var/lib/ironlb
-ipvs: {tcpTimeout: 2h, tcpFinTimeout: 1m, udpTimeout: 30s}
+ipvs: {tcpTimeout: 2h, tcpFinTimeout: 1m, udpTimeout: 30s, metrics: endpoints}
 conntrack: {maxPerCore: 1000, min: 0, tcpEstablishedTimeout: 1h, tcpCloseWaitTimeout: 0s}
 failover: {profile: fast, port: 7999, cluster: east, transport: broadcast}
 announcements: {refresh: 0s, perSecond: 1000}
@@ -131,6 +133,7 @@ func TestConfigErrorsNameTheFix(t *testing.T) {
 		"drainLimit: 15":                                   {"drainLimit is a number", "text"},
 		"ipvs: {tcpTimeout: 1000h}":                        {"ipvs.tcpTimeout", "744h"},
 		"ipvs: {udpTimeout: -1s}":                          {"ipvs.udpTimeout"},
+		"ipvs: {metrics: all}":                             {`ipvs.metrics: "all"`, "none, virtualServers or endpoints"},
 		"ipvs: 5":                                          {"ipvs is a number", "fields"},
 		"conntrack: {min: -1}":                             {`conntrack.min: "-1"`, "from 0"},
 		"conntrack: {min: 1.5}":                            {"conntrack.min is a number 1.5", "an integer"},

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/ironlb/ironlb/speaker/member"
+	"github.com/ironlb/ironlb/speaker/traffic"
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 )
@@ -47,6 +48,7 @@ type configFile struct {
 		TCPTimeout    *string `json:"tcpTimeout"`
 		TCPFinTimeout *string `json:"tcpFinTimeout"`
 		UDPTimeout    *string `json:"udpTimeout"`
+		Metrics       *string `json:"metrics"`
 	} `json:"ipvs"`
 	Conntrack struct {
 		MaxPerCore            *int    `json:"maxPerCore"`
@@ -109,6 +111,7 @@ func parseConfig(data []byte) (config, error) {
 	p.duration("ipvs.tcpTimeout", &c.Timeouts.TCP, f.IPVS.TCPTimeout, 0)
 	p.duration("ipvs.tcpFinTimeout", &c.Timeouts.TCPFin, f.IPVS.TCPFinTimeout, 0)
 	p.duration("ipvs.udpTimeout", &c.Timeouts.UDP, f.IPVS.UDPTimeout, 0)
+	p.traffic(&c.Traffic, f.IPVS.Metrics)
 	p.count("conntrack.maxPerCore", &c.Conntrack.MaxPerCore, f.Conntrack.MaxPerCore)
 	p.count("conntrack.min", &c.Conntrack.Min, f.Conntrack.Min)
 	p.duration("conntrack.tcpEstablishedTimeout", &c.Conntrack.TCPEstablishedTimeout, f.Conntrack.TCPEstablishedTimeout, 0)
@@ -181,6 +184,16 @@ func (p *configParser) dataplane(to *dataplaneKind, text *string) {
 	known := []dataplaneKind{dataplaneAuto, dataplaneIPVS, dataplaneNFTables}
 	if *to = dataplaneKind(*text); !slices.Contains(known, *to) {
 		p.fault("dataplane", *text, "give auto, ipvs or nftables")
+	}
+}
+
+func (p *configParser) traffic(to *traffic.Detail, text *string) {
+	if text == nil {
+		return
+	}
+	known := []traffic.Detail{traffic.None, traffic.VirtualServers, traffic.Endpoints}
+	if *to = traffic.Detail(*text); !slices.Contains(known, *to) {
+		p.fault("ipvs.metrics", *text, "give none, virtualServers or endpoints")
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/l2"
 	"github.com/ironlb/ironlb/speaker/member"
 	"github.com/ironlb/ironlb/speaker/reach"
+	"github.com/ironlb/ironlb/speaker/traffic"
 	"github.com/ironlb/ironlb/test/metricsdoc"
 )
 
@@ -25,6 +26,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 			t.Fatal(err)
 		}
 		dataplaneMetric(reg)
+		traffic.New(nil, traffic.Endpoints, log, reg)
 		newChecks(nil, log, reg)
 		staleMetrics(reg, nil)
 		newPairing(log, reg)

@@ -24,6 +24,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/member"
 	"github.com/ironlb/ironlb/speaker/nodecheck"
 	"github.com/ironlb/ironlb/speaker/reach"
+	"github.com/ironlb/ironlb/speaker/traffic"
 )
 
 // process is the speaker: its parts, assembled and not yet running.
@@ -296,6 +297,7 @@ func (p *process) addLoop() error {
 		Metrics:   speaker.NewMetrics(p.registry),
 		Progress:  progress{p.healthz, p.servers.programmed},
 		Destroyed: p.proxies.Suspect,
+		Traffic:   traffic.New(p.servers, p.config.Traffic, p.log, p.registry),
 	}
 	if p.reach != nil {
 		config.Reach = p.reach

@@ -16,6 +16,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs/nftlb"
 	"github.com/ironlb/ironlb/speaker/dataplane"
 	"github.com/ironlb/ironlb/speaker/kubeproxy"
+	"github.com/ironlb/ironlb/speaker/traffic"
 )
 
 // virtualServers are the virtual servers, in the kernel's IPVS or in nftables as configured. They are opened and probed
@@ -245,6 +246,36 @@ func (v *virtualServers) Count() (int, error) {
 		return k.CountIPv4()
 	}
 	return 0, nil
+}
+
+// counting is a data plane that counts traffic.
+type counting interface {
+	dataplane.Connections
+	traffic.Source
+}
+
+// counting returns nil if the data plane is not known, or counts nothing. It opens none.
+func (v *virtualServers) counting() counting {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	c, _ := v.driver.(counting)
+	return c
+}
+
+// VirtualStats returns the counters of all virtual servers; only IPVS counts.
+func (v *virtualServers) VirtualStats() (map[ipvs.Key]ipvs.Stats, error) {
+	if c := v.counting(); c != nil {
+		return c.VirtualStats()
+	}
+	return nil, nil
+}
+
+// RealStats returns the counters of the real servers of these virtual servers; only IPVS counts.
+func (v *virtualServers) RealStats(keys []ipvs.Key) (map[ipvs.Key]map[netip.AddrPort]ipvs.RealStats, error) {
+	if c := v.counting(); c != nil {
+		return c.RealStats(keys)
+	}
+	return nil, nil
 }
 
 // clusterInternal are the virtual servers for Pods and the node itself, opened on first use.

@@ -50,6 +50,7 @@ func Contract(t *testing.T, open func(t *testing.T) Driver) {
 		{"editing the absent fails", editAbsent},
 		{"an error does not stop the rest", errorsDoNotStop},
 		{"foreign virtual servers stay", foreignStays},
+		{"weights have 16 bits", weights},
 		{"any table becomes any other", randomTables},
 	}
 	for _, c := range cases {
@@ -200,6 +201,24 @@ func errorsDoNotStop(t *testing.T, d Driver) {
 		t.Errorf("error = %v, want ErrNoScheduler, ErrInvalid and not ErrNoVirtual", err)
 	}
 	wantTable(t, d, ipvs.Table{dns: {Settings: rr, RealServers: map[netip.AddrPort]ipvs.RealServer{pod2: {Weight: 1}}}})
+}
+
+// weights writes the extremes in both families, together and alone, and what is beyond.
+func weights(t *testing.T, d Driver) {
+	want := ipvs.Table{}
+	for key, at := range map[ipvs.Key]netip.AddrPort{web: pod1, web6: pod6} {
+		add := []ipvs.Op{{Action: ipvs.AddVirtual, Virtual: key, Settings: rr}}
+		for _, weight := range []uint32{0, ipvs.MaxWeight} {
+			add = append(add, ipvs.Op{Action: ipvs.AddReal, Virtual: key, Real: at, RealServer: ipvs.RealServer{Weight: weight}})
+			apply(t, d, add)
+			add = nil
+			want[key] = ipvs.VirtualServer{Settings: rr, RealServers: map[netip.AddrPort]ipvs.RealServer{at: {Weight: weight}}}
+			wantTable(t, d, want)
+		}
+		over := ipvs.RealServer{Weight: ipvs.MaxWeight + 1}
+		wantFailure(t, d, ipvs.Op{Action: ipvs.EditReal, Virtual: key, Real: at, RealServer: over}, ipvs.ErrInvalid)
+		wantTable(t, d, want)
+	}
 }
 
 func foreignStays(t *testing.T, d Driver) {

@@ -3,9 +3,11 @@ package ipvstest
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
+	"testing"
 
 	"github.com/ironlb/ironlb/ipvs"
 )
@@ -20,11 +22,17 @@ type Kernel struct {
 
 	mu    sync.Mutex
 	table ipvs.Table
+	marks map[uint32]struct{}
+	stats map[ipvs.Key]map[netip.AddrPort]ipvs.RealStats
+	reads int
 }
 
 // NewKernel returns a kernel without virtual servers.
 func NewKernel() *Kernel {
-	return &Kernel{Schedulers: []string{"rr", "wrr", "lc", "wlc", "sh", "mh"}, table: make(ipvs.Table)}
+	return &Kernel{
+		Schedulers: []string{"rr", "wrr", "lc", "wlc", "sh", "mh"}, table: make(ipvs.Table), marks: make(map[uint32]struct{}),
+		stats: make(map[ipvs.Key]map[netip.AddrPort]ipvs.RealStats),
+	}
 }
 
 // Probe returns an error if the scheduler does not exist.
@@ -78,7 +86,96 @@ func (k *Kernel) apply(op ipvs.Op) error {
 			return fmt.Errorf("%v: %w", op, err)
 		}
 	}
+	if op.Action == ipvs.DeleteReal || op.Action == ipvs.DeleteVirtual {
+		delete(k.stats[op.Virtual], op.Real)
+	}
+	if op.Action == ipvs.DeleteVirtual {
+		delete(k.stats, op.Virtual)
+	}
 	return k.table.Apply(op)
+}
+
+// VirtualStats returns the counters of the virtual servers: the sums of what SetStats set.
+func (k *Kernel) VirtualStats() (map[ipvs.Key]ipvs.Stats, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	stats := make(map[ipvs.Key]ipvs.Stats, len(k.table))
+	for key := range k.table {
+		var sum ipvs.Stats
+		for _, s := range k.stats[key] {
+			sum.Connections, sum.PacketsIn, sum.PacketsOut = sum.Connections+s.Connections, sum.PacketsIn+s.PacketsIn, sum.PacketsOut+s.PacketsOut
+			sum.BytesIn, sum.BytesOut = sum.BytesIn+s.BytesIn, sum.BytesOut+s.BytesOut
+		}
+		stats[key] = sum
+	}
+	return stats, nil
+}
+
+// RealStats returns the counters of the real servers of these virtual servers.
+func (k *Kernel) RealStats(keys []ipvs.Key) (map[ipvs.Key]map[netip.AddrPort]ipvs.RealStats, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.reads += len(keys)
+	stats := make(map[ipvs.Key]map[netip.AddrPort]ipvs.RealStats, len(keys))
+	for _, key := range keys {
+		vs, exists := k.table[key]
+		if !exists {
+			continue
+		}
+		stats[key] = make(map[netip.AddrPort]ipvs.RealStats, len(vs.RealServers))
+		for at := range vs.RealServers {
+			stats[key][at] = k.stats[key][at]
+		}
+	}
+	return stats, nil
+}
+
+// SetStats sets the counters of a real server.
+func (k *Kernel) SetStats(key ipvs.Key, at netip.AddrPort, stats ipvs.RealStats) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.stats[key] == nil {
+		k.stats[key] = make(map[netip.AddrPort]ipvs.RealStats)
+	}
+	k.stats[key][at] = stats
+}
+
+// StatsRead returns for how many virtual servers RealStats has been called.
+func (k *Kernel) StatsRead() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.reads
+}
+
+// AddMark adds a virtual server of a firewall mark, as another program does. Drivers do not list it.
+func (k *Kernel) AddMark(mark uint32) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.marks[mark] = struct{}{}
+	return nil
+}
+
+// Marks returns the firewall marks that have a virtual server.
+func (k *Kernel) Marks() ([]uint32, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Sorted(maps.Keys(k.marks)), nil
+}
+
+// SetWeight edits the weight of a real server, as another program does: also to one above [ipvs.MaxWeight].
+func (k *Kernel) SetWeight(key ipvs.Key, at netip.AddrPort, weight uint32) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	rs := k.table[key].RealServers[at]
+	rs.Weight = weight
+	k.table[key].RealServers[at] = rs
+	return nil
+}
+
+// Hide removes a scheduler until show is called.
+func (k *Kernel) Hide(_ *testing.T, scheduler string) (show func()) {
+	k.Schedulers = slices.DeleteFunc(k.Schedulers, func(s string) bool { return s == scheduler })
+	return func() { k.Schedulers = append(k.Schedulers, scheduler) }
 }
 
 // Flush deletes every virtual server, as "ipvsadm -C" by another program does.
@@ -86,6 +183,8 @@ func (k *Kernel) Flush() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	clear(k.table)
+	clear(k.marks)
+	clear(k.stats)
 }
 
 // Close does nothing.

@@ -13,6 +13,13 @@ func TestContract(t *testing.T) {
 	ipvstest.Contract(t, func(*testing.T) ipvstest.Driver { return ipvstest.NewKernel() })
 }
 
+func TestContractIPVS(t *testing.T) {
+	ipvstest.ContractIPVS(t, func(*testing.T) (ipvstest.IPVS, ipvstest.Other) {
+		k := ipvstest.NewKernel()
+		return k, k
+	})
+}
+
 func TestFailIsThatOpsError(t *testing.T) {
 	boom := errors.New("boom")
 	k := ipvstest.NewKernel()

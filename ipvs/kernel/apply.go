@@ -49,8 +49,8 @@ type object struct {
 	real    netip.AddrPort
 }
 
-// add puts an op into the batch. The ops on one object stay in order even if an add has to become an edit, which takes
-// a second request. Therefore no batch has two ops on one object, or the deletion of a virtual server together with
+// add puts an op into the batch. The ops on one object stay in order even if an add has to become an edit, in a second
+// request. Therefore no batch has two ops on one object, or the deletion of a virtual server together with
 // other ops on it.
 func (b *batch) add(i int) {
 	op := b.ops[i]
@@ -73,80 +73,66 @@ func (b *batch) touches(key ipvs.Key) bool {
 	return false
 }
 
-// flush sends the pending ops. Adding an existing object becomes editing it.
+// flush sends the pending ops: several in one message, and then by themselves those that must become edits or whose
+// responses were lost.
 func (b *batch) flush() {
-	var again []int
-	b.send(b.pending, false, func(i int, errno unix.Errno) {
-		if errno == unix.EEXIST {
-			again = append(again, i)
-			return
-		}
-		b.fail(i, errno)
-	})
-	b.send(again, true, b.fail)
+	alone := b.pending
+	if len(b.pending) > 1 {
+		alone = b.send(b.pending)
+	}
+	for _, i := range alone {
+		b.fail(i, b.kernel.one(b.ops[i]))
+	}
 	b.pending = b.pending[:0]
 	clear(b.objects)
 }
 
-// fail records a failure, unless there was nothing to delete: no such virtual server (ESRCH), no such real server
-// (ENOENT).
-func (b *batch) fail(i int, errno unix.Errno) {
-	op := b.ops[i]
-	deletes := op.Action == ipvs.DeleteReal || op.Action == ipvs.DeleteVirtual
-	if deletes && (errno == unix.ESRCH || errno == unix.ENOENT) {
+// fail records a failure, unless there was nothing to delete.
+func (b *batch) fail(i int, err error) {
+	action := b.ops[i].Action
+	deletes := action == ipvs.DeleteReal || action == ipvs.DeleteVirtual
+	if err == nil || deletes && (errors.Is(err, ipvs.ErrNoVirtual) || errors.Is(err, ipvs.ErrNoReal)) {
 		return
 	}
-	b.errs[i] = explainOp(op, errno)
+	b.errs[i] = err
 }
 
-// send sends the ops in one message and reports those that the kernel refused. If responses are lost, each op is sent
-// by itself.
-func (b *batch) send(places []int, edit bool, failed func(i int, errno unix.Errno)) {
-	if len(places) == 0 {
-		return
-	}
+// send sends ops in one message and records those that the kernel refused. It returns the ops that are still to be
+// carried out: additions of existing objects; all ops if responses are lost.
+func (b *batch) send(pending []int) (again []int) {
 	c := b.kernel.conn
 	var first uint32
-	for n, i := range places {
+	for n, i := range pending {
 		flags := uint16(0)
-		if n == len(places)-1 {
+		if n == len(pending)-1 {
 			flags = unix.NLM_F_ACK
 		}
-		if seq := c.request(b.ops[i], edit, flags); n == 0 {
+		if seq := c.request(b.ops[i], flags); n == 0 {
 			first = seq
 		}
 	}
 	refused := map[int]unix.Errno{}
-	err := c.exchange(nil, func(seq uint32, errno unix.Errno) {
-		refused[places[seq-first]] = errno
-	})
-	switch {
-	case err == nil:
-		for _, i := range places {
-			if errno, ok := refused[i]; ok {
-				failed(i, errno)
-			}
-		}
-		return
-	case len(places) == 1:
-		b.errs[places[0]] = err
+	err := c.exchange(nil, func(seq uint32, errno unix.Errno) { refused[pending[seq-first]] = errno })
+	if err != nil {
+		c.drain()
+		return pending
 	}
-	c.drain()
-	if len(places) > 1 {
-		for _, i := range places {
-			b.send([]int{i}, edit, failed)
+	for _, i := range pending {
+		errno, is := refused[i]
+		switch {
+		case errno == unix.EEXIST:
+			again = append(again, i)
+		case is:
+			b.fail(i, explainOp(b.ops[i], errno))
 		}
 	}
+	return again
 }
 
-// request appends the request of an op to the buffer; edit changes an add into an edit.
-func (c *conn) request(op ipvs.Op, edit bool, flags uint16) uint32 {
-	command := commands[op.Action]
-	if edit {
-		command = edits[op.Action]
-	}
+// request appends the request of an op to the buffer.
+func (c *conn) request(op ipvs.Op, flags uint16) uint32 {
 	start := len(c.out)
-	seq := c.begin(command, flags)
+	seq := c.begin(commands[op.Action], flags)
 	switch op.Action {
 	case ipvs.AddVirtual, ipvs.EditVirtual:
 		c.out = appendService(c.out, op.Virtual, &op.Settings)
@@ -167,8 +153,6 @@ var commands = map[ipvs.Action]uint8{
 	ipvs.AddVirtual: cmdNewService, ipvs.EditVirtual: cmdSetService, ipvs.DeleteVirtual: cmdDelService,
 	ipvs.AddReal: cmdNewDest, ipvs.EditReal: cmdSetDest, ipvs.DeleteReal: cmdDelDest,
 }
-
-var edits = map[ipvs.Action]uint8{ipvs.AddVirtual: cmdSetService, ipvs.AddReal: cmdSetDest}
 
 // result returns the ops done, and the errors of the others. Of the ops that follow the failed adding of their own
 // virtual server, only that one has an error.

@@ -17,8 +17,13 @@ import (
 
 // Kernel is the IPVS of one network namespace. It is safe for concurrent use.
 type Kernel struct {
-	mu   sync.Mutex // prevents concurrent callers from reading each other's responses
-	conn *conn
+	mu      sync.Mutex // prevents concurrent callers from reading each other's responses
+	library library    // single requests
+	conn    *conn      // batches, and lists of real servers
+
+	// counters is another socket of the library, so that nothing waits while counters are read.
+	statistics sync.Mutex
+	counters   library
 }
 
 // Open opens IPVS in the network namespace of the calling thread, and loads the module ip_vs if possible.
@@ -35,11 +40,7 @@ func OpenAt(ns netns.NsHandle) (*Kernel, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := newConn(ns, family)
-	if err != nil {
-		return nil, err
-	}
-	return &Kernel{conn: c}, nil
+	return open(ns, family)
 }
 
 // OpenLoaded is Open for read-only use: it does not load the module. Without the module nothing is programmed.
@@ -51,18 +52,41 @@ func OpenLoaded() (*Kernel, error) {
 	if err != nil {
 		return nil, fmt.Errorf("get the netlink family of IPVS: %w", err)
 	}
-	c, err := newConn(netns.None(), family.ID)
-	if err != nil {
+	return open(netns.None(), family.ID)
+}
+
+// open opens the sockets in the namespace, or in the calling thread's if ns is not open.
+func open(ns netns.NsHandle, family uint16) (k *Kernel, err error) {
+	k = &Kernel{}
+	defer func() {
+		if err != nil {
+			k.Close()
+		}
+	}()
+	if k.conn, err = newConn(ns, family); err != nil {
 		return nil, err
 	}
-	return &Kernel{conn: c}, nil
+	if k.library, err = openLibrary(ns); err != nil {
+		return nil, err
+	}
+	k.counters, err = openLibrary(ns)
+	return k, err
 }
 
 // Close closes the sockets. Programmed state stays.
 func (k *Kernel) Close() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.conn.close()
+	k.statistics.Lock()
+	defer k.statistics.Unlock()
+	if k.conn != nil {
+		k.conn.close()
+	}
+	for _, l := range []library{k.library, k.counters} {
+		if l != nil {
+			l.Close()
+		}
+	}
 }
 
 // List returns all virtual servers except those of firewall marks, which are never IronLB's. It costs one request, and
@@ -108,63 +132,26 @@ func (k *Kernel) Virtuals() (map[ipvs.Key]ipvs.Settings, error) {
 
 // virtuals calls found with each virtual server that has an address.
 func (k *Kernel) virtuals(found func(ipvs.Key, ipvs.Settings)) error {
-	err := k.dump(cmdGetService, nil, func(message []byte) error {
-		key, settings, ok, err := readService(message)
-		if ok {
+	services, err := k.library.GetServices()
+	if err != nil {
+		return fmt.Errorf("list virtual servers: %w", explain(err))
+	}
+	for _, s := range services {
+		if key, settings, ok := readService(s); ok {
 			found(key, settings)
 		}
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("list virtual servers: %w", err)
 	}
 	return nil
 }
 
-// reals returns the real servers of a virtual server; none if the virtual server does not exist any more.
+// reals returns the real servers of a virtual server; none if the virtual server does not exist any more. The library
+// reads 16 of the 32 bits of a weight, so an edit by another program could go unnoticed.
 func (k *Kernel) reals(key ipvs.Key) (map[netip.AddrPort]ipvs.RealServer, error) {
 	if key.Addr.Is4() && optionsFit {
-		if reals, err := k.conn.dests(key); err == nil {
+		if reals, err := k.conn.options(key); err == nil {
 			return reals, nil
 		}
 	}
-	return k.dests(key)
-}
-
-// dests is reals over netlink.
-func (k *Kernel) dests(key ipvs.Key) (map[netip.AddrPort]ipvs.RealServer, error) {
-	reals := map[netip.AddrPort]ipvs.RealServer{}
-	err := k.dump(cmdGetDest, &key, func(message []byte) error {
-		addr, rs, err := readDest(message, key.Addr.Is4())
-		if err == nil {
-			reals[addr] = rs
-		}
-		return err
-	})
-	return reals, err
-}
-
-// dump requests a listing, of one virtual server if key is set.
-func (k *Kernel) dump(command uint8, key *ipvs.Key, found func(message []byte) error) error {
-	start := len(k.conn.out)
-	k.conn.begin(command, unix.NLM_F_DUMP)
-	if key != nil {
-		k.conn.out = appendService(k.conn.out, *key, nil)
-	}
-	endRequest(k.conn.out, start)
-	var unread error
-	var errno unix.Errno
-	err := k.conn.exchange(func(message []byte) {
-		if err := found(message); err != nil {
-			unread = err
-		}
-	}, func(_ uint32, err unix.Errno) { errno = err })
-	switch {
-	case err != nil:
-		k.conn.drain()
-		return err
-	case errno != 0:
-		return explain(errno)
-	}
-	return unread
+	reals, err := k.conn.dests(key)
+	return reals, explain(err)
 }

@@ -45,6 +45,13 @@ func TestContract(t *testing.T) {
 	})
 }
 
+func TestContractIPVS(t *testing.T) {
+	ipvstest.ContractIPVS(t, func(t *testing.T) (ipvstest.IPVS, ipvstest.Other) {
+		k, s := openNew(t)
+		return k, newOther(t, s)
+	})
+}
+
 // TestOtherProgram uses a second handle as another program. Its firewall mark is not listed, and kube-proxy's probe
 // object stays. A residual probe object of IronLB is treated as its own, and a foreign flush is detected.
 func TestOtherProgram(t *testing.T) {

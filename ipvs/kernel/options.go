@@ -39,8 +39,8 @@ const infoSize = 12
 // destsMost limits the size of one response.
 const destsMost = 1 << 20
 
-// dests returns the real servers of an IPv4 virtual server.
-func (c *conn) dests(key ipvs.Key) (map[netip.AddrPort]ipvs.RealServer, error) {
+// options returns the real servers of an IPv4 virtual server.
+func (c *conn) options(key ipvs.Key) (map[netip.AddrPort]ipvs.RealServer, error) {
 	for room := 32; room <= destsMost; room *= 4 {
 		size := destsHeader + room*destEntry
 		if len(c.in) < size {

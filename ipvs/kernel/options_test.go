@@ -31,14 +31,14 @@ func TestOptionsAgreeWithNetlink(t *testing.T) {
 		if _, err := k.Apply(ipvs.Diff(have, ipvs.Table{key: vs})); err != nil {
 			t.Fatal(err)
 		}
-		byOption, err := k.conn.dests(key)
+		byOption, err := k.conn.options(key)
 		if err != nil {
 			t.Fatalf("%d: by option: %v", n, err)
 		}
 		if !maps.Equal(byOption, vs.RealServers) {
 			t.Errorf("%d: by option %v, want %v", n, byOption, vs.RealServers)
 		}
-		byNetlink, err := k.dests(key)
+		byNetlink, err := k.conn.dests(key)
 		if err != nil || !maps.Equal(byNetlink, vs.RealServers) {
 			t.Errorf("%d: by netlink %v, %v, want %v", n, byNetlink, err, vs.RealServers)
 		}

@@ -36,39 +36,10 @@ func (k *Kernel) Probe(scheduler string) error {
 	if listed.Scheduler != scheduler {
 		return fmt.Errorf("probe IPVS: %w: wrote %v %s, read back %v", ipvs.ErrNoModule, probeKey, scheduler, listed)
 	}
-	if deleteErr != nil {
+	if deleteErr != nil && !errors.Is(deleteErr, ipvs.ErrNoVirtual) {
 		return fmt.Errorf("probe IPVS: %w", deleteErr)
 	}
 	return nil
-}
-
-// one carries out one op.
-func (k *Kernel) one(op ipvs.Op) error {
-	b := batch{kernel: k, ops: []ipvs.Op{op}, errs: map[int]error{}, objects: map[object]struct{}{}}
-	b.add(0)
-	b.flush()
-	_, err := b.result()
-	return err
-}
-
-// get reads one virtual server; the error is ESRCH if there is none.
-func (k *Kernel) get(key ipvs.Key) (settings ipvs.Settings, err error) {
-	start := len(k.conn.out)
-	k.conn.begin(cmdGetService, unix.NLM_F_ACK)
-	k.conn.out = appendService(k.conn.out, key, nil)
-	endRequest(k.conn.out, start)
-	var unread error
-	err = k.finish(func(message []byte) {
-		var got ipvs.Key
-		var ok bool
-		if got, settings, ok, unread = readService(message); unread == nil && (!ok || got != key) {
-			unread = fmt.Errorf("asked for %v, got %v", key, got)
-		}
-	})
-	if err == nil {
-		err = unread
-	}
-	return settings, err
 }
 
 // findFamily returns the number of the generic netlink family of IPVS, and loads the module if possible.

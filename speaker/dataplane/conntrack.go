@@ -118,8 +118,9 @@ func (d *DataPlane) tracked(keys map[ipvs.Key]struct{}) ipvs.Table {
 			continue
 		}
 		reals := map[netip.AddrPort]ipvs.RealServer{}
-		for _, table := range []ipvs.Table{d.in.Desired.Table, d.in.Desired.ClusterInternal} {
-			for at := range table[key].RealServers {
+		for _, desired := range []lookup{d.wanted, d.wantedInternally} {
+			vs, _ := desired(key)
+			for at := range vs.RealServers {
 				reals[at] = ipvs.RealServer{} // takes no packets until it is programmed
 			}
 		}

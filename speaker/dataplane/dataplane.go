@@ -59,6 +59,7 @@ type DataPlane struct {
 	// adopted is the adopted state that is not removed yet, nil for none.
 	adopted  *adopted
 	cleaning cleaning
+	drains   drains
 	// forwarding are the addresses that this node forwards, as last evaluated.
 	forwarding map[netip.Addr]struct{}
 	ports      map[pools.ServiceKey]plan.HealthPort
@@ -80,6 +81,7 @@ func New(cfg Config, drivers Drivers) *DataPlane {
 		cfg:        cfg,
 		drivers:    drivers,
 		cleaning:   cleaning{waiting: map[ipvs.Key]struct{}{}},
+		drains:     drains{counted: map[ipvs.Key]time.Time{}, ended: map[ipvs.Key]map[netip.AddrPort]struct{}{}},
 		forwarding: map[netip.Addr]struct{}{},
 		ports:      map[pools.ServiceKey]plan.HealthPort{},
 		failed:     NewWork(),
@@ -89,11 +91,12 @@ func New(cfg Config, drivers Drivers) *DataPlane {
 // Update takes the inputs of a reconcile, or those of a plan made within it.
 func (d *DataPlane) Update(in Inputs) { d.in = in }
 
-// AddPending adds pending work that is due: the adopted state once the plan is complete, and the deferred conntrack
-// cleanup.
+// AddPending adds pending work that is due: the adopted state once the plan is complete, the deferred conntrack
+// cleanup, and the real servers that drained.
 func (d *DataPlane) AddPending(todo *Work, now time.Time) {
 	d.releaseAdopted(todo)
 	d.cleaning.take(todo, now)
+	d.endDrains(todo, now)
 }
 
 // UpdateFamilies records whether IPv6 addresses are served, and reports whether that changed: the sysctls of IPv6 are
@@ -137,8 +140,14 @@ func (d *DataPlane) Deferred() bool { return d.deferred }
 // failed.
 func (d *DataPlane) Programmed() (at time.Time, ok bool) { return d.programmed, !d.programmed.IsZero() }
 
-// Wake returns when a deferred conntrack cleanup is due, false for none.
-func (d *DataPlane) Wake() (time.Time, bool) { return d.cleaning.wake() }
+// Wake returns when a deferred conntrack cleanup or a count of draining connections is due, false for none.
+func (d *DataPlane) Wake() (time.Time, bool) {
+	due, waits := d.cleaning.wake()
+	if count := d.drains.due; d.known != nil && !count.IsZero() && (!waits || count.Before(due)) {
+		return count, true
+	}
+	return due, waits
+}
 
 // Size returns the number of owned virtual servers and of their real servers.
 func (d *DataPlane) Size() (virtual, real int) {

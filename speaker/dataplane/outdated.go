@@ -17,8 +17,8 @@ func (d *DataPlane) removeOutdated(ctx context.Context, todo *Work) {
 	if len(outdated) == 0 {
 		return
 	}
-	d.removeRealServers(&d.known.internal, d.in.Desired.ClusterInternal, "cluster-internal ", outdated, todo)
-	d.removeRealServers(&d.known.table, d.in.Desired.Table, "", outdated, todo)
+	d.removeRealServers(&d.known.internal, d.wantedInternally, "cluster-internal ", outdated, todo)
+	d.removeRealServers(&d.known.table, d.wanted, "", outdated, todo)
 	var changes []ipvs.FilterChange
 	for _, elements := range outdated {
 		for _, e := range elements {
@@ -64,7 +64,7 @@ func (d *DataPlane) notReplaceable(todo *Work) map[ipvs.Key][]ipvs.Element {
 }
 
 // removeRealServers deletes the unwanted real servers of some virtual servers.
-func (d *DataPlane) removeRealServers(t *servers, desired ipvs.Table, kind string, of map[ipvs.Key][]ipvs.Element, todo *Work) {
+func (d *DataPlane) removeRealServers(t *servers, desired lookup, kind string, of map[ipvs.Key][]ipvs.Element, todo *Work) {
 	keys, want := map[ipvs.Key]struct{}{}, ipvs.Table{}
 	for key := range of {
 		have, exists := t.have[key]
@@ -72,7 +72,7 @@ func (d *DataPlane) removeRealServers(t *servers, desired ipvs.Table, kind strin
 			continue
 		}
 		keys[key] = struct{}{}
-		if vs, wanted := desired[key]; wanted {
+		if vs, wanted := desired(key); wanted {
 			want[key] = withoutUnwanted(have, vs)
 		}
 	}

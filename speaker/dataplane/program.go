@@ -28,8 +28,9 @@ func (d *DataPlane) Program(ctx context.Context, todo *Work) {
 	d.addElements(ctx, todo)
 	d.setPods(todo)
 	d.removeOutdated(ctx, todo)
-	d.setVirtualServers(&d.known.internal, d.in.Desired.ClusterInternal, "cluster-internal ", todo)
-	d.setVirtualServers(&d.known.table, d.in.Desired.Table, "", todo)
+	d.setVirtualServers(&d.known.internal, d.wantedInternally, "cluster-internal ", todo)
+	d.setVirtualServers(&d.known.table, d.wanted, "", todo)
+	d.recordDrains(todo.Keys)
 	d.removeElements(ctx, todo)
 	d.addAddresses(todo)
 	d.recordProgrammed()
@@ -94,15 +95,23 @@ func (d *DataPlane) wantsKey(key ipvs.Key) bool {
 	return has(d.in.Desired.Table, key) && !has(d.known.blocked, key.Addr)
 }
 
+// lookup returns the wanted virtual server of a key.
+type lookup func(ipvs.Key) (vs ipvs.VirtualServer, wanted bool)
+
+func (d *DataPlane) wantedInternally(key ipvs.Key) (ipvs.VirtualServer, bool) {
+	vs, wanted := d.in.Desired.ClusterInternal[key]
+	return vs, wanted
+}
+
 // setVirtualServers updates the virtual servers that the filter accepts and deletes those whose address is gone.
-func (d *DataPlane) setVirtualServers(t *servers, desired ipvs.Table, kind string, todo *Work) {
+func (d *DataPlane) setVirtualServers(t *servers, desired lookup, kind string, todo *Work) {
 	if t.driver == nil {
 		return
 	}
 	lacking, notReplaceable, more := d.lacking(), d.notReplaceable(todo), d.adoptedOf(t)
 	keys, want := map[ipvs.Key]struct{}{}, ipvs.Table{}
 	for key := range todo.Keys {
-		vs, wanted := desired[key]
+		vs, wanted := desired(key)
 		switch wanted = wanted && d.wantsKey(key); {
 		case wanted && has(notReplaceable, key):
 			d.failed.Keys[key] = struct{}{}
@@ -174,7 +183,8 @@ func (d *DataPlane) canForward(addr netip.Addr, lacking map[ipvs.Key]bool) bool 
 	}
 	for key := range d.in.Desired.Keys[addr] {
 		vs, there := d.known.table.have[key]
-		if !there || !isServed(d.known.filter, key) || lacking[key] || !anyOf(d.in.Desired.Table[key].RealServers, vs.RealServers) {
+		want, _ := d.wanted(key)
+		if !there || !isServed(d.known.filter, key) || lacking[key] || !anyOf(want.RealServers, vs.RealServers) {
 			return false
 		}
 	}

@@ -36,6 +36,7 @@ func TestChangedIsComplete(t *testing.T) {
 // follow updates a copy with the named changes and nothing else.
 func follow(copied, d *Desired, c *Changed) {
 	take(copied.Table, d.Table, c.Keys)
+	take(copied.ServicePorts, d.ServicePorts, c.Keys)
 	take(copied.ClusterInternal, d.ClusterInternal, c.Keys)
 	take(copied.Filter, d.Filter, c.Elements)
 	take(copied.Local, d.Local, c.Addrs)

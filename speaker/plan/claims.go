@@ -64,6 +64,7 @@ func (p *Planner) install(k ipvs.Key) {
 	}
 	p.changed.Keys[k] = struct{}{}
 	incremental.Set(p.desired.Table, k, after.virtual.Server, len(claims) > 0)
+	incremental.Set(p.desired.ServicePorts, k, ServicePort{Service: after.service, Port: after.virtual.Port}, len(claims) > 0)
 	if keys := incremental.Index[netip.Addr, ipvs.Key](p.desired.Keys); len(claims) > 0 {
 		keys.Add(k.Addr, k)
 	} else {

@@ -15,6 +15,8 @@ type Desired struct {
 	Table ipvs.Table
 	// ClusterInternal are virtual servers for clients on this node, Pods and processes, instead of the entry of Table.
 	ClusterInternal ipvs.Table
+	// ServicePorts are the Service ports of the virtual servers of Table.
+	ServicePorts map[ipvs.Key]ServicePort
 	// Keys are the keys of Table by address.
 	Keys   map[netip.Addr]map[ipvs.Key]struct{}
 	Filter ipvs.Filter
@@ -49,6 +51,7 @@ func newDesired() *Desired {
 		Table:           ipvs.Table{},
 		Owners:          ownership.NewOwners(),
 		ClusterInternal: ipvs.Table{},
+		ServicePorts:    map[ipvs.Key]ServicePort{},
 		Keys:            map[netip.Addr]map[ipvs.Key]struct{}{},
 		Filter:          ipvs.Filter{},
 		Local:           map[netip.Addr]struct{}{},
@@ -68,7 +71,7 @@ func newDesired() *Desired {
 
 // Changed names the parts of Desired that may differ from the last call of Plan; everything else is unchanged.
 type Changed struct {
-	// Keys of Table and ClusterInternal.
+	// Keys of Table, ClusterInternal and ServicePorts.
 	Keys     map[ipvs.Key]struct{}
 	Elements map[ipvs.Element]struct{}
 	// Addrs of Local, Announce and Routed.
@@ -98,6 +101,12 @@ func newChanged() *Changed {
 
 		Unreachable: map[string]struct{}{},
 	}
+}
+
+// ServicePort is a port of a Service. The port of its virtual server is another one if that is a NodePort.
+type ServicePort struct {
+	Service pools.ServiceKey
+	Port    uint16
 }
 
 // Status is the published state of a VirtualIP, written by its reporter.

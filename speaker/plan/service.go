@@ -125,7 +125,7 @@ func (w *planning) clusterIP(key ipvs.Key, port view.Port) {
 	if w.svc.InternalLocal && servers.chosen == 0 && w.list(port, key.Addr.Is4(), false).chosen > 0 {
 		elements = append(elements, ipvs.Element{Set: ipvs.Dropped, Key: key})
 	}
-	w.add(key, virtual{Server: w.virtualServer(servers), Local: true, Elements: elements})
+	w.add(key, port, virtual{Server: w.virtualServer(servers), Local: true, Elements: elements})
 }
 
 // isHost reports whether an address is one of this node itself, which an external IP may be. It must not be taken from
@@ -147,7 +147,7 @@ func (w *planning) external(key ipvs.Key, port view.Port, own bool) {
 	if !w.svc.Local {
 		v.Server = w.virtualServer(all)
 		v.Elements = append(v.Elements, ipvs.Element{Set: ipvs.Masqueraded, Key: key})
-		w.add(key, v)
+		w.add(key, port, v)
 		return
 	}
 	here := w.list(port, key.Addr.Is4(), true)
@@ -159,7 +159,7 @@ func (w *planning) external(key ipvs.Key, port view.Port, own bool) {
 	if here.chosen == 0 && all.chosen > 0 {
 		v.Elements = append(v.Elements, ipvs.Element{Set: ipvs.Dropped, Key: key})
 	}
-	w.add(key, v)
+	w.add(key, port, v)
 }
 
 // loadBalancer plans a virtual server for a LoadBalancer address: an external one with source ranges, optionally
@@ -181,7 +181,7 @@ func (w *planning) loadBalancer(key ipvs.Key, port view.Port, own bool) {
 			internal := w.virtualServer(all)
 			v.ClusterInternal = &internal
 		}
-		w.add(key, v)
+		w.add(key, port, v)
 	}
 	v := w.out.virtuals[key]
 	v.Elements = sorted(append(v.Elements, w.ranges(key)...))
@@ -190,8 +190,9 @@ func (w *planning) loadBalancer(key ipvs.Key, port view.Port, own bool) {
 
 const weightedRoundRobin = "wrr"
 
-// add adds a virtual server.
-func (w *planning) add(key ipvs.Key, v virtual) {
+// add adds a virtual server of a port.
+func (w *planning) add(key ipvs.Key, port view.Port, v virtual) {
+	v.Port = port.Port
 	v.Elements = sorted(append(v.Elements, ipvs.Element{Set: ipvs.Served, Key: key}))
 	w.out.virtuals[key] = v
 }

@@ -45,6 +45,8 @@ type virtual struct {
 	Server ipvs.VirtualServer
 	// ClusterInternal is the virtual server for clients on this node, Pods and processes; nil if it is the same.
 	ClusterInternal *ipvs.VirtualServer
+	// Port is the Service port.
+	Port uint16
 	// Local is set if its address must be local; a node's own address must not.
 	Local bool
 	// Elements are the filter elements that it needs, without duplicates. Several virtual servers may need the same
@@ -56,7 +58,7 @@ func (v virtual) equal(w virtual) bool {
 	if (v.ClusterInternal == nil) != (w.ClusterInternal == nil) || v.ClusterInternal != nil && !equalServers(*v.ClusterInternal, *w.ClusterInternal) {
 		return false
 	}
-	return v.Local == w.Local && equalServers(v.Server, w.Server) && slices.Equal(v.Elements, w.Elements)
+	return v.Port == w.Port && v.Local == w.Local && equalServers(v.Server, w.Server) && slices.Equal(v.Elements, w.Elements)
 }
 
 func equalServers(a, b ipvs.VirtualServer) bool {

@@ -71,6 +71,7 @@ var rules = []rule{
 	{of: "speaker", own: []string{"pools", "ipvs", "speaker/view", "speaker/plan", "speaker/dataplane", "speaker/advertise", "speaker/status"}, never: kubernetes},
 	{of: "speaker/advertise", own: []string{"speaker/ownership", "speaker/plan", "speaker/view"}, never: kubernetes},
 	{of: "speaker/status", own: []string{"pools", "speaker/ownership", "speaker/plan", "speaker/view"}, never: kubernetes},
+	{of: "speaker/traffic", own: []string{"ipvs", "speaker/plan"}, never: kubernetes},
 	{of: "speaker/dataplane", std: true, own: []string{"pools", "ipvs", "speaker/plan", "speaker/view"}},
 	{of: "speaker/kube", own: []string{"pools", "pools/v1alpha1", "ipvs", "speaker/plan", "speaker/view"}},
 
@@ -98,6 +99,20 @@ var rules = []rule{
 
 	// The simulation drives pure packages only.
 	{of: "test/sim", own: []string{"pools", "ipvs", "speaker/ownership", "speaker/view", "speaker/plan", "speaker/member", "speaker/reach", "ccm/placement"}, never: kubernetes},
+}
+
+// mobyIPVS is limited to the driver, which has what the library lacks (docs/design/ipvs-driver.md).
+const mobyIPVS = "github.com/moby/ipvs"
+
+// TestOneUserOfMobyIPVS also keeps its Flush, which deletes the virtual servers of every program, out of reach:
+// ipvs/kernel has no call of it.
+func TestOneUserOfMobyIPVS(t *testing.T) {
+	for _, p := range list(t) {
+		from, ours := strings.CutPrefix(p.ImportPath, module+"/")
+		if ours && from != "ipvs/kernel" && !strings.HasPrefix(from, "test/") && slices.Contains(p.Imports, mobyIPVS) {
+			t.Errorf("%s may not import %s", p.ImportPath, mobyIPVS)
+		}
+	}
 }
 
 func TestImports(t *testing.T) {

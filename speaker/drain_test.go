@@ -1,0 +1,172 @@
+package speaker
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/speaker/view"
+)
+
+// counter is how a data plane counts connections.
+type counter struct {
+	fails, uncounted bool // uncounted is nftables
+	calls            int
+}
+
+// worldDraining is a data plane that counts connections.
+type worldDraining struct {
+	worldIPVS
+	counter *counter
+}
+
+func (i worldDraining) RealStats(keys []ipvs.Key) (map[ipvs.Key]map[netip.AddrPort]ipvs.RealStats, error) {
+	i.w.mu.Lock()
+	defer i.w.mu.Unlock()
+	i.counter.calls++
+	switch {
+	case i.counter.fails:
+		return nil, errInjected
+	case i.counter.uncounted:
+		return nil, nil
+	}
+	return i.w.kernel.RealStats(keys)
+}
+
+// draining is a node with a Service of two endpoints; the first terminates with two connections.
+func draining(t *testing.T, c *counter) (r *run, first netip.AddrPort, end func(active, inactive int)) {
+	t.Helper()
+	w := newWorld(t)
+	w.counter = c
+	v := baseView()
+	service(v, "web", vip1, []uint16{80}, 2, "a")
+	o := options
+	o.DrainLimit = 15 * time.Minute
+	r = startWith(t, w, &cluster{view: v, synced: true}, o)
+	first = netip.MustParseAddrPort("192.0.2.10:8080")
+	end = func(active, inactive int) {
+		w.kernel.SetStats(webKey, first, ipvs.RealStats{Active: active, Inactive: inactive})
+	}
+	synctest.Wait()
+	end(1, 1)
+	r.touchService("web", func(_ *view.Service, slice *view.Slice) { terminate(&slice.Endpoints[0]) })
+	synctest.Wait()
+	return r, first, end
+}
+
+func terminate(e *view.Endpoint) { e.Ready, e.Terminating = false, true }
+
+// wantFirst checks the weight of the first endpoint, -1 if it is no real server.
+func (r *run) wantFirst(t *testing.T, when string, weight int) {
+	t.Helper()
+	synctest.Wait()
+	got := -1
+	if rs, is := r.table(t)[webKey].RealServers[netip.MustParseAddrPort("192.0.2.10:8080")]; is {
+		got = int(rs.Weight)
+	}
+	if got != weight {
+		t.Errorf("%s: weight %d, want %d", when, got, weight)
+	}
+	if h := r.speaker.Health(); !h.Ready {
+		t.Errorf("%s: not ready: %s", when, h.Reason)
+	}
+}
+
+// A draining endpoint ends with its last connection. Its conntrack entries go, and it returns like a new one.
+func TestDrainsUntilNoConnectionIsLeft(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r, _, end := draining(t, new(counter))
+		defer r.stop()
+		time.Sleep(5 * time.Minute)
+		r.wantFirst(t, "with connections", 0)
+		r.wantCleaned(t, "drains", webKey) // of the new address
+		end(0, 1)
+		time.Sleep(time.Minute)
+		r.wantFirst(t, "one closes", 0)
+		end(0, 0)
+		time.Sleep(3 * time.Second)
+		r.wantFirst(t, "no connection", -1)
+		r.wantCleaned(t, "ended", webKey)
+		if !strings.Contains(r.log.String(), "delete real server") {
+			t.Errorf("not logged: %s", r.log)
+		}
+		read := r.kernel.StatsRead()
+		time.Sleep(time.Minute)
+		r.wantFirst(t, "later", -1)
+		if again := r.kernel.StatsRead(); again != read {
+			t.Errorf("connections are counted %d times although nothing drains", again-read)
+		}
+		r.kernel.Flush()
+		r.cluster.trigger.Resync()
+		time.Sleep(3 * time.Second)
+		r.wantFirst(t, "restored after a flush", -1)
+		r.touchService("web", func(_ *view.Service, slice *view.Slice) {
+			slice.Endpoints[0].Ready, slice.Endpoints[0].Terminating = true, false
+		})
+		r.wantFirst(t, "ready again", 1)
+		end(3, 0)
+		r.touchService("web", func(_ *view.Service, slice *view.Slice) { terminate(&slice.Endpoints[0]) })
+		time.Sleep(time.Minute)
+		r.wantFirst(t, "drains again", 0)
+	})
+}
+
+// The limit ends an endpoint with connections. While they cannot be counted, only the limit does; nftables, which
+// counts none, is asked once.
+func TestDrainLimit(t *testing.T) {
+	for _, c := range []*counter{{}, {fails: true}, {uncounted: true}} {
+		inBubble(t, func(t *testing.T) {
+			r, _, end := draining(t, c)
+			defer r.stop()
+			if c.fails || c.uncounted {
+				end(0, 0)
+			}
+			time.Sleep(14 * time.Minute)
+			r.wantFirst(t, "before the limit", 0)
+			time.Sleep(2 * time.Minute)
+			r.wantFirst(t, "after the limit", -1)
+			if c.uncounted && c.calls > 1 {
+				t.Errorf("counted %d times, want once", c.calls)
+			}
+		})
+	}
+}
+
+// Connections are counted of virtual servers that drain, and only some time after the weight became 0: a packet under
+// way may still start one.
+func TestDrainCountsOnlyWhatDrains(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r, _, _ := draining(t, new(counter))
+		defer r.stop()
+		if n := r.kernel.StatsRead(); n != 0 {
+			t.Errorf("counted %d times at once", n)
+		}
+		time.Sleep(time.Minute)
+		if n := r.kernel.StatsRead(); n < 30 || n > 61 {
+			t.Errorf("counted %d times in a minute, want once a second of one virtual server", n)
+		}
+	})
+}
+
+// If the last endpoint ended, its address stays: clients are refused, as with an endpoint of weight 0.
+func TestDrainedServiceKeepsItsAddress(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r, _, end := draining(t, new(counter))
+		defer r.stop()
+		end(0, 0)
+		r.touchService("web", func(_ *view.Service, slice *view.Slice) {
+			slice.Endpoints = slice.Endpoints[:1]
+			slice.Endpoints[0].Serving = false
+		})
+		time.Sleep(5 * time.Second)
+		r.wantFirst(t, "ended", -1)
+		r.world.mu.Lock()
+		defer r.world.mu.Unlock()
+		if _, local := r.addrs[vip1]; !local || len(r.announced) != 1 {
+			t.Errorf("local addresses %v, announced %v; want %v", r.addrs, r.announced, vip1)
+		}
+	})
+}

@@ -1,0 +1,64 @@
+package traffic
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ironlb/ironlb/ipvs"
+)
+
+var (
+	virtualLabels  = []string{"namespace", "service", "port", "protocol", "virtual_server"}
+	endpointLabels = append(virtualLabels[:len(virtualLabels):len(virtualLabels)], "endpoint")
+
+	virtualDescs  = newCounters("", "of a virtual server", virtualLabels)
+	endpointDescs = newCounters("endpoint_", "of an endpoint", endpointLabels)
+
+	activeDesc = desc("endpoint_active_connections",
+		"Established TCP connections of an endpoint.", endpointLabels)
+	inactiveDesc = desc("endpoint_inactive_connections",
+		"Other connections of an endpoint: opening or closing TCP connections, UDP and SCTP.", endpointLabels)
+	omittedDesc = desc("omitted", "Virtual servers or endpoints without metrics because there are too many.", []string{"kind"})
+)
+
+func desc(name, help string, labels []string) *prometheus.Desc {
+	return prometheus.NewDesc(prometheus.BuildFQName("ironlb", "ipvs", name), help, labels, nil)
+}
+
+// counters describe the fields of ipvs.Stats.
+type counters struct{ connections, packetsIn, packetsOut, bytesIn, bytesOut *prometheus.Desc }
+
+func newCounters(prefix, of string, labels []string) counters {
+	counter := func(name, help string) *prometheus.Desc { return desc(prefix+name, help+" "+of+".", labels) }
+	return counters{
+		connections: counter("connections_total", "Connections"),
+		packetsIn:   counter("incoming_packets_total", "Packets from clients"),
+		packetsOut:  counter("outgoing_packets_total", "Packets to clients"),
+		bytesIn:     counter("incoming_bytes_total", "Bytes from clients"),
+		bytesOut:    counter("outgoing_bytes_total", "Bytes to clients"),
+	}
+}
+
+func (c counters) send(out chan<- prometheus.Metric, s ipvs.Stats, labels []string) {
+	for d, value := range c.with(s) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(value), labels...)
+	}
+}
+
+func (c counters) with(s ipvs.Stats) map[*prometheus.Desc]uint64 {
+	return map[*prometheus.Desc]uint64{
+		c.connections: s.Connections, c.packetsIn: s.PacketsIn, c.packetsOut: s.PacketsOut, c.bytesIn: s.BytesIn,
+		c.bytesOut: s.BytesOut,
+	}
+}
+
+// Describe lists the metrics.
+func (c *Collector) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []counters{virtualDescs, endpointDescs} {
+		for desc := range d.with(ipvs.Stats{}) {
+			out <- desc
+		}
+	}
+	out <- activeDesc
+	out <- inactiveDesc
+	out <- omittedDesc
+}
