@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/ironlb/ironlb/pools"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -118,14 +118,14 @@ func lockNear(v *view.View, password view.Secret) view.Touched {
 	p := v.BGPPeers["near"]
 	p.Password, p.Wrong, p.Message = password, "", ""
 	if password == "" {
-		p.Wrong, p.Message = plan.PasswordUnknown, "the API server has not answered yet"
+		p.Wrong, p.Message = routes.PasswordUnknown, "the API server has not answered yet"
 	}
 	v.BGPPeers["near"] = p
 	return view.Touched{BGPPeers: map[string]struct{}{"near": {}}}
 }
 
 // peers returns the peers that ironlb-bgpd has received.
-func (r *run) peers() map[string]plan.Peer {
+func (r *run) peers() map[string]routes.Peer {
 	r.bgp.mu.Lock()
 	defer r.bgp.mu.Unlock()
 	return maps.Clone(r.bgp.published.Peers)
@@ -156,7 +156,7 @@ func TestSnapshotBeginsBGP(t *testing.T) {
 		if peers := r.peers(); len(peers) != 1 || !has(peers, "far") || len(r.prefixes("far")) != 1 || len(r.prefixes("near")) != 0 {
 			t.Errorf("peers %v, routes %v", peers, r.bgp.published.Routes)
 		}
-		if got := w.nodeStatus.Sessions["near"]; got.State != plan.SessionIdle || got.Reason != plan.PasswordUnknown {
+		if got := w.nodeStatus.Sessions["near"]; got.State != routes.SessionIdle || got.Reason != routes.PasswordUnknown {
 			t.Errorf("session of the peer that waits: %+v", got)
 		}
 		if n := strings.Count(r.log.String(), `msg="BGP session not established" peer=near reason=PasswordUnknown`); n != 1 {
@@ -220,7 +220,7 @@ func TestSnapshotLeavesBGP(t *testing.T) {
 		r = start(t, w, r.cluster)
 		time.Sleep(time.Minute)
 		w.bgp.mu.Lock()
-		w.bgp.published = plan.BGP{}
+		w.bgp.published = routes.BGP{}
 		w.bgp.mu.Unlock()
 		r.trigger.Now()
 		r.wantPlanned(t)

@@ -18,7 +18,7 @@ import (
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/speaker/dataplane"
 	"github.com/ironlb/ironlb/speaker/ownership"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/report"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -32,7 +32,7 @@ func (q *quick) List(context.Context) (ipvs.Filter, error)      { return maps.Cl
 func (q *quick) Check(context.Context) (bool, error)            { return q.filter != nil, nil }
 func (q *quick) Remove(context.Context) error                   { return nil }
 func (q *quick) Apply(bool) ([]string, dataplane.SysctlErrors)  { return nil, dataplane.SysctlErrors{} }
-func (q *quick) Report(map[string]plan.Status)                  {}
+func (q *quick) Report(map[string]report.VIPStatus)             {}
 func (q *quick) Clean(context.Context, ipvs.Table) (int, error) { return 0, nil }
 
 func (q *quick) Build(_ context.Context, want ipvs.Filter) (int, error) {

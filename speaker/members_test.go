@@ -13,7 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/ironlb/ironlb/ipvs"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/report"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -358,7 +358,7 @@ func TestAnsweredTwice(t *testing.T) {
 			v.Nodes["b"] = view.Node{Addresses: v.Nodes["b"].Addresses, Ready: true}
 			return view.Touched{Nodes: map[string]struct{}{"b": {}}}
 		})
-		twice := func(is bool) plan.Status {
+		twice := func(is bool) report.VIPStatus {
 			r.detector.set(func(d *worldDetector) {
 				d.asymmetric, d.override = is, nil
 				if is {

@@ -12,7 +12,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/ironlb/ironlb/speaker/dataplane"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/report"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -65,7 +66,7 @@ func TestFirstChangeIsFull(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.noModule = true
-		w.bgp.published.Apply(plan.BGPChange{Full: true, Peers: map[string]*plan.Peer{"near": {}}, Routes: map[netip.Prefix]plan.Route{route1: {"near": {}}}})
+		w.bgp.published.Apply(routes.Change{Full: true, Peers: map[string]*routes.Peer{"near": {}}, Routes: map[netip.Prefix]routes.Route{route1: {"near": {}}}})
 		v := baseView()
 		service(v, "web", vip1, []uint16{80}, 2, "a")
 		service(v, "api", vip2, []uint16{80}, 2, "b")
@@ -253,14 +254,14 @@ func TestSessions(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		v := baseView()
 		v.BGPPeers["twin"] = v.BGPPeers["near"]
-		v.BGPPeers["locked"] = view.BGPPeer{Address: netip.MustParseAddr("192.0.2.253"), Wrong: plan.PasswordMissing, Message: "Secret router is missing: create it"}
+		v.BGPPeers["locked"] = view.BGPPeer{Address: netip.MustParseAddr("192.0.2.253"), Wrong: routes.PasswordMissing, Message: "Secret router is missing: create it"}
 		r := start(t, newWorld(t), &cluster{view: v, synced: true})
 		defer r.stop()
 		r.wantPlanned(t)
-		report := func(name string, s plan.Session) {
+		publish := func(name string, s routes.Session) {
 			r.bgp.mu.Lock()
 			if r.bgp.sessions == nil {
-				r.bgp.sessions = map[string]plan.Session{"other": {State: plan.SessionEstablished}} // not a configured peer
+				r.bgp.sessions = map[string]routes.Session{"other": {State: routes.SessionEstablished}} // not a configured peer
 			}
 			r.bgp.sessions[name] = s
 			r.bgp.mu.Unlock()
@@ -268,16 +269,16 @@ func TestSessions(t *testing.T) {
 			synctest.Wait()
 		}
 		now := time.Now()
-		report("far", plan.Session{State: plan.SessionActive, Since: now, Reason: plan.Refused, Message: "connection refused"})
-		report("far", plan.Session{State: plan.SessionIdle, Since: now, Reason: plan.Refused, Message: "connection refused"})
-		up := plan.Session{State: plan.SessionEstablished, Since: now, Prefixes: 7, PeerASN: 65001, Changes: 1, BFD: view.BFDUp}
-		report("far", up)
+		publish("far", routes.Session{State: routes.SessionActive, Since: now, Reason: routes.Refused, Message: "connection refused"})
+		publish("far", routes.Session{State: routes.SessionIdle, Since: now, Reason: routes.Refused, Message: "connection refused"})
+		up := routes.Session{State: routes.SessionEstablished, Since: now, Prefixes: 7, PeerASN: 65001, Changes: 1, BFD: view.BFDUp}
+		publish("far", up)
 		w := r.world
 		w.mu.Lock()
 		got := w.nodeStatus.Sessions
 		w.mu.Unlock()
-		if len(got) != 4 || got["far"] != up || got["locked"].Reason != plan.PasswordMissing || got["locked"].State != plan.SessionIdle ||
-			got["twin"].Reason != plan.Duplicate || got["near"].Reason != plan.NotConfigured {
+		if len(got) != 4 || got["far"] != up || got["locked"].Reason != routes.PasswordMissing || got["locked"].State != routes.SessionIdle ||
+			got["twin"].Reason != routes.Duplicate || got["near"].Reason != routes.NotConfigured {
 			t.Errorf("sessions %+v", got)
 		}
 		metric := func(name, peer string) float64 { return r.metric(t, "ironlb_bgp_"+name, "peer", peer) }
@@ -287,11 +288,11 @@ func TestSessions(t *testing.T) {
 		if up := metric("session_up", "locked"); up != 0 {
 			t.Errorf("a session that cannot be is up: %v", up)
 		}
-		report("far", plan.Session{State: plan.SessionIdle, Since: now, Reason: plan.BFDWentDown, Message: "BFD: Down", Prefixes: 7, Changes: 1, BFD: view.BFDDown})
+		publish("far", routes.Session{State: routes.SessionIdle, Since: now, Reason: routes.BFDWentDown, Message: "BFD: Down", Prefixes: 7, Changes: 1, BFD: view.BFDDown})
 		w.mu.Lock()
 		down := w.nodeStatus.Sessions["far"]
 		w.mu.Unlock()
-		if n := metric("prefixes", "far"); n != 0 || down.Prefixes != 0 || down.State != plan.SessionIdle {
+		if n := metric("prefixes", "far"); n != 0 || down.Prefixes != 0 || down.State != routes.SessionIdle {
 			t.Errorf("a session that is down has %v prefixes, and is %+v", n, down)
 		}
 		for text, n := range map[string]int{
@@ -332,9 +333,9 @@ func TestSessionWithoutBFD(t *testing.T) {
 		r := start(t, newWorld(t), &cluster{view: v, synced: true})
 		defer r.stop()
 		r.wantPlanned(t)
-		report := func(s plan.Session) {
+		publish := func(s routes.Session) {
 			r.bgp.mu.Lock()
-			r.bgp.sessions = map[string]plan.Session{"far": s}
+			r.bgp.sessions = map[string]routes.Session{"far": s}
 			r.bgp.mu.Unlock()
 			r.trigger.Now()
 			synctest.Wait()
@@ -354,43 +355,43 @@ func TestSessionWithoutBFD(t *testing.T) {
 				t.Errorf("%s: %d lines in the log, want %d", what, n, lines)
 			}
 		}
-		s := plan.Session{State: plan.SessionConnect, Since: time.Now(), BFD: view.BFDDown, BFDSince: time.Now(), BFDMessage: "no packet has arrived"}
-		report(s)
+		s := routes.Session{State: routes.SessionConnect, Since: time.Now(), BFD: view.BFDDown, BFDSince: time.Now(), BFDMessage: "no packet has arrived"}
+		publish(s)
 		time.Sleep(time.Minute)
 		want("without BGP", "", 0)
 
-		s.State, s.Since, s.Changes = plan.SessionEstablished, time.Now(), 1
-		report(s)
+		s.State, s.Since, s.Changes = routes.SessionEstablished, time.Now(), 1
+		publish(s)
 		time.Sleep(patience / 2)
 		s.BFD, s.BFDSince = view.BFDInit, time.Now()
-		report(s) // an attempt
+		publish(s) // an attempt
 		time.Sleep(patience/2 - time.Millisecond)
 		want("while it may come up", "", 0)
 		time.Sleep(time.Millisecond)
-		want("when it is late", plan.BFDNotUp, 1)
+		want("when it is late", routes.BFDNotUp, 1)
 		s.BFD, s.BFDSince, s.BFDMessage = view.BFDDown, time.Now(), "a TTL of 63"
-		report(s)
-		want("for another reason", plan.BFDNotUp, 0)
+		publish(s)
+		want("for another reason", routes.BFDNotUp, 0)
 
 		s.BFD, s.BFDSince, s.BFDMessage = view.BFDUp, time.Now(), ""
-		report(s)
+		publish(s)
 		want("up", "", 0)
 		time.Sleep(time.Hour)
 		s.BFD, s.BFDSince, s.BFDMessage = view.BFDDown, time.Now(), "on purpose"
-		report(s)
+		publish(s)
 		time.Sleep(patience - time.Millisecond)
 		want("ended a moment ago", "", 0)
 		time.Sleep(time.Millisecond)
-		want("ended for good", plan.BFDNotUp, 1)
+		want("ended for good", routes.BFDNotUp, 1)
 
-		s.State, s.Since = plan.SessionIdle, time.Now()
-		report(s)
+		s.State, s.Since = routes.SessionIdle, time.Now()
+		publish(s)
 		want("BGP is down", "", 0)
-		s.State, s.Since, s.Changes = plan.SessionEstablished, time.Now(), 2
-		report(s)
+		s.State, s.Since, s.Changes = routes.SessionEstablished, time.Now(), 2
+		publish(s)
 		want("BGP is up again", "", 0)
 		s.BFD = "" // the profile is removed
-		report(s)
+		publish(s)
 		time.Sleep(time.Minute)
 		want("without a profile", "", 0)
 	})
@@ -409,7 +410,7 @@ func TestUnservedIsReported(t *testing.T) {
 		r := start(t, newWorld(t), &cluster{view: v, synced: true})
 		defer r.stop()
 		r.wantPlanned(t)
-		reported := func() map[view.Reason]plan.Unserved {
+		reported := func() map[view.Reason]report.Unserved {
 			r.world.mu.Lock()
 			defer r.world.mu.Unlock()
 			return r.nodeStatus.Unserved
@@ -458,7 +459,7 @@ func TestLocalPrefsDiffer(t *testing.T) {
 		}
 		r.world.mu.Lock()
 		defer r.world.mu.Unlock()
-		if got := r.nodeStatus.LocalPrefs; !maps.Equal(got, map[plan.LocalPrefs]int{{Lower: "each", Higher: "high"}: 1}) {
+		if got := r.nodeStatus.LocalPrefs; !maps.Equal(got, map[routes.LocalPrefs]int{{Lower: "each", Higher: "high"}: 1}) {
 			t.Errorf("status %v", got)
 		}
 		if n := strings.Count(r.log.String(), "lower=each higher=high prefixes=1"); n != 1 {

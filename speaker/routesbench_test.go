@@ -9,15 +9,16 @@ import (
 
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // quickBGP counts the routes of the last change.
 type quickBGP struct{ routes int }
 
-func (q *quickBGP) Set(c plan.BGPChange)              { q.routes = len(c.Routes) }
-func (q *quickBGP) Sessions() map[string]plan.Session { return nil }
-func (q *quickBGP) Blank() bool                       { return true }
+func (q *quickBGP) Set(c routes.Change)                 { q.routes = len(c.Routes) }
+func (q *quickBGP) Sessions() map[string]routes.Session { return nil }
+func (q *quickBGP) Blank() bool                         { return true }
 
 // BenchmarkOneRoute measures one reconcile, including the observation of the node, after the only endpoints of one
 // Service were removed or returned. Its route is published to two routers.

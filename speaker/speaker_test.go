@@ -24,6 +24,8 @@ import (
 	"github.com/ironlb/ironlb/speaker/dataplane"
 	"github.com/ironlb/ironlb/speaker/ownership"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/report"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -219,7 +221,7 @@ func TestProgramsFollowsAndDeletes(t *testing.T) {
 		r := start(t, newWorld(t), &cluster{view: v, synced: true})
 		defer r.stop()
 		r.wantPlanned(t)
-		want := plan.Status{Node: "a", Interfaces: []string{"eth0"}, Announced: true, Reason: view.Owner, Message: "announced by node a"}
+		want := report.VIPStatus{Node: "a", Interfaces: []string{"eth0"}, Announced: true, Reason: view.Owner, Message: "announced by node a"}
 		if got := r.statuses[vip1.String()]; got.Node != "a" || !slices.Equal(got.Interfaces, want.Interfaces) || got.Reason != want.Reason || !got.Announced {
 			t.Errorf("status %+v, want %+v", got, want)
 		}
@@ -387,7 +389,7 @@ func TestForeignObjectsAreLeftAlone(t *testing.T) {
 		}
 		r.stop()
 		w.restart()
-		w.bgp.published = plan.BGP{} // ironlb-bgpd has ended
+		w.bgp.published = routes.BGP{} // ironlb-bgpd has ended
 		if err := Cleanup(t.Context(), w.node(), slog.New(slog.DiscardHandler)); err != nil {
 			t.Fatal(err)
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -28,7 +29,7 @@ func changeBGP(r *rand.Rand, v *view.View) view.Touched {
 		p.HoldTime = time.Duration(3+r.IntN(2)) * time.Second
 		p.Wrong = ""
 		if r.IntN(4) == 0 {
-			p.Wrong = plan.PasswordMissing
+			p.Wrong = routes.PasswordMissing
 		}
 		v.BGPPeers["near"] = p
 		return view.Touched{BGPPeers: map[string]struct{}{"near": {}}}
@@ -59,15 +60,15 @@ type worldBGP struct {
 	elsewhere map[netip.Addr]struct{}
 
 	mu        sync.Mutex
-	published plan.BGP
-	changes   []plan.BGPChange
+	published routes.BGP
+	changes   []routes.Change
 	at        []time.Time // of the changes
 	then      func()      // if set, called after each change with the world locked
-	sessions  map[string]plan.Session
+	sessions  map[string]routes.Session
 	away      bool // not running
 }
 
-func (b *worldBGP) Set(c plan.BGPChange) {
+func (b *worldBGP) Set(c routes.Change) {
 	b.w.mu.Lock()
 	defer b.w.mu.Unlock()
 	b.mu.Lock()
@@ -95,7 +96,7 @@ func (b *worldBGP) Set(c plan.BGPChange) {
 	}
 }
 
-func (b *worldBGP) Sessions() map[string]plan.Session {
+func (b *worldBGP) Sessions() map[string]routes.Session {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return maps.Clone(b.sessions)
@@ -201,7 +202,7 @@ func (r *run) wantRoutes(t *testing.T, want *plan.Desired) {
 	if !maps.Equal(r.blackholes, sinks) {
 		t.Errorf("blackholes %v, want %v", r.blackholes, sinks)
 	}
-	if !maps.EqualFunc(r.bgp.published.Routes, want.BGP.Routes, func(a, b plan.Route) bool { return maps.Equal(a, b) }) {
+	if !maps.EqualFunc(r.bgp.published.Routes, want.BGP.Routes, func(a, b routes.Route) bool { return maps.Equal(a, b) }) {
 		t.Errorf("routes %v, want %v", r.bgp.published.Routes, want.BGP.Routes)
 	}
 }
@@ -220,7 +221,7 @@ func (r *run) prefixes(peer string) map[netip.Prefix]view.Attributes {
 }
 
 // changesSince returns the changes after the first n.
-func (r *run) changesSince(n int) []plan.BGPChange {
+func (r *run) changesSince(n int) []routes.Change {
 	r.bgp.mu.Lock()
 	defer r.bgp.mu.Unlock()
 	return r.bgp.changes[n:]

@@ -18,6 +18,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/dataplane"
 	"github.com/ironlb/ironlb/speaker/ownership"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/report"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -38,7 +39,7 @@ type world struct {
 	blackholes map[netip.Prefix]struct{}
 	announced  map[netip.Addr]ownership.Announcement
 	ups        map[string]bool // interfaces
-	statuses   map[string]plan.Status
+	statuses   map[string]report.VIPStatus
 	changes    int
 	calls      int           // that observe or change the node
 	lists      int           // of virtual servers with their real servers
@@ -68,7 +69,7 @@ type world struct {
 	hardware func() map[[6]byte]string
 	macs     map[[6]byte]string
 	// nodeStatus is the last published status of the node.
-	nodeStatus plan.NodeStatus
+	nodeStatus report.NodeStatus
 	// harmed is set while another program may have destroyed state that the speaker has not observed since: the order
 	// cannot be kept then.
 	harmed bool
@@ -429,7 +430,7 @@ func (w *world) Conflicts() map[netip.Addr]view.Conflict {
 	return maps.Clone(w.conflicts)
 }
 
-func (w *world) ReportNode(s plan.NodeStatus) {
+func (w *world) ReportNode(s report.NodeStatus) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.nodeStatus = s
@@ -448,7 +449,7 @@ func (w *world) checkForwards(addr netip.Addr) {
 	}
 }
 
-func (w *world) Report(statuses map[string]plan.Status) {
+func (w *world) Report(statuses map[string]report.VIPStatus) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.statuses = statuses

@@ -8,7 +8,7 @@ import (
 
 	"github.com/ironlb/ironlb/speaker/bfd"
 	"github.com/ironlb/ironlb/speaker/bgp"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -29,7 +29,7 @@ func newBFD(log *slog.Logger, metrics prometheus.Registerer, changed func(map[st
 }
 
 // Set replaces the sessions by one with each of the peers.
-func (b bfdSessions) Set(peers map[string]plan.Peer) {
+func (b bfdSessions) Set(peers map[string]routes.Peer) {
 	configs := make(map[string]bfd.Config, len(peers))
 	for name, p := range peers {
 		configs[name] = bfd.Of(p)

@@ -8,13 +8,13 @@ import (
 
 	"github.com/ironlb/ironlb/speaker/bgp"
 	"github.com/ironlb/ironlb/speaker/bgp/gobgp"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 )
 
 // runChild runs the child. Its parent ends it: signals to the process group are handled by the parent.
 func runChild(ctx context.Context, log *slog.Logger) error {
 	signal.Ignore(syscall.SIGTERM, syscall.SIGINT)
-	return bgp.ServeFile(ctx, bgp.ChildFile, log, func(report func(plan.Session)) bgp.Driver {
+	return bgp.ServeFile(ctx, bgp.ChildFile, log, func(report func(routes.Session)) bgp.Driver {
 		return gobgp.New(gobgp.Options{Log: log, Report: report})
 	})
 }

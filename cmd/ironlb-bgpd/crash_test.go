@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/test/lab/router"
 )
 
@@ -39,13 +39,13 @@ func TestPeerThatCrashes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.Set(plan.BGPChange{RouterID: addr("192.0.2.1"), Peers: map[string]*plan.Peer{"evil": {
+		s.Set(routes.Change{RouterID: addr("192.0.2.1"), Peers: map[string]*routes.Peer{"evil": {
 			Address: addr("203.0.113.200"), Port: 1790, MyASN: 65001, PeerASN: 65002, IPv4: true, MultiHop: true, ConnectTime: time.Second,
 		}}})
 		var ended time.Time
 		for range 2 * len(router.Crashes) {
-			ended = r.sessionOf(s, "evil", "GoBGP has ended once more", func(s plan.Session) bool {
-				return s.Reason == plan.NoBGPProcess && s.Since.After(ended) && strings.Contains(s.Message, "panic: ")
+			ended = r.sessionOf(s, "evil", "GoBGP has ended once more", func(s routes.Session) bool {
+				return s.Reason == routes.NoBGPProcess && s.Since.After(ended) && strings.Contains(s.Message, "panic: ")
 			}).Since
 		}
 		if now := r.session(s, "established", established); now != mine {

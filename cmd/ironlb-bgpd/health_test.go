@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -36,7 +36,7 @@ func TestHealthAndMetrics(t *testing.T) {
 			t.Errorf("healthy %v: %v", flags, err)
 		}
 	}
-	r.session(s, "BFD is up", func(s plan.Session) bool { return s.BFD == view.BFDUp && established(s) })
+	r.session(s, "BFD is up", func(s routes.Session) bool { return s.BFD == view.BFDUp && established(s) })
 	metrics := r.metrics(port)
 	for _, want := range []string{
 		"ironlb_bgp_gobgp_starts_total 1", "ironlb_bgp_gobgp_processes 1", "ironlb_bgp_speaker_connected 1", "ironlb_bgp_wanted_peers 1",

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -32,7 +32,7 @@ protocol bgp flood {
 
 // newFlood is a rig whose BIRD has a second session with the node, for a peer named flood, and announces this number of
 // prefixes in it.
-func newFlood(t *testing.T, n int, flags ...string) (*rig, plan.Peer) {
+func newFlood(t *testing.T, n int, flags ...string) (*rig, routes.Peer) {
 	t.Helper()
 	r := newRig(t, "bird", true, flags...)
 	r.node.Address(t, "eth0", "192.0.2.2/24")
@@ -42,7 +42,7 @@ func newFlood(t *testing.T, n int, flags ...string) (*rig, plan.Peer) {
 	if err := r.router.Configure(r.ctx, c); err != nil {
 		t.Fatal(err)
 	}
-	return r, plan.Peer{Address: addr("192.0.2.253"), Source: addr("192.0.2.2"), Port: 179, MyASN: 65001, PeerASN: 65002,
+	return r, routes.Peer{Address: addr("192.0.2.253"), Source: addr("192.0.2.2"), Port: 179, MyASN: 65001, PeerASN: 65002,
 		IPv4: true, ConnectTime: time.Second}
 }
 
@@ -96,8 +96,8 @@ func TestFullTable(t *testing.T) {
 		reason view.Reason
 		most   float64 // MB of all processes
 	}{
-		{"prefixes", "384", 0, plan.TooManyPrefixes, 256},
-		{"memory", "192", 1_000_000, plan.OutOfMemory, 320},
+		{"prefixes", "384", 0, routes.TooManyPrefixes, 256},
+		{"memory", "192", 1_000_000, routes.OutOfMemory, 320},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r, flood := newFlood(t, n, "--peer-memory", c.memory)
@@ -111,9 +111,9 @@ func TestFullTable(t *testing.T) {
 			}
 			stop := r.memory()
 			flood.MaxReceivedPrefixes = c.limit
-			s.Set(plan.BGPChange{RouterID: addr("192.0.2.1"), Peers: map[string]*plan.Peer{"flood": &flood}})
+			s.Set(routes.Change{RouterID: addr("192.0.2.1"), Peers: map[string]*routes.Peer{"flood": &flood}})
 			began := time.Now()
-			now := r.sessionOf(s, "flood", "it is held off", func(s plan.Session) bool {
+			now := r.sessionOf(s, "flood", "it is held off", func(s routes.Session) bool {
 				return s.Reason == c.reason && strings.Contains(s.Message, "retry in 5m0s")
 			})
 			took, most := time.Since(began), stop()

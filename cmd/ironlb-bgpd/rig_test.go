@@ -19,7 +19,7 @@ import (
 
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 	"github.com/ironlb/ironlb/speaker/bgp"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 	"github.com/ironlb/ironlb/test/lab/host"
 	"github.com/ironlb/ironlb/test/lab/process"
@@ -174,8 +174,8 @@ func (r *rig) speaker() *speaker {
 }
 
 // wanted is the router as a peer that both addresses are advertised to.
-func wanted(gracefulRestart, withBFD bool) plan.BGPChange {
-	p := plan.Peer{
+func wanted(gracefulRestart, withBFD bool) routes.Change {
+	p := routes.Peer{
 		Address: routerAddr, Port: 179, MyASN: 65001, PeerASN: 65002, ConnectTime: time.Second, HoldTime: 90 * time.Second,
 		IPv4: true, NextHop4: addr("192.0.2.1"), GracefulRestart: gracefulRestart, Password: view.Secret(password),
 	}
@@ -185,20 +185,20 @@ func wanted(gracefulRestart, withBFD bool) plan.BGPChange {
 	if withBFD {
 		p.BFD = timers
 	}
-	c := plan.BGPChange{Full: true, RouterID: addr("192.0.2.1"), Peers: map[string]*plan.Peer{"tor": &p}, Routes: map[netip.Prefix]plan.Route{}}
+	c := routes.Change{Full: true, RouterID: addr("192.0.2.1"), Peers: map[string]*routes.Peer{"tor": &p}, Routes: map[netip.Prefix]routes.Route{}}
 	for _, vip := range vips {
-		c.Routes[vip] = plan.Route{"tor": {Communities: view.NewCommunitySet(65001<<16 | 1)}}
+		c.Routes[vip] = routes.Route{"tor": {Communities: view.NewCommunitySet(65001<<16 | 1)}}
 	}
 	return c
 }
 
 // session waits until the session with the router is as expected in the speaker's view.
-func (r *rig) session(s *speaker, what string, is func(plan.Session) bool) plan.Session {
+func (r *rig) session(s *speaker, what string, is func(routes.Session) bool) routes.Session {
 	r.t.Helper()
 	return r.sessionOf(s, "tor", what, is)
 }
 
-func (r *rig) sessionOf(s *speaker, peer, what string, is func(plan.Session) bool) plan.Session {
+func (r *rig) sessionOf(s *speaker, peer, what string, is func(routes.Session) bool) routes.Session {
 	r.t.Helper()
 	for {
 		now, ok := s.Sessions()[peer]
@@ -213,8 +213,8 @@ func (r *rig) sessionOf(s *speaker, peer, what string, is func(plan.Session) boo
 	}
 }
 
-func established(s plan.Session) bool {
-	return s.State == plan.SessionEstablished && s.Prefixes == len(vips)
+func established(s routes.Session) bool {
+	return s.State == routes.SessionEstablished && s.Prefixes == len(vips)
 }
 
 // sees waits until a condition holds on the router.
@@ -258,8 +258,8 @@ func (r *rig) settled(withBFD bool) router.Session {
 				return false, err
 			}
 		}
-		routes, err := r.router.Routes(r.ctx, 4)
-		return session.Established && len(routes) == len(vips) && r.monitored(), err
+		prefixes, err := r.router.Routes(r.ctx, 4)
+		return session.Established && len(prefixes) == len(vips) && r.monitored(), err
 	})
 	return session
 }

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 	"github.com/ironlb/ironlb/test/lab/router"
 )
@@ -42,10 +42,10 @@ func TestSpeakerRestarts(t *testing.T) {
 		change.Full = false
 		change.Routes[prefix("203.0.113.3/32")] = change.Routes[vips[0]]
 		next.Set(change)
-		again := r.session(next, "a third route", func(s plan.Session) bool { return s.Prefixes == 3 })
+		again := r.session(next, "a third route", func(s routes.Session) bool { return s.Prefixes == 3 })
 		r.sees("the third route", func() (bool, error) {
-			routes, err := r.router.Routes(r.ctx, 4)
-			return len(routes) == 3, err
+			prefixes, err := r.router.Routes(r.ctx, 4)
+			return len(prefixes) == 3, err
 		})
 		if again.Changes != mine.Changes || !again.Since.Equal(mine.Since) || again.BFD != view.BFDUp {
 			t.Errorf("the session was %+v and is %+v", mine, again)
@@ -76,7 +76,7 @@ func TestGoBGPIsKilled(t *testing.T) {
 		if err := syscall.Kill(r.child(), syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
-		r.session(s, "the end is reported", func(s plan.Session) bool { return s.Reason == plan.NoBGPProcess && s.BFD == view.BFDUp })
+		r.session(s, "the end is reported", func(s routes.Session) bool { return s.Reason == routes.NoBGPProcess && s.BFD == view.BFDUp })
 		again := r.session(s, "established again", established)
 		took := time.Since(killed)
 		r.sees("another session", func() (bool, error) {
@@ -112,7 +112,7 @@ func TestTerminated(t *testing.T) {
 		if took := time.Since(asked); took >= 2*time.Second || r.process.Wait() != nil {
 			t.Errorf("it ended after %v: %v", took, r.process.Wait())
 		}
-		r.session(s, "the speaker knows", func(s plan.Session) bool { return s.Reason == plan.NoBGPProcess })
+		r.session(s, "the speaker knows", func(s routes.Session) bool { return s.Reason == routes.NoBGPProcess })
 		r.start()
 		r.session(s, "established again", established)
 		r.settled(false)
@@ -177,13 +177,13 @@ func TestPathIsCut(t *testing.T) {
 		s.Set(change)
 		r.session(s, "established", established)
 		r.settled(true)
-		r.session(s, "BFD is up", func(s plan.Session) bool { return s.BFD == view.BFDUp })
+		r.session(s, "BFD is up", func(s routes.Session) bool { return s.BFD == view.BFDUp })
 		cut := time.Now()
 		r.cut()
-		down := r.session(s, "the session is down", func(s plan.Session) bool { return s.State != plan.SessionEstablished })
+		down := r.session(s, "the session is down", func(s routes.Session) bool { return s.State != routes.SessionEstablished })
 		took := time.Since(cut)
 		t.Logf("cut, and down %v later: BFD at +%v, BGP at +%v", took, down.BFDSince.Sub(cut), down.Since.Sub(cut))
-		if down.Reason != plan.BFDWentDown || down.BFD != view.BFDDown {
+		if down.Reason != routes.BFDWentDown || down.BFD != view.BFDDown {
 			t.Errorf("the session is %+v", down)
 		}
 		if _, err := r.monitor.Wait(r.ctx, func(e router.Event) bool { return e.Deleted && e.Prefix == vips[0] }); err != nil {
@@ -290,7 +290,7 @@ func TestWithoutGracefulRestart(t *testing.T) {
 		if err := syscall.Kill(r.child(), syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
-		r.session(s, "the end is reported", func(s plan.Session) bool { return s.Reason == plan.NoBGPProcess })
+		r.session(s, "the end is reported", func(s routes.Session) bool { return s.Reason == routes.NoBGPProcess })
 		r.session(s, "established again", established)
 		r.settled(false)
 		if events := r.changes(seen); len(events) == 0 || !events[0].Deleted {

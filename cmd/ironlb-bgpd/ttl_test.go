@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 	"github.com/ironlb/ironlb/test/lab/router"
 )
@@ -35,7 +35,7 @@ func TestTTLSecurityWithBFD(t *testing.T) {
 			tor := change.Peers["tor"]
 			tor.PeerASN, tor.TTLSecurity, tor.BFD.MinimumTTL = c.asn, true, c.minimum
 			s.Set(change)
-			r.session(s, "established, and BFD is up", func(s plan.Session) bool { return established(s) && s.BFD == view.BFDUp })
+			r.session(s, "established, and BFD is up", func(s routes.Session) bool { return established(s) && s.BFD == view.BFDUp })
 			r.settled(true)
 			seen, err := r.bfd()
 			if err != nil {
@@ -45,7 +45,9 @@ func TestTTLSecurityWithBFD(t *testing.T) {
 				t.Errorf("the router's session is another one than thought: %s", seen.Text)
 			}
 			r.cut()
-			r.session(s, "down by BFD", func(s plan.Session) bool { return s.State != plan.SessionEstablished && s.Reason == plan.BFDWentDown })
+			r.session(s, "down by BFD", func(s routes.Session) bool {
+				return s.State != routes.SessionEstablished && s.Reason == routes.BFDWentDown
+			})
 		})
 	}
 }
@@ -74,7 +76,7 @@ func TestWhyBFDIsNotUp(t *testing.T) {
 			s, change := r.speaker(), wanted(true, true)
 			change.Peers["tor"].MultiHop, change.Peers["tor"].BFD.MinimumTTL = true, c.minimum
 			s.Set(change)
-			r.session(s, "established without BFD, with the reason", func(s plan.Session) bool {
+			r.session(s, "established without BFD, with the reason", func(s routes.Session) bool {
 				return established(s) && s.BFD == view.BFDDown && s.BFDMessage == c.why
 			})
 		})

@@ -17,6 +17,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/dataplane"
 	"github.com/ironlb/ironlb/speaker/ownership"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/report"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -32,7 +33,7 @@ func (o *one) Observe() (*view.View, view.Touched, bool) {
 	return o.view, touched, true
 }
 
-func (*one) Report(map[string]plan.Status) {}
+func (*one) Report(map[string]report.VIPStatus) {}
 
 // noMembers is a network without other speakers.
 type noMembers struct{}

@@ -15,6 +15,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/kube"
 	"github.com/ironlb/ironlb/speaker/nodecheck"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/report"
 )
 
 // checkNodeEvery is how often the node's network is evaluated.
@@ -30,10 +31,10 @@ type nodeChecks struct {
 	facts func() (f nodecheck.Facts, ok bool, err error)
 	// warn writes an Event; an empty text means that the reason no longer applies. report publishes the conditions.
 	warn   func(reason, text string)
-	report func([]plan.NodeCondition)
+	report func([]report.NodeCondition)
 
 	mu      sync.Mutex
-	last    []plan.NodeCondition
+	last    []report.NodeCondition
 	lastErr string
 	// uncovered is set if the last evaluation found Pods that are not covered.
 	uncovered bool
@@ -103,7 +104,7 @@ func (c *nodeChecks) evaluate() bool {
 			c.warn(now.Reason, now.Message)
 			c.log.Warn("the node's network is not as configured", "condition", now.Type, "reason", now.Reason,
 				"remediation", now.Message)
-		case before != (plan.NodeCondition{}) && !before.True:
+		case before != (report.NodeCondition{}) && !before.True:
 			c.log.Info("the node's network is as configured", "condition", now.Type)
 		}
 	}
@@ -114,8 +115,8 @@ func (c *nodeChecks) evaluate() bool {
 
 // sure omits the finding of uncovered Pods unless the last evaluation had it as well: a Pod ends before its endpoint is
 // removed, and its interface may appear after the endpoint.
-func (c *nodeChecks) sure(found []plan.NodeCondition) []plan.NodeCondition {
-	return slices.DeleteFunc(found, func(now plan.NodeCondition) bool {
+func (c *nodeChecks) sure(found []report.NodeCondition) []report.NodeCondition {
+	return slices.DeleteFunc(found, func(now report.NodeCondition) bool {
 		if now.Type != nodecheck.PodTrafficDetected {
 			return false
 		}
@@ -126,10 +127,10 @@ func (c *nodeChecks) sure(found []plan.NodeCondition) []plan.NodeCondition {
 }
 
 // current returns the current conditions: those found, and the last ones of other types.
-func (c *nodeChecks) current(found []plan.NodeCondition) (all []plan.NodeCondition) {
+func (c *nodeChecks) current(found []report.NodeCondition) (all []report.NodeCondition) {
 	for _, kind := range nodecheck.Types {
 		now := c.before(kind)
-		if i := slices.IndexFunc(found, func(f plan.NodeCondition) bool { return f.Type == kind }); i >= 0 {
+		if i := slices.IndexFunc(found, func(f report.NodeCondition) bool { return f.Type == kind }); i >= 0 {
 			now = found[i]
 		}
 		if now.Type != "" {
@@ -140,13 +141,13 @@ func (c *nodeChecks) current(found []plan.NodeCondition) (all []plan.NodeConditi
 }
 
 // before returns the last condition of a type, the zero value for none.
-func (c *nodeChecks) before(kind string) plan.NodeCondition {
+func (c *nodeChecks) before(kind string) report.NodeCondition {
 	for _, condition := range c.last {
 		if condition.Type == kind {
 			return condition
 		}
 	}
-	return plan.NodeCondition{}
+	return report.NodeCondition{}
 }
 
 // readyz adds the problems to the response of ready. It does not change the status: see pairing.

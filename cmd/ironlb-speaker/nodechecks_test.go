@@ -15,6 +15,7 @@ import (
 
 	"github.com/ironlb/ironlb/speaker/nodecheck"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/report"
 )
 
 // Each change is published once: the condition, the Event, the metric, and a line of /readyz while there is a problem.
@@ -38,7 +39,7 @@ func TestNodeChecks(t *testing.T) {
 			logged = append(logged, fmt.Sprintf("%s=%t", reason, text != ""))
 		}
 	}
-	c.report = func(all []plan.NodeCondition) { logged = append(logged, fmt.Sprint(all[0].True)) }
+	c.report = func(all []report.NodeCondition) { logged = append(logged, fmt.Sprint(all[0].True)) }
 	fails := errors.New("no permission")
 	ready := func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") }
 	for i, step := range []struct {
@@ -91,7 +92,7 @@ func TestNotCoveredAtFirst(t *testing.T) {
 		return nodecheck.Facts{Endpoints: map[netip.Addr]nodecheck.Route{netip.MustParseAddr("10.1.2.3"): {}}}, true, nil
 	}
 	c.warn = func(string, string) {}
-	c.report = func(all []plan.NodeCondition) {
+	c.report = func(all []report.NodeCondition) {
 		types = nil
 		for _, condition := range all {
 			types = append(types, fmt.Sprintf("%s=%t", condition.Type, condition.True))

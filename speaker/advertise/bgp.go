@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -69,10 +70,10 @@ type BGP struct {
 	in  BGPInputs
 	// begun is set once the full state was published; until then ironlb-bgpd keeps the state of an earlier process.
 	begun  bool
-	peers  map[string]plan.Peer
-	routes map[netip.Prefix]plan.Route
+	peers  map[string]routes.Peer
+	routes map[netip.Prefix]routes.Route
 	// sessions are as last observed.
-	sessions map[string]plan.Session
+	sessions map[string]routes.Session
 	// withoutBFD is since when BFD has not been up, by peer. lateAt is when the next session exceeds its time without
 	// BFD.
 	withoutBFD map[string]time.Time
@@ -88,7 +89,7 @@ type BGP struct {
 
 // NewBGP returns a BGP that has published nothing yet.
 func NewBGP(cfg BGPConfig) *BGP {
-	return &BGP{cfg: cfg, peers: map[string]plan.Peer{}, routes: map[netip.Prefix]plan.Route{}, withoutBFD: map[string]time.Time{},
+	return &BGP{cfg: cfg, peers: map[string]routes.Peer{}, routes: map[netip.Prefix]routes.Route{}, withoutBFD: map[string]time.Time{},
 		failed: map[netip.Prefix]view.Reason{}}
 }
 
@@ -99,7 +100,7 @@ func (b *BGP) Update(in BGPInputs) { b.in = in }
 func (b *BGP) Begun() bool { return b.begun || b.cfg.Daemon == nil }
 
 // Sessions returns the sessions as last observed. The caller must not modify them.
-func (b *BGP) Sessions() map[string]plan.Session { return b.sessions }
+func (b *BGP) Sessions() map[string]routes.Session { return b.sessions }
 
 // LateAt returns when the next session exceeds its time without BFD, zero for none.
 func (b *BGP) LateAt() time.Time { return b.lateAt }

@@ -4,7 +4,7 @@ import (
 	"net/netip"
 
 	"github.com/ironlb/ironlb/speaker/ownership"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -23,10 +23,10 @@ type Announcer interface {
 type Daemon interface {
 	// Set publishes a change; the first change is a full state. It does not block. The last state outlives this
 	// process.
-	Set(plan.BGPChange)
+	Set(routes.Change)
 	// Sessions returns the state of the sessions, by the name of the peer. A session may be absent until it starts. A
 	// change triggers the loop.
-	Sessions() map[string]plan.Session
+	Sessions() map[string]routes.Session
 	// Blank reports whether the BGP daemon is running and no process has configured a peer on it. A change triggers the
 	// loop.
 	Blank() bool

@@ -3,7 +3,7 @@ package advertise
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -33,11 +33,11 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return m
 }
 
-func (m *Metrics) session(peer string, s plan.Session) {
-	m.up.WithLabelValues(peer).Set(oneIf(s.State == plan.SessionEstablished))
+func (m *Metrics) session(peer string, s routes.Session) {
+	m.up.WithLabelValues(peer).Set(oneIf(s.State == routes.SessionEstablished))
 	m.prefixes.WithLabelValues(peer).Set(float64(s.Prefixes))
 	m.problem.DeletePartialMatch(prometheus.Labels{"peer": peer})
-	if s.State != plan.SessionEstablished && s.Reason != "" {
+	if s.State != routes.SessionEstablished && s.Reason != "" {
 		m.problem.WithLabelValues(peer, string(s.Reason)).Set(1)
 	}
 	if s.BFD == "" {

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -15,10 +15,10 @@ func (b *BGP) Withdraw(todo *Work) {
 	if !b.begun {
 		return
 	}
-	change := plan.BGPChange{RouterID: b.in.Desired.BGP.RouterID, NodeDecommissioning: b.in.Desired.BGP.NodeDecommissioning, Peers: map[string]*plan.Peer{}, Routes: map[netip.Prefix]plan.Route{}}
+	change := routes.Change{RouterID: b.in.Desired.BGP.RouterID, NodeDecommissioning: b.in.Desired.BGP.NodeDecommissioning, Peers: map[string]*routes.Peer{}, Routes: map[netip.Prefix]routes.Route{}}
 	for prefix := range todo.Routes {
 		want, have := b.in.Desired.BGP.Routes[prefix], b.routes[prefix]
-		left := plan.Route{}
+		left := routes.Route{}
 		for peer, announced := range have {
 			if has(want, peer) {
 				left[peer] = announced
@@ -59,19 +59,19 @@ func (b *BGP) AnnounceAll(todo *Work, observed bool) {
 // route publishes the peers of the work, and its prefixes if all of their addresses may be announced.
 func (b *BGP) route(todo *Work, may func(addr netip.Addr) bool) {
 	want := b.in.Desired.BGP
-	change := plan.BGPChange{Full: !b.begun, RouterID: want.RouterID, NodeDecommissioning: want.NodeDecommissioning,
-		Peers: map[string]*plan.Peer{}, Routes: map[netip.Prefix]plan.Route{}}
-	peers, routes := todo.Peers, todo.Routes
+	change := routes.Change{Full: !b.begun, RouterID: want.RouterID, NodeDecommissioning: want.NodeDecommissioning,
+		Peers: map[string]*routes.Peer{}, Routes: map[netip.Prefix]routes.Route{}}
+	peers, prefixes := todo.Peers, todo.Routes
 	if change.Full {
-		peers, routes = names(want.Peers, struct{}{}), names(want.Routes, view.Announced)
+		peers, prefixes = names(want.Peers, struct{}{}), names(want.Routes, view.Announced)
 	}
 	for name := range peers {
 		if peer, wanted := want.Peers[name]; wanted && b.peers[name] != peer {
 			change.Peers[name] = &peer
 		}
 	}
-	for prefix := range routes {
-		if route, wanted := want.Routes[prefix]; wanted && !maps.Equal(route, b.routes[prefix]) && b.mayRoute(prefix, may) && b.canRoute(prefix, routes[prefix]) {
+	for prefix := range prefixes {
+		if route, wanted := want.Routes[prefix]; wanted && !maps.Equal(route, b.routes[prefix]) && b.mayRoute(prefix, may) && b.canRoute(prefix, prefixes[prefix]) {
 			change.Routes[prefix] = route
 		}
 	}
@@ -115,7 +115,7 @@ func (b *BGP) IsRouted(addr netip.Addr) bool {
 }
 
 // publish publishes a change, if there is one, and logs it.
-func (b *BGP) publish(change plan.BGPChange, todo *Work) {
+func (b *BGP) publish(change routes.Change, todo *Work) {
 	if !change.Full && !todo.Other && len(change.Peers)+len(change.Routes) == 0 {
 		return
 	}
@@ -140,7 +140,7 @@ func (b *BGP) publish(change plan.BGPChange, todo *Work) {
 
 // recordRoute logs and counts a published route. An earlier process announced and logged most routes of the first
 // change.
-func (b *BGP) recordRoute(prefix netip.Prefix, route plan.Route, why view.Reason, first bool) {
+func (b *BGP) recordRoute(prefix netip.Prefix, route routes.Route, why view.Reason, first bool) {
 	before := b.routes[prefix]
 	if len(route) > 0 {
 		b.routes[prefix] = route
@@ -161,4 +161,4 @@ func (b *BGP) recordRoute(prefix netip.Prefix, route plan.Route, why view.Reason
 	b.cfg.Record(action, "prefix", prefix, "peers", peersOf(peers), "reason", why)
 }
 
-func peersOf(r plan.Route) string { return strings.Join(slices.Sorted(maps.Keys(r)), " ") }
+func peersOf(r routes.Route) string { return strings.Join(slices.Sorted(maps.Keys(r)), " ") }

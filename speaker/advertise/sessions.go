@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -33,16 +33,16 @@ func (b *BGP) ObserveSessions(now time.Time) bool {
 }
 
 // currentSessions returns the session of each BGPPeer that selects this node.
-func (b *BGP) currentSessions(now time.Time) map[string]plan.Session {
+func (b *BGP) currentSessions(now time.Time) map[string]routes.Session {
 	reported := b.cfg.Daemon.Sessions()
-	out := make(map[string]plan.Session, len(b.peers)+len(b.in.Desired.PeerProblems))
+	out := make(map[string]routes.Session, len(b.peers)+len(b.in.Desired.PeerProblems))
 	for name := range b.peers {
 		session, known := reported[name]
-		if session.State != plan.SessionEstablished {
+		if session.State != routes.SessionEstablished {
 			session.Prefixes = 0 // it counts prefixes that are still to be sent
 		}
 		if !known {
-			session = plan.Session{State: plan.SessionIdle, Since: now}
+			session = routes.Session{State: routes.SessionIdle, Since: now}
 			if before := b.sessions[name]; before.State == session.State && before.Reason == "" {
 				session.Since = before.Since
 			}
@@ -52,12 +52,12 @@ func (b *BGP) currentSessions(now time.Time) map[string]plan.Session {
 	for name, problem := range b.in.Desired.PeerProblems {
 		session, has := out[name]
 		switch before := b.sessions[name]; {
-		case has && session.State != plan.SessionEstablished && session.Reason != "": // the more serious problem
+		case has && session.State != routes.SessionEstablished && session.Reason != "": // the more serious problem
 			continue
 		case !has && before.Reason == problem.Reason:
-			session = plan.Session{State: plan.SessionIdle, Since: before.Since}
+			session = routes.Session{State: routes.SessionIdle, Since: before.Since}
 		case !has:
-			session = plan.Session{State: plan.SessionIdle, Since: now}
+			session = routes.Session{State: routes.SessionIdle, Since: now}
 		}
 		session.Reason, session.Message = problem.Reason, problem.Message
 		out[name] = session
@@ -82,7 +82,7 @@ func (b *BGP) markWithoutBFD(now time.Time) {
 			since = is.BFDSince
 			b.withoutBFD[name] = since
 		}
-		if is.State != plan.SessionEstablished {
+		if is.State != routes.SessionEstablished {
 			continue
 		}
 		if is.Since.After(since) {
@@ -90,7 +90,7 @@ func (b *BGP) markWithoutBFD(now time.Time) {
 		}
 		switch late := since.Add(b.peers[name].BFD.Patience()); {
 		case !now.Before(late):
-			is.BFDReason = plan.BFDNotUp
+			is.BFDReason = routes.BFDNotUp
 			b.sessions[name] = is
 		case b.lateAt.IsZero() || late.Before(b.lateAt):
 			b.lateAt = late
@@ -99,9 +99,9 @@ func (b *BGP) markWithoutBFD(now time.Time) {
 }
 
 // recordSession logs that a session came up, went down, or fails for a new reason. It does not log each attempt.
-func (b *BGP) recordSession(name string, before, now plan.Session, had bool) {
+func (b *BGP) recordSession(name string, before, now routes.Session, had bool) {
 	b.cfg.Metrics.session(name, now)
-	up, was := now.State == plan.SessionEstablished, before.State == plan.SessionEstablished
+	up, was := now.State == routes.SessionEstablished, before.State == routes.SessionEstablished
 	args := []any{"peer", name}
 	if now.Reason != "" {
 		args = append(args, "reason", now.Reason, "message", now.Message)

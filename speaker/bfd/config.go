@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -25,7 +25,7 @@ type Config struct {
 }
 
 // Of returns the configuration for a BGP peer. It is multihop if a minimum TTL is set.
-func Of(p plan.Peer) Config {
+func Of(p routes.Peer) Config {
 	return Config{Peer: p.Address, Local: p.Source, MultiHop: p.BFD.MinimumTTL > 0, Timers: p.BFD}
 }
 

@@ -5,12 +5,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
 func TestOf(t *testing.T) {
-	one := plan.Peer{Address: addr("192.0.2.9"), Source: addr("192.0.2.1"), BFD: view.BFD{Receive: time.Second, Transmit: 2 * time.Second, Multiplier: 3}}
+	one := routes.Peer{Address: addr("192.0.2.9"), Source: addr("192.0.2.1"), BFD: view.BFD{Receive: time.Second, Transmit: 2 * time.Second, Multiplier: 3}}
 	if got, want := Of(one), (Config{Peer: one.Address, Local: one.Source, Timers: one.BFD}); got != want {
 		t.Errorf("one hop: %+v, want %+v", got, want)
 	}

@@ -5,7 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 )
 
 // maxPending is the maximum number of pending changes; an ironlb-bgpd of version 1 never reports that it has applied
@@ -41,7 +41,7 @@ func newAnnouncing(reg prometheus.Registerer) announcing {
 }
 
 // set records a change, which is measured unless it is the first one, and returns its serial.
-func (a *announcing) set(c plan.BGPChange, counts bool, now time.Time) uint64 {
+func (a *announcing) set(c routes.Change, counts bool, now time.Time) uint64 {
 	a.serial++
 	prefixes := 0
 	for _, r := range c.Routes {

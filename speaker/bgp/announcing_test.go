@@ -8,7 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 )
 
 // announced returns how many prefixes were measured, and their total duration.
@@ -35,8 +35,8 @@ func TestAnnouncing(t *testing.T) {
 	a := newAnnouncing(reg)
 	began := time.Unix(0, 0)
 	now := func(s int) time.Time { return began.Add(time.Duration(s) * time.Second) }
-	routes := func(n int) map[netip.Prefix]plan.Route {
-		out := map[netip.Prefix]plan.Route{prefix("203.0.113.255/32"): nil}
+	prefixes := func(n int) map[netip.Prefix]routes.Route {
+		out := map[netip.Prefix]routes.Route{prefix("203.0.113.255/32"): nil}
 		for i := range n {
 			out[prefix(fmt.Sprintf("203.0.113.%d/32", i))] = to("a")
 		}
@@ -48,11 +48,11 @@ func TestAnnouncing(t *testing.T) {
 			t.Errorf("%d prefixes in %v s, want %d in %v", n, sum, prefixes, took)
 		}
 	}
-	first := a.set(plan.BGPChange{Full: true, Routes: routes(9)}, false, now(0))
-	two := a.set(change(routes(2)), true, now(1))
-	a.set(change(routes(0)), true, now(2))
-	three := a.set(change(routes(3)), true, now(3))
-	last := a.set(change(routes(1)), true, now(4))
+	first := a.set(routes.Change{Full: true, Routes: prefixes(9)}, false, now(0))
+	two := a.set(change(prefixes(2)), true, now(1))
+	a.set(change(prefixes(0)), true, now(2))
+	three := a.set(change(prefixes(3)), true, now(3))
+	last := a.set(change(prefixes(1)), true, now(4))
 	a.applied(0, now(10))
 	a.applied(first-1, now(10)) // of an earlier process
 	a.applied(last+1, now(10))  // of an earlier process with a clock ahead of this one
@@ -66,7 +66,7 @@ func TestAnnouncing(t *testing.T) {
 	a.applied(last, now(14))
 	is(6, 60)
 	for range 2 * maxPending { // an ironlb-bgpd that never reports
-		last = a.set(change(routes(1)), true, now(14))
+		last = a.set(change(prefixes(1)), true, now(14))
 	}
 	a.applied(last, now(14))
 	is(6+maxPending, 60)
@@ -89,16 +89,16 @@ func TestAnnounceIsMeasured(t *testing.T) {
 	s.Set(two())
 	s.established("a", 1)
 	began := time.Now()
-	s.Set(change(map[netip.Prefix]plan.Route{prefix("203.0.113.1/32"): to("a"), prefix("203.0.113.2/32"): to("a")}))
+	s.Set(change(map[netip.Prefix]routes.Route{prefix("203.0.113.1/32"): to("a"), prefix("203.0.113.2/32"): to("a")}))
 	if took := until(2); took <= 0 || took > 2*time.Since(began).Seconds() {
 		t.Errorf("it took %v s, of %v", took, time.Since(began))
 	}
-	s.Set(change(map[netip.Prefix]plan.Route{prefix("203.0.113.2/32"): nil}))
+	s.Set(change(map[netip.Prefix]routes.Route{prefix("203.0.113.2/32"): nil}))
 	s.established("a", 1)
 	if err := n.stop(); err != nil {
 		t.Fatal(err)
 	}
-	s.Set(change(map[netip.Prefix]plan.Route{prefix("203.0.113.3/32"): to("a")}))
+	s.Set(change(map[netip.Prefix]routes.Route{prefix("203.0.113.3/32"): to("a")}))
 	startNode(t, n.socket, 0)
 	until(3)
 }

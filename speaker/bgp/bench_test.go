@@ -6,25 +6,25 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // many returns a full set of a number of routes to two peers.
-func many(routes int) plan.BGPChange {
+func many(prefixes int) routes.Change {
 	c := two()
 	attributes := view.Attributes{Communities: view.NewCommunitySet(65001<<16|1, 65001<<16|2), LocalPref: 100}
-	for i := range routes {
-		c.Routes[netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 51 + byte(i>>16), byte(i >> 8), byte(i)}), 32)] = plan.Route{"a": attributes, "b": attributes}
+	for i := range prefixes {
+		c.Routes[netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 51 + byte(i>>16), byte(i >> 8), byte(i)}), 32)] = routes.Route{"a": attributes, "b": attributes}
 	}
 	return c
 }
 
 // BenchmarkFullChange: a full set is written and read once, as on each of its two connections.
 func BenchmarkFullChange(b *testing.B) {
-	for _, routes := range []int{100, 10000} {
-		b.Run(fmt.Sprint(routes), func(b *testing.B) {
-			c := many(routes)
+	for _, prefixes := range []int{100, 10000} {
+		b.Run(fmt.Sprint(prefixes), func(b *testing.B) {
+			c := many(prefixes)
 			var line []byte
 			var err error
 			for b.Loop() {
@@ -50,11 +50,11 @@ func BenchmarkChange(b *testing.B) {
 	have := 0
 	for b.Loop() {
 		have = 1 - have
-		route := plan.Route(nil)
+		route := routes.Route(nil)
 		if have == 1 {
 			route = to("a")
 		}
-		s.Set(change(map[netip.Prefix]plan.Route{extra: route}))
+		s.Set(change(map[netip.Prefix]routes.Route{extra: route}))
 		s.established("a", 10001+have)
 	}
 }

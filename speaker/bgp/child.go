@@ -8,7 +8,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -33,7 +33,7 @@ type child struct {
 
 	// The following fields are guarded by Daemon.mu.
 
-	want          plan.Peer          // the peer, with the router ID of the process
+	want          routes.Peer        // the peer, with the router ID of the process
 	running       bool               // a process runs
 	kill          context.CancelFunc // ends the process
 	reported      bool               // it has reported, so GoBGP has its configuration
@@ -49,12 +49,12 @@ type child struct {
 	held    hold
 	retry   context.CancelFunc
 
-	session *plan.Session // as reported by the process
-	changes uint64        // Changes of earlier processes
+	session *routes.Session // as reported by the process
+	changes uint64          // Changes of earlier processes
 }
 
 // begin starts the life of a peer's child. d.mu must be held.
-func (d *Daemon) begin(name string, p plan.Peer) {
+func (d *Daemon) begin(name string, p routes.Peer) {
 	ctx, end := context.WithCancel(d.life)
 	c := &child{d: d, peer: name, began: now(), end: end, over: make(chan struct{}), want: p, since: now(), outbox: newOutbox()}
 	c.sendAll(d.wanted.Serial)
@@ -104,7 +104,7 @@ func (c *child) restart(why string, more ...any) {
 }
 
 // configure passes on the configuration of the peer, which follows the change with this serial. d.mu must be held.
-func (c *child) configure(p plan.Peer, serial uint64) {
+func (c *child) configure(p routes.Peer, serial uint64) {
 	was := c.want
 	if c.want = p; was == p {
 		return
@@ -154,8 +154,8 @@ func (c *child) next() any {
 func (c *child) crashed() bool { return !c.running && c.ended != "" }
 
 // status returns the session without BFD. d.mu must be held.
-func (c *child) status() plan.Session {
-	s := plan.Session{State: plan.SessionIdle, Since: c.since}
+func (c *child) status() routes.Session {
+	s := routes.Session{State: routes.SessionIdle, Since: c.since}
 	if c.session != nil {
 		s = *c.session
 	}
@@ -163,7 +163,7 @@ func (c *child) status() plan.Session {
 	case c.held.reason != "":
 		s.Reason, s.Message = c.held.reason, c.held.message
 	case c.crashed():
-		s.Reason, s.Message = plan.NoBGPProcess, "GoBGP does not run: "+c.ended
+		s.Reason, s.Message = routes.NoBGPProcess, "GoBGP does not run: "+c.ended
 	}
 	s.Changes += c.changes
 	s.Since = s.Since.Round(0).UTC()

@@ -11,10 +11,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
-
-	"github.com/ironlb/ironlb/speaker/plan"
 )
 
 // Pauses between attempts to connect. ironlb-bgpd may be starting again, and routers wait until it has received its
@@ -50,12 +49,12 @@ type Client struct {
 
 	mu         sync.Mutex
 	isSet      bool // wanted is set
-	wanted     plan.BGP
+	wanted     routes.BGP
 	announcing announcing
 	connected  bool
 	todo       *request // not sent yet on this connection
 	// sessions are the reported states; nil until the first status on this connection.
-	sessions map[string]plan.Session
+	sessions map[string]routes.Session
 	// away is since when ironlb-bgpd is unreachable, and why is the reason; zero while it is reachable or not contacted
 	// yet.
 	away time.Time
@@ -68,7 +67,7 @@ func NewClient(o ClientOptions) *Client {
 }
 
 // Set applies a change. The first change must be complete. Set never blocks, and keeps its argument.
-func (c *Client) Set(change plan.BGPChange) {
+func (c *Client) Set(change routes.Change) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	change.Serial = c.announcing.set(change, c.isSet, time.Now())
@@ -90,15 +89,15 @@ func (c *Client) Set(change plan.BGPChange) {
 }
 
 // Sessions returns the states of the sessions, by the name of the peer. A peer may be missing until its session begins.
-func (c *Client) Sessions() map[string]plan.Session {
+func (c *Client) Sessions() map[string]routes.Session {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.sessions != nil || c.away.IsZero() {
 		return maps.Clone(c.sessions)
 	}
-	out := make(map[string]plan.Session, len(c.wanted.Peers))
+	out := make(map[string]routes.Session, len(c.wanted.Peers))
 	for name := range c.wanted.Peers {
-		out[name] = plan.Session{State: plan.SessionIdle, Since: c.away, Reason: plan.NoBGPProcess, Message: c.why}
+		out[name] = routes.Session{State: routes.SessionIdle, Since: c.away, Reason: routes.NoBGPProcess, Message: c.why}
 	}
 	return out
 }
@@ -180,7 +179,7 @@ func (c *Client) receive(conn *conn, s Status) error {
 		return refused(s.Refused)
 	}
 	if s.Sessions == nil {
-		s.Sessions = map[string]plan.Session{}
+		s.Sessions = map[string]routes.Session{}
 	}
 	c.mu.Lock()
 	first := c.sessions == nil

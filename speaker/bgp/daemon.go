@@ -15,14 +15,14 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // BFD runs the BFD sessions.
 type BFD interface {
 	// Set sets all BFD sessions; the set is complete each time: each peer's Address, Source, MultiHop and BFD.
-	Set(peers map[string]plan.Peer)
+	Set(peers map[string]routes.Peer)
 	// Run returns when ctx ends, and sends nothing to the remote systems (announce.md, BGP 5).
 	Run(ctx context.Context) error
 }
@@ -65,7 +65,7 @@ type Daemon struct {
 
 	mu          sync.Mutex
 	life        context.Context // the context of the children; nil before Run
-	wanted      plan.BGP
+	wanted      routes.BGP
 	speaker     *connection // nil if there is none
 	hold        *time.Timer // runs while no speaker is connected
 	children    map[string]*child
@@ -139,16 +139,16 @@ func (d *Daemon) leave(ctx context.Context) {
 }
 
 // change applies a change from the speaker; the server passes one at a time.
-func (d *Daemon) change(c plan.BGPChange) {
+func (d *Daemon) change(c routes.Change) {
 	d.mu.Lock()
 	if d.terminating {
 		d.mu.Unlock()
 		return
 	}
 	d.apply(c)
-	var watched map[string]plan.Peer
+	var watched map[string]routes.Peer
 	if c.Full || len(c.Peers) > 0 {
-		watched = map[string]plan.Peer{}
+		watched = map[string]routes.Peer{}
 		for name, p := range d.wanted.Peers {
 			if p.BFD.On() {
 				watched[name] = p
@@ -163,8 +163,8 @@ func (d *Daemon) change(c plan.BGPChange) {
 }
 
 // apply applies a change, and passes on to each child what concerns its peer. d.mu must be held.
-func (d *Daemon) apply(c plan.BGPChange) {
-	before, serial := make(map[netip.Prefix]plan.Route, len(c.Routes)), d.wanted.Serial
+func (d *Daemon) apply(c routes.Change) {
+	before, serial := make(map[netip.Prefix]routes.Route, len(c.Routes)), d.wanted.Serial
 	for prefix := range c.Routes {
 		before[prefix] = d.wanted.Routes[prefix]
 	}
@@ -216,7 +216,7 @@ func (d *Daemon) withdraw() {
 		return
 	}
 	d.o.Log.Warn("withdrawing all routes", "reason", "no speaker has connected", "hold", d.o.Hold, "routes", len(d.wanted.Routes))
-	d.apply(*fullChange(plan.BGP{RouterID: d.wanted.RouterID, NodeDecommissioning: d.wanted.NodeDecommissioning, Peers: d.wanted.Peers}))
+	d.apply(*fullChange(routes.BGP{RouterID: d.wanted.RouterID, NodeDecommissioning: d.wanted.NodeDecommissioning, Peers: d.wanted.Peers}))
 }
 
 // BFDChanged records the states of all BFD sessions. A BFD session that goes down takes the BGP session down at once.
@@ -239,9 +239,9 @@ func (d *Daemon) BFDChanged(all map[string]BFDStatus) {
 		if !running {
 			continue
 		}
-		if c.session != nil && c.session.State == plan.SessionEstablished { // else there is nothing to report
+		if c.session != nil && c.session.State == routes.SessionEstablished { // else there is nothing to report
 			d.o.Metrics.bfdDown()
-			d.o.Log.Warn("BFD session down, ending the BGP session", "peer", name, "reason", plan.BFDWentDown, "why", is.Why)
+			d.o.Log.Warn("BFD session down, ending the BGP session", "peer", name, "reason", routes.BFDWentDown, "why", is.Why)
 		}
 		c.urge(order{Down: cmp.Or(is.Why, "BFD session down")})
 	}
@@ -251,8 +251,8 @@ func (d *Daemon) BFDChanged(all map[string]BFDStatus) {
 
 // report updates the status, and sends it to the speaker if it has changed. d.mu must be held.
 func (d *Daemon) report() {
-	now := Status{Sessions: make(map[string]plan.Session, len(d.wanted.Peers)), Applied: d.lastApplied(), Problem: d.problem()}
-	states := map[plan.SessionState]int{}
+	now := Status{Sessions: make(map[string]routes.Session, len(d.wanted.Peers)), Applied: d.lastApplied(), Problem: d.problem()}
+	states := map[routes.SessionState]int{}
 	for name := range d.wanted.Peers {
 		now.Sessions[name] = d.session(name)
 		states[now.Sessions[name].State]++
@@ -278,7 +278,7 @@ func (d *Daemon) lastApplied() uint64 {
 }
 
 // session returns the state of a peer's session. d.mu must be held.
-func (d *Daemon) session(name string) plan.Session {
+func (d *Daemon) session(name string) routes.Session {
 	s := d.children[name].status()
 	if d.wanted.Peers[name].BFD.On() {
 		s.BFD, s.BFDSince = view.BFDDown, d.children[name].began

@@ -21,7 +21,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 		os.Exit(sendRequest(socket))
 	}
 	if file := os.Getenv(leftFile); file != "" {
-		err := ServeFile(context.Background(), ChildFile, slog.New(slog.DiscardHandler), func(report func(plan.Session)) Driver {
+		err := ServeFile(context.Background(), ChildFile, slog.New(slog.DiscardHandler), func(report func(routes.Session)) Driver {
 			return &echo{report: report, file: file, name: filepath.Ext(file)[1:]}
 		})
 		if err != nil {
@@ -70,7 +70,7 @@ func sendRequest(socket string) int {
 // does, hungry by a lack of memory, and hang blocks. The session with a peer named flood reaches the limit of prefixes,
 // unless that is 20.
 type echo struct {
-	report func(plan.Session)
+	report func(routes.Session)
 	name   string
 	file   string // created by Leave; others, with these suffixes, have every change, or are created if the peer is removed
 
@@ -81,8 +81,8 @@ type echo struct {
 
 const receivedFile, removedFile = ".received", ".removed"
 
-func (e *echo) Apply(full bool, p plan.Peer, routes map[netip.Prefix]*view.Attributes) error {
-	c := PeerChange{Full: full, Peer: p, Routes: routes}
+func (e *echo) Apply(full bool, p routes.Peer, prefixes map[netip.Prefix]*view.Attributes) error {
+	c := PeerChange{Full: full, Peer: p, Routes: prefixes}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.have.add(c)
@@ -138,17 +138,17 @@ func (e *echo) Leave(_ context.Context, removed bool) error {
 
 // reportState reports the session as established, with the process ID as the peer's AS.
 func (e *echo) reportState() {
-	s := plan.Session{State: plan.SessionEstablished, PeerASN: uint32(os.Getpid()), PeerID: e.have.Peer.RouterID, Changes: 1}
+	s := routes.Session{State: routes.SessionEstablished, PeerASN: uint32(os.Getpid()), PeerID: e.have.Peer.RouterID, Changes: 1}
 	for _, a := range e.have.Routes {
 		if a != nil {
 			s.Prefixes++
 		}
 	}
 	if e.down != "" {
-		s.State, s.Reason, s.Message = plan.SessionIdle, plan.BFDWentDown, e.down
+		s.State, s.Reason, s.Message = routes.SessionIdle, routes.BFDWentDown, e.down
 	}
 	if e.name == "flood" && e.have.Peer.MaxReceivedPrefixes != 20 {
-		s.State, s.Reason, s.Message = plan.SessionIdle, plan.TooManyPrefixes, "too many"
+		s.State, s.Reason, s.Message = routes.SessionIdle, routes.TooManyPrefixes, "too many"
 	}
 	e.report(s)
 }
@@ -156,10 +156,10 @@ func (e *echo) reportState() {
 // bfdPeers replaces BFD.
 type bfdPeers struct {
 	mu    sync.Mutex
-	peers map[string]plan.Peer
+	peers map[string]routes.Peer
 }
 
-func (b *bfdPeers) Set(peers map[string]plan.Peer) {
+func (b *bfdPeers) Set(peers map[string]routes.Peer) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.peers = maps.Clone(peers)
@@ -259,7 +259,7 @@ func startSpeaker(t testing.TB, socket string) *speaker {
 }
 
 // wait waits until the sessions are as wanted, and returns them. It checks only after a wake.
-func (s *speaker) wait(what string, are func(map[string]plan.Session) bool) map[string]plan.Session {
+func (s *speaker) wait(what string, are func(map[string]routes.Session) bool) map[string]routes.Session {
 	s.t.Helper()
 	limit := time.After(20 * time.Second)
 	for {
@@ -276,11 +276,11 @@ func (s *speaker) wait(what string, are func(map[string]plan.Session) bool) map[
 }
 
 // established waits until a number of prefixes are announced to the peer, and returns its session.
-func (s *speaker) established(peer string, prefixes int) plan.Session {
+func (s *speaker) established(peer string, prefixes int) routes.Session {
 	s.t.Helper()
-	return s.wait(fmt.Sprintf("%s has %d prefixes", peer, prefixes), func(now map[string]plan.Session) bool {
+	return s.wait(fmt.Sprintf("%s has %d prefixes", peer, prefixes), func(now map[string]routes.Session) bool {
 		is, ok := now[peer]
-		return ok && is.State == plan.SessionEstablished && is.Prefixes == prefixes
+		return ok && is.State == routes.SessionEstablished && is.Prefixes == prefixes
 	})[peer]
 }
 
@@ -313,12 +313,12 @@ func TestLastMessages(t *testing.T) {
 	}
 }
 
-func peer(last byte) *plan.Peer {
-	return &plan.Peer{Address: netip.AddrFrom4([4]byte{192, 0, 2, last}), Port: 179, MyASN: 65001, PeerASN: 65002, IPv4: true, GracefulRestart: true}
+func peer(last byte) *routes.Peer {
+	return &routes.Peer{Address: netip.AddrFrom4([4]byte{192, 0, 2, last}), Port: 179, MyASN: 65001, PeerASN: 65002, IPv4: true, GracefulRestart: true}
 }
 
-func to(peers ...string) plan.Route {
-	r := plan.Route{}
+func to(peers ...string) routes.Route {
+	r := routes.Route{}
 	for _, p := range peers {
 		r[p] = view.Attributes{}
 	}
@@ -326,18 +326,18 @@ func to(peers ...string) plan.Route {
 }
 
 // two returns two peers and a route to both.
-func two() plan.BGPChange {
-	return plan.BGPChange{
-		Full: true, RouterID: addr("192.0.2.1"), Peers: map[string]*plan.Peer{"a": peer(253), "b": peer(254)},
-		Routes: map[netip.Prefix]plan.Route{prefix("203.0.113.1/32"): to("a", "b")},
+func two() routes.Change {
+	return routes.Change{
+		Full: true, RouterID: addr("192.0.2.1"), Peers: map[string]*routes.Peer{"a": peer(253), "b": peer(254)},
+		Routes: map[netip.Prefix]routes.Route{prefix("203.0.113.1/32"): to("a", "b")},
 	}
 }
 
-func change(routes map[netip.Prefix]plan.Route) plan.BGPChange {
-	return plan.BGPChange{RouterID: addr("192.0.2.1"), Routes: routes}
+func change(prefixes map[netip.Prefix]routes.Route) routes.Change {
+	return routes.Change{RouterID: addr("192.0.2.1"), Routes: prefixes}
 }
 
-func pid(s plan.Session) int { return int(s.PeerASN) }
+func pid(s routes.Session) int { return int(s.PeerASN) }
 
 // TestSpeakerRestarts: the process with GoBGP stays the same and keeps everything, even while the next speaker has no
 // configuration yet.
@@ -346,7 +346,7 @@ func TestSpeakerRestarts(t *testing.T) {
 	s := startSpeaker(t, n.socket)
 	s.Set(two())
 	first := s.established("a", 1)
-	s.Set(change(map[netip.Prefix]plan.Route{prefix("203.0.113.2/32"): to("a")}))
+	s.Set(change(map[netip.Prefix]routes.Route{prefix("203.0.113.2/32"): to("a")}))
 	s.established("a", 2)
 	s.stop()
 
@@ -359,15 +359,15 @@ func TestSpeakerRestarts(t *testing.T) {
 		t.Errorf("process %d has become %d", pid(first), pid(is))
 	}
 	next.established("b", 1)
-	next.Set(plan.BGPChange{RouterID: addr("192.0.2.1"), Peers: map[string]*plan.Peer{"b": nil}})
-	next.wait("b is gone", func(now map[string]plan.Session) bool { return len(now) == 1 })
+	next.Set(routes.Change{RouterID: addr("192.0.2.1"), Peers: map[string]*routes.Peer{"b": nil}})
+	next.wait("b is gone", func(now map[string]routes.Session) bool { return len(now) == 1 })
 }
 
 // TestNoPeers: a node without peers has no GoBGP, and is healthy.
 func TestNoPeers(t *testing.T) {
 	n := startNode(t, socketPath(t), 0)
 	s := startSpeaker(t, n.socket)
-	s.Set(plan.BGPChange{Full: true, RouterID: addr("192.0.2.1")})
+	s.Set(routes.Change{Full: true, RouterID: addr("192.0.2.1")})
 	n.until("the configuration is stored", func() bool { return n.daemon.wanted.RouterID.IsValid() })
 	if h, err := QueryHealth(t.Context(), n.socket); err != nil || h.Problem != "" {
 		t.Errorf("its health is %+v (%v)", h, err)
@@ -387,13 +387,13 @@ func TestBlank(t *testing.T) {
 		t.Error("blank without an answer")
 	}
 	n := startNode(t, socket, 0)
-	s.wait("it is blank", func(map[string]plan.Session) bool { return s.Blank() })
+	s.wait("it is blank", func(map[string]routes.Session) bool { return s.Blank() })
 	s.Set(two())
 	s.established("a", 1)
 	s.stop()
 
 	next := startSpeaker(t, socket)
-	next.wait("its sessions are known", func(now map[string]plan.Session) bool {
+	next.wait("its sessions are known", func(now map[string]routes.Session) bool {
 		if next.Blank() {
 			t.Error("blank although an earlier speaker configured it")
 		}
@@ -402,12 +402,12 @@ func TestBlank(t *testing.T) {
 	if err := n.stop(); err != nil {
 		t.Fatal(err)
 	}
-	next.wait("it is gone", func(now map[string]plan.Session) bool { return len(now) == 0 })
+	next.wait("it is gone", func(now map[string]routes.Session) bool { return len(now) == 0 })
 	if next.Blank() {
 		t.Error("blank although it is gone")
 	}
 	startNode(t, socket, 0)
-	next.wait("the next one is blank", func(map[string]plan.Session) bool { return next.Blank() })
+	next.wait("the next one is blank", func(map[string]routes.Session) bool { return next.Blank() })
 }
 
 // TestProcessRestarts: a speaker reports the absence of ironlb-bgpd, and the next process receives the full
@@ -416,10 +416,10 @@ func TestProcessRestarts(t *testing.T) {
 	socket := socketPath(t)
 	s := startSpeaker(t, socket)
 	s.Set(two())
-	s.Set(change(map[netip.Prefix]plan.Route{prefix("203.0.113.2/32"): to("a")}))
+	s.Set(change(map[netip.Prefix]routes.Route{prefix("203.0.113.2/32"): to("a")}))
 	for range 2 {
-		s.wait("there is no process", func(now map[string]plan.Session) bool {
-			return len(now) == 2 && now["a"].Reason == plan.NoBGPProcess && now["a"].State == plan.SessionIdle && !now["a"].Since.IsZero()
+		s.wait("there is no process", func(now map[string]routes.Session) bool {
+			return len(now) == 2 && now["a"].Reason == routes.NoBGPProcess && now["a"].State == routes.SessionIdle && !now["a"].Since.IsZero()
 		})
 		n := startNode(t, socket, 0)
 		s.established("a", 2)
@@ -442,8 +442,8 @@ func TestGoBGPEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	killed := time.Now()
-	down := s.wait("it is noticed", func(now map[string]plan.Session) bool { return now["a"].Reason == plan.NoBGPProcess })["a"]
-	if !strings.Contains(down.Message, "killed") || down.State != plan.SessionIdle {
+	down := s.wait("it is noticed", func(now map[string]routes.Session) bool { return now["a"].Reason == routes.NoBGPProcess })["a"]
+	if !strings.Contains(down.Message, "killed") || down.State != routes.SessionIdle {
 		t.Errorf("the session is %+v", down)
 	}
 	if h, err := QueryHealth(t.Context(), n.socket); err != nil || !strings.Contains(h.Problem, "killed") {
@@ -469,10 +469,10 @@ func TestGoBGPPanics(t *testing.T) {
 	c.Peers["a"].BFD = view.BFD{Multiplier: 3}
 	c.Peers["crash"] = peer(252)
 	s.Set(c)
-	first := [...]plan.Session{s.established("a", 1), s.established("b", 1)}
+	first := [...]routes.Session{s.established("a", 1), s.established("b", 1)}
 	since := time.Time{}
 	for range 2 {
-		since = s.wait("it reports why", func(now map[string]plan.Session) bool {
+		since = s.wait("it reports why", func(now map[string]routes.Session) bool {
 			return strings.HasSuffix(now["crash"].Message, "panic: an UPDATE as none should be") && now["crash"].Since.After(since)
 		})["crash"].Since
 	}
@@ -482,12 +482,12 @@ func TestGoBGPPanics(t *testing.T) {
 	if h, err := QueryHealth(t.Context(), n.socket); err != nil || h.Problem != "" {
 		t.Errorf("its health is %+v (%v)", h, err)
 	}
-	s.Set(change(map[netip.Prefix]plan.Route{prefix("203.0.113.2/32"): to("a", "b")}))
-	if again := [...]plan.Session{s.established("a", 2), s.established("b", 2)}; pid(again[0]) != pid(first[0]) || pid(again[1]) != pid(first[1]) {
+	s.Set(change(map[netip.Prefix]routes.Route{prefix("203.0.113.2/32"): to("a", "b")}))
+	if again := [...]routes.Session{s.established("a", 2), s.established("b", 2)}; pid(again[0]) != pid(first[0]) || pid(again[1]) != pid(first[1]) {
 		t.Errorf("they were %+v and are %+v", first, again)
 	}
-	s.Set(plan.BGPChange{RouterID: addr("192.0.2.1"), Peers: map[string]*plan.Peer{"crash": nil}})
-	s.wait("it is gone", func(now map[string]plan.Session) bool { return len(now) == 2 })
+	s.Set(routes.Change{RouterID: addr("192.0.2.1"), Peers: map[string]*routes.Peer{"crash": nil}})
+	s.wait("it is gone", func(now map[string]routes.Session) bool { return len(now) == 2 })
 	n.until("it has no process", func() bool { return len(n.daemon.children)+len(n.daemon.retiring) == 2 })
 }
 
@@ -503,8 +503,8 @@ func TestRouterID(t *testing.T) {
 		t.Errorf("the sessions are %+v and %+v", a, b)
 	}
 	began := time.Now()
-	s.Set(plan.BGPChange{RouterID: addr("192.0.2.9")})
-	again := s.wait("another process", func(now map[string]plan.Session) bool {
+	s.Set(routes.Change{RouterID: addr("192.0.2.9")})
+	again := s.wait("another process", func(now map[string]routes.Session) bool {
 		return now["a"].PeerID == addr("192.0.2.9") && now["a"].Prefixes == 1
 	})
 	if pid(again["a"]) == pid(a) || pid(again["b"]) != pid(b) {
@@ -521,7 +521,7 @@ func TestRename(t *testing.T) {
 	s := startSpeaker(t, n.socket)
 	s.Set(two())
 	first := s.established("a", 1)
-	c := plan.BGPChange{RouterID: addr("192.0.2.1"), Peers: map[string]*plan.Peer{"a": nil, "z": peer(253)}, Routes: two().Routes}
+	c := routes.Change{RouterID: addr("192.0.2.1"), Peers: map[string]*routes.Peer{"a": nil, "z": peer(253)}, Routes: two().Routes}
 	c.Routes[prefix("203.0.113.1/32")] = to("z", "b")
 	s.Set(c)
 	is := s.established("z", 1)
@@ -545,7 +545,7 @@ func TestHold(t *testing.T) {
 	first := s.established("a", 1)
 	s.stop()
 	watch := startSpeaker(t, n.socket) // connects and disconnects before or after the time is up, with an empty set
-	watch.wait("a report", func(now map[string]plan.Session) bool { return len(now) == 2 })
+	watch.wait("a report", func(now map[string]routes.Session) bool { return len(now) == 2 })
 	watch.stop()
 	n.until("the routes are withdrawn", func() bool { return len(n.daemon.wanted.Routes) == 0 })
 	next := startSpeaker(t, n.socket)
@@ -595,19 +595,19 @@ func TestBFD(t *testing.T) {
 	}
 	status(BFDStatus{State: view.BFDDown}, BFDStatus{State: view.BFDInit})
 	status(BFDStatus{State: view.BFDUp}, BFDStatus{State: view.BFDUp})
-	s.wait("BFD is up", func(now map[string]plan.Session) bool {
-		return now["a"].BFD == view.BFDUp && now["a"].BFDSince.Equal(since) && now["a"].State == plan.SessionEstablished
+	s.wait("BFD is up", func(now map[string]routes.Session) bool {
+		return now["a"].BFD == view.BFDUp && now["a"].BFDSince.Equal(since) && now["a"].State == routes.SessionEstablished
 	})
 	status(BFDStatus{State: view.BFDDown, Dead: true, Why: "silence"}, BFDStatus{State: view.BFDDown, Why: "on purpose"})
-	is := s.wait("a is down", func(now map[string]plan.Session) bool { return now["a"].State == plan.SessionIdle })
-	if is["a"].Reason != plan.BFDWentDown || is["a"].Message != "silence" || is["a"].BFD != view.BFDDown || is["a"].BFDMessage != "silence" {
+	is := s.wait("a is down", func(now map[string]routes.Session) bool { return now["a"].State == routes.SessionIdle })
+	if is["a"].Reason != routes.BFDWentDown || is["a"].Message != "silence" || is["a"].BFD != view.BFDDown || is["a"].BFDMessage != "silence" {
 		t.Errorf("a is %+v", is["a"])
 	}
-	if is["b"].State != plan.SessionEstablished || is["b"].BFD != view.BFDDown || is["b"].BFDMessage != "on purpose" {
+	if is["b"].State != routes.SessionEstablished || is["b"].BFD != view.BFDDown || is["b"].BFDMessage != "on purpose" {
 		t.Errorf("b is %+v", is["b"])
 	}
 	status(BFDStatus{State: view.BFDUp}, BFDStatus{State: view.BFDDown})
-	s.wait("a is tried again", func(now map[string]plan.Session) bool { return now["a"].State == plan.SessionEstablished })
+	s.wait("a is tried again", func(now map[string]routes.Session) bool { return now["a"].State == routes.SessionEstablished })
 }
 
 // TestNewestSpeakerWins: the replaced speaker receives the reason, and does not reconnect at once.
@@ -618,7 +618,9 @@ func TestNewestSpeakerWins(t *testing.T) {
 	first := old.established("a", 1)
 	next := startSpeaker(t, n.socket)
 	next.established("a", 1)
-	old.wait("it is notified", func(now map[string]plan.Session) bool { return strings.Contains(now["a"].Message, errReplaced.Error()) })
+	old.wait("it is notified", func(now map[string]routes.Session) bool {
+		return strings.Contains(now["a"].Message, errReplaced.Error())
+	})
 	old.stop()
 	if is := next.established("a", 1); pid(is) != pid(first) {
 		t.Errorf("process %d has become %d", pid(first), pid(is))
@@ -664,7 +666,7 @@ func TestFirstChangeIsFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if err := c.send(request{Change: &plan.BGPChange{RouterID: addr("192.0.2.1"), Peers: map[string]*plan.Peer{"a": nil}}}); err != nil {
+	if err := c.send(request{Change: &routes.Change{RouterID: addr("192.0.2.1"), Peers: map[string]*routes.Peer{"a": nil}}}); err != nil {
 		t.Fatal(err)
 	}
 	why := ""

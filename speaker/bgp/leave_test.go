@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 )
 
 // full returns the complete changes that a peer's child received.
@@ -48,7 +48,7 @@ func TestNodeDecommissioned(t *testing.T) {
 	s.Set(c)
 	is := s.established("a", 1)
 	s.established("b", 1)
-	s.Set(plan.BGPChange{RouterID: c.RouterID, NodeDecommissioning: true}) // as when it is cordoned
+	s.Set(routes.Change{RouterID: c.RouterID, NodeDecommissioning: true}) // as when it is cordoned
 	n.until("decommissioning is stored", func() bool { return n.daemon.wanted.NodeDecommissioning })
 	if err := n.stop(); err != nil {
 		t.Fatal(err)
@@ -73,7 +73,7 @@ func TestNodeStays(t *testing.T) {
 	c.NodeDecommissioning = true
 	s.Set(c)
 	s.established("a", 1)
-	s.Set(plan.BGPChange{RouterID: c.RouterID})
+	s.Set(routes.Change{RouterID: c.RouterID})
 	n.until("the configuration is stored", func() bool { return n.daemon.wanted.RouterID.IsValid() && !n.daemon.wanted.NodeDecommissioning })
 	if err := n.stop(); err != nil {
 		t.Fatal(err)
@@ -100,7 +100,7 @@ func TestNoStartAtTheEnd(t *testing.T) {
 	if err := syscall.Kill(pid(s.established("between", 1)), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	s.wait("it has ended", func(now map[string]plan.Session) bool { return now["between"].Reason == plan.NoBGPProcess })
+	s.wait("it has ended", func(now map[string]routes.Session) bool { return now["between"].Reason == routes.NoBGPProcess })
 	began := time.Now()
 	if err := n.stop(); err != nil {
 		t.Fatal(err)
@@ -122,8 +122,8 @@ func TestEndAfterRemoval(t *testing.T) {
 	s.Set(two())
 	s.established("a", 1)
 	s.established("b", 1)
-	s.Set(plan.BGPChange{RouterID: addr("192.0.2.1"), Peers: map[string]*plan.Peer{"b": nil}, Routes: map[netip.Prefix]plan.Route{prefix("203.0.113.1/32"): to("a")}})
-	s.wait("b is gone", func(now map[string]plan.Session) bool { return len(now) == 1 })
+	s.Set(routes.Change{RouterID: addr("192.0.2.1"), Peers: map[string]*routes.Peer{"b": nil}, Routes: map[netip.Prefix]routes.Route{prefix("203.0.113.1/32"): to("a")}})
+	s.wait("b is gone", func(now map[string]routes.Session) bool { return len(now) == 1 })
 	if err := n.stop(); err != nil {
 		t.Fatal(err)
 	}

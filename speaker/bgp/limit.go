@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -31,7 +31,7 @@ func nextHoldOff(n int) time.Duration { return min(firstHoldOff<<min(n-1, 10), l
 // the process still stores what it had read by then. d.mu must be held.
 func (c *child) checkLimit() {
 	s := c.session
-	if s == nil || s.Reason != plan.TooManyPrefixes || s.State == plan.SessionEstablished || c.held.reason != "" {
+	if s == nil || s.Reason != routes.TooManyPrefixes || s.State == routes.SessionEstablished || c.held.reason != "" {
 		return
 	}
 	c.held = hold{s.Reason, s.Message}
@@ -41,7 +41,7 @@ func (c *child) checkLimit() {
 // findLimit returns the hold-off after a process that a limit has ended, and 0 after any other. d.mu must be held.
 func (c *child) findLimit(err error) (wait time.Duration) {
 	if c.held.reason == "" && outOfMemory(err) {
-		c.held = hold{plan.OutOfMemory, fmt.Sprintf("GoBGP needed more memory than --peer-memory allows (%v): have the "+
+		c.held = hold{routes.OutOfMemory, fmt.Sprintf("GoBGP needed more memory than --peer-memory allows (%v): have the "+
 			"router announce fewer prefixes to this node, which uses none, or raise that limit", err)}
 	}
 	if c.held.reason == "" || now().Sub(c.since) >= lastHoldOff {

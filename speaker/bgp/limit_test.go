@@ -8,7 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -16,7 +16,7 @@ import (
 // started again for minutes; the reason stays. They are started at once when their peer is changed, and not when
 // another speaker sends the same configuration. The other peer keeps its process.
 func TestLimits(t *testing.T) {
-	for name, reason := range map[string]view.Reason{"flood": plan.TooManyPrefixes, "hungry": plan.OutOfMemory} {
+	for name, reason := range map[string]view.Reason{"flood": routes.TooManyPrefixes, "hungry": routes.OutOfMemory} {
 		t.Run(name, func(t *testing.T) {
 			n := startNode(t, socketPath(t), 0)
 			s := startSpeaker(t, n.socket)
@@ -25,14 +25,14 @@ func TestLimits(t *testing.T) {
 			with := two()
 			with.Peers[name] = peer(252)
 			s.Set(with)
-			held := func(s *speaker) plan.Session {
-				return s.wait("no process runs", func(now map[string]plan.Session) bool {
+			held := func(s *speaker) routes.Session {
+				return s.wait("no process runs", func(now map[string]routes.Session) bool {
 					return now[name].Reason == reason && strings.Contains(now[name].Message, "retry in 5m0s") &&
 						testutil.ToFloat64(n.daemon.o.Metrics.processes) == 2
 				})[name]
 			}
 			was := held(s)
-			if was.State == plan.SessionEstablished {
+			if was.State == routes.SessionEstablished {
 				t.Errorf("the session is %+v", was)
 			}
 			if h, err := QueryHealth(t.Context(), n.socket); err != nil || h.Problem != "" {
@@ -50,11 +50,11 @@ func TestLimits(t *testing.T) {
 			}
 			changed := *peer(252)
 			changed.MaxReceivedPrefixes = 20
-			s.Set(plan.BGPChange{RouterID: with.RouterID, Peers: map[string]*plan.Peer{name: &changed}})
+			s.Set(routes.Change{RouterID: with.RouterID, Peers: map[string]*routes.Peer{name: &changed}})
 			if name == "flood" {
 				s.established(name, 0)
 			}
-			s.wait("it is tried again", func(map[string]plan.Session) bool { return n.starts() == starts+1 })
+			s.wait("it is tried again", func(map[string]routes.Session) bool { return n.starts() == starts+1 })
 			if now := s.established("a", 1); now != mine {
 				t.Errorf("the other's session was %+v and is %+v", mine, now)
 			}

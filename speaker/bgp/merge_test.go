@@ -9,7 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -17,8 +17,8 @@ import (
 func TestMerged(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 0))
-		var want, got plan.BGP
-		var todo *plan.BGPChange
+		var want, got routes.BGP
+		var todo *routes.Change
 		for i := range 30 {
 			c := randomChange(r, i == 0)
 			if i < 25 {
@@ -37,7 +37,7 @@ func TestMerged(t *testing.T) {
 		if got.Serial != 24 {
 			t.Fatalf("seed %d: it got the change %d, want 24", seed, got.Serial)
 		}
-		var again plan.BGP
+		var again routes.BGP
 		again.Apply(overTheWire(t, *fullChange(want)))
 		if !reflect.DeepEqual(again, want) {
 			t.Fatalf("seed %d: the full set is\n%v, want\n%v", seed, again, want)
@@ -45,7 +45,7 @@ func TestMerged(t *testing.T) {
 	}
 }
 
-func overTheWire(t *testing.T, c plan.BGPChange) plan.BGPChange {
+func overTheWire(t *testing.T, c routes.Change) routes.Change {
 	t.Helper()
 	line, err := json.Marshal(request{Change: &c})
 	if err != nil {
@@ -133,17 +133,17 @@ func TestUrgentFirst(t *testing.T) {
 	}
 }
 
-func randomChange(r *rand.Rand, full bool) plan.BGPChange {
-	c := plan.BGPChange{
+func randomChange(r *rand.Rand, full bool) routes.Change {
+	c := routes.Change{
 		Full: full || r.IntN(8) == 0, RouterID: netip.AddrFrom4([4]byte{192, 0, 2, byte(r.IntN(3) + 1)}), NodeDecommissioning: r.IntN(2) == 0,
-		Peers: map[string]*plan.Peer{}, Routes: map[netip.Prefix]plan.Route{},
+		Peers: map[string]*routes.Peer{}, Routes: map[netip.Prefix]routes.Route{},
 	}
 	for _, name := range []string{"a", "b", "c"} {
 		switch r.IntN(4) {
 		case 0:
 			c.Peers[name] = nil
 		case 1:
-			c.Peers[name] = &plan.Peer{Address: addr("192.0.2.254"), PeerASN: uint32(r.IntN(100))}
+			c.Peers[name] = &routes.Peer{Address: addr("192.0.2.254"), PeerASN: uint32(r.IntN(100))}
 		}
 	}
 	for i := range 5 {
@@ -152,7 +152,7 @@ func randomChange(r *rand.Rand, full bool) plan.BGPChange {
 		case 0:
 			c.Routes[p] = nil
 		case 1:
-			c.Routes[p] = plan.Route{"a": view.Attributes{LocalPref: uint32(r.IntN(100))}, "b": {LocalPref: 7}}
+			c.Routes[p] = routes.Route{"a": view.Attributes{LocalPref: uint32(r.IntN(100))}, "b": {LocalPref: 7}}
 		}
 	}
 	return c

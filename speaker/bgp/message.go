@@ -16,13 +16,13 @@ import (
 	"maps"
 	"net/netip"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // request is a line from the speaker to ironlb-bgpd.
 type request struct {
-	Change *plan.BGPChange `json:"change,omitempty"`
+	Change *routes.Change `json:"change,omitempty"`
 	// Idle is set in the first line of a speaker that has no configuration yet, instead of a change.
 	Idle bool `json:"idle,omitempty"`
 }
@@ -31,7 +31,7 @@ type request struct {
 // reads that.
 type Status struct {
 	// Sessions by the name of their peer.
-	Sessions map[string]plan.Session `json:"sessions"`
+	Sessions map[string]routes.Session `json:"sessions"`
 	// Applied is the Serial of a change that GoBGP has applied with all earlier ones.
 	Applied uint64 `json:"applied,omitempty"`
 	// Problem is why it cannot run BGP although peers are configured, empty if it can.
@@ -57,7 +57,7 @@ type PeerChange struct {
 	Full   bool   `json:",omitempty"`
 	Serial uint64 `json:",omitempty"`
 	// Peer is always set, with the router ID of the process.
-	Peer plan.Peer
+	Peer routes.Peer
 	// Routes that are nil are withdrawn.
 	Routes map[netip.Prefix]*view.Attributes
 }
@@ -70,7 +70,7 @@ type Leave struct {
 
 // peerStatus is a line from the process of a peer: its full state.
 type peerStatus struct {
-	Session plan.Session `json:"session"`
+	Session routes.Session `json:"session"`
 	// Applied is the Serial of the last change that is applied.
 	Applied uint64 `json:"applied,omitempty"`
 }
@@ -129,13 +129,13 @@ func (c *PeerChange) add(later PeerChange) {
 
 // merge returns two changes as one: first a, which may be nil, then b. The maps of a are its own, and so are those of
 // the result; routes and peers are shared, and never modified.
-func merge(a *plan.BGPChange, b plan.BGPChange) *plan.BGPChange {
+func merge(a *routes.Change, b routes.Change) *routes.Change {
 	serial := b.Serial
 	if a != nil {
 		serial = max(a.Serial, serial)
 	}
 	if a == nil || b.Full {
-		a = &plan.BGPChange{Full: b.Full, Peers: map[string]*plan.Peer{}, Routes: make(map[netip.Prefix]plan.Route, len(b.Routes))}
+		a = &routes.Change{Full: b.Full, Peers: map[string]*routes.Peer{}, Routes: make(map[netip.Prefix]routes.Route, len(b.Routes))}
 	}
 	a.RouterID, a.NodeDecommissioning, a.Serial = b.RouterID, b.NodeDecommissioning, serial
 	maps.Copy(a.Peers, b.Peers)
@@ -144,9 +144,9 @@ func merge(a *plan.BGPChange, b plan.BGPChange) *plan.BGPChange {
 }
 
 // fullChange returns the change that leads to b from any state.
-func fullChange(b plan.BGP) *plan.BGPChange {
-	out := &plan.BGPChange{Full: true, RouterID: b.RouterID, NodeDecommissioning: b.NodeDecommissioning, Serial: b.Serial,
-		Peers: make(map[string]*plan.Peer, len(b.Peers)), Routes: maps.Clone(b.Routes)}
+func fullChange(b routes.BGP) *routes.Change {
+	out := &routes.Change{Full: true, RouterID: b.RouterID, NodeDecommissioning: b.NodeDecommissioning, Serial: b.Serial,
+		Peers: make(map[string]*routes.Peer, len(b.Peers)), Routes: maps.Clone(b.Routes)}
 	for name, p := range b.Peers {
 		out.Peers[name] = &p
 	}

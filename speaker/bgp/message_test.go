@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -26,7 +26,7 @@ func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
 // everything returns a line of each kind, with every field of the values set.
 func everything() []any {
 	since := time.Date(2026, 11, 21, 10, 0, 0, 123, time.UTC)
-	peer := plan.Peer{
+	peer := routes.Peer{
 		Address: addr("192.0.2.254"), Port: 179, MyASN: 65001, LocalASN: 65003, PeerASN: 4200000000, Dynamic: view.AnyExternal,
 		Source: addr("192.0.2.1"), RouterID: addr("192.0.2.7"), NextHop4: addr("192.0.2.1"), NextHop6: addr("2001:db8::1"),
 		HoldTime: 9 * time.Second, KeepaliveTime: 3 * time.Second, ConnectTime: time.Second, Password: "open sesame",
@@ -38,21 +38,21 @@ func everything() []any {
 		LocalPref: 100, Communities: view.NewCommunitySet(65001<<16|7, 65535<<16),
 		LargeCommunities: view.NewLargeCommunitySet(view.LargeCommunity{Global: 4200000000, Local1: 1, Local2: 2}),
 	}
-	session := plan.Session{
-		State: plan.SessionEstablished, Since: since, Reason: plan.HoldTimeExpired, Message: "words", Prefixes: 2, PeerASN: 4200000000,
-		PeerID: addr("192.0.2.254"), BFD: view.BFDUp, BFDSince: since, BFDReason: plan.BFDNotUp, BFDMessage: "words", Changes: 3,
+	session := routes.Session{
+		State: routes.SessionEstablished, Since: since, Reason: routes.HoldTimeExpired, Message: "words", Prefixes: 2, PeerASN: 4200000000,
+		PeerID: addr("192.0.2.254"), BFD: view.BFDUp, BFDSince: since, BFDReason: routes.BFDNotUp, BFDMessage: "words", Changes: 3,
 	}
 	return []any{
-		&request{Change: &plan.BGPChange{
-			Full: true, RouterID: addr("192.0.2.1"), NodeDecommissioning: true, Serial: 7, Peers: map[string]*plan.Peer{"tor-a": &peer},
-			Routes: map[netip.Prefix]plan.Route{prefix("203.0.113.5/32"): {"tor-a": attributes}, prefix("2001:db8:1::/64"): {"tor-a": {}}},
+		&request{Change: &routes.Change{
+			Full: true, RouterID: addr("192.0.2.1"), NodeDecommissioning: true, Serial: 7, Peers: map[string]*routes.Peer{"tor-a": &peer},
+			Routes: map[netip.Prefix]routes.Route{prefix("203.0.113.5/32"): {"tor-a": attributes}, prefix("2001:db8:1::/64"): {"tor-a": {}}},
 		}},
-		&request{Change: &plan.BGPChange{
-			RouterID: addr("192.0.2.1"), Peers: map[string]*plan.Peer{"tor-b": nil},
-			Routes: map[netip.Prefix]plan.Route{prefix("203.0.113.5/32"): nil},
+		&request{Change: &routes.Change{
+			RouterID: addr("192.0.2.1"), Peers: map[string]*routes.Peer{"tor-b": nil},
+			Routes: map[netip.Prefix]routes.Route{prefix("203.0.113.5/32"): nil},
 		}},
 		&request{Idle: true},
-		&Status{Sessions: map[string]plan.Session{"tor-a": session}, Applied: 7, Problem: "words", Refused: "words"},
+		&Status{Sessions: map[string]routes.Session{"tor-a": session}, Applied: 7, Problem: "words", Refused: "words"},
 		&order{Change: &PeerChange{Full: true, Serial: 7, Peer: peer,
 			Routes: map[netip.Prefix]*view.Attributes{prefix("203.0.113.5/32"): &attributes, prefix("2001:db8:1::/64"): nil}}},
 		&order{Down: "detection time expired"},

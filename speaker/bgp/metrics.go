@@ -3,7 +3,7 @@ package bgp
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 )
 
 // Metrics are the metrics of ironlb-bgpd. The speaker exports those of each session.
@@ -47,16 +47,16 @@ func (m *Metrics) child(more float64) {
 
 func (m *Metrics) speaker(connected bool) { m.connected.Set(number(connected)) }
 
-func (m *Metrics) wanted(peers, routes int) {
+func (m *Metrics) wanted(peers, prefixes int) {
 	m.peers.Set(float64(peers))
-	m.routes.Set(float64(routes))
+	m.routes.Set(float64(prefixes))
 }
 
 func (m *Metrics) bfdDown() { m.downs.Inc() }
 
-func (m *Metrics) sessions(states map[plan.SessionState]int) {
-	for _, s := range []plan.SessionState{
-		plan.SessionIdle, plan.SessionConnect, plan.SessionActive, plan.SessionOpenSent, plan.SessionOpenConfirm, plan.SessionEstablished,
+func (m *Metrics) sessions(states map[routes.SessionState]int) {
+	for _, s := range []routes.SessionState{
+		routes.SessionIdle, routes.SessionConnect, routes.SessionActive, routes.SessionOpenSent, routes.SessionOpenConfirm, routes.SessionEstablished,
 	} {
 		m.states.WithLabelValues(string(s)).Set(float64(states[s]))
 	}

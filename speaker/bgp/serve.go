@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -27,7 +27,7 @@ const (
 type Driver interface {
 	// Apply applies a change of the peer and of routes; nil ones are withdrawn. The first one is full: anything missing
 	// is withdrawn. After an error it is called again with the same change, or with that and later ones.
-	Apply(full bool, peer plan.Peer, routes map[netip.Prefix]*view.Attributes) error
+	Apply(full bool, peer routes.Peer, prefixes map[netip.Prefix]*view.Attributes) error
 	// Down takes the session down at once. It may be called while Apply runs.
 	Down(why string)
 	// Up reports that the path to the peer works again: a pause between attempts to connect ends at once.
@@ -43,7 +43,7 @@ const hangLimit = 30 * time.Second
 var errLeft = errors.New("left")
 
 // ServeFile is Serve on the file descriptor of a child's connection.
-func ServeFile(ctx context.Context, file uintptr, log *slog.Logger, start func(report func(plan.Session)) Driver) error {
+func ServeFile(ctx context.Context, file uintptr, log *slog.Logger, start func(report func(routes.Session)) Driver) error {
 	f := os.NewFile(file, "pair")
 	conn, err := net.FileConn(f)
 	f.Close()
@@ -55,7 +55,7 @@ func ServeFile(ctx context.Context, file uintptr, log *slog.Logger, start func(r
 
 // Serve runs a child: it applies the changes from the connection to the driver, and returns when the other side ends or
 // sends Leave, or when the driver hangs. The process must end then, and sends nothing to the peer.
-func Serve(ctx context.Context, raw net.Conn, log *slog.Logger, start func(report func(plan.Session)) Driver) error {
+func Serve(ctx context.Context, raw net.Conn, log *slog.Logger, start func(report func(routes.Session)) Driver) error {
 	c := newConn(raw)
 	defer c.Close()
 	w := &worker{log: log, wake: make(chan struct{}, 1), changed: make(chan struct{}, 1)}
@@ -141,7 +141,7 @@ func (w *worker) take() *PeerChange {
 }
 
 // report records the state of the session.
-func (w *worker) report(s plan.Session) {
+func (w *worker) report(s routes.Session) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.status, w.unsent = &peerStatus{Session: s}, true

@@ -14,13 +14,13 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // slowDriver fails and delays as configured.
 type slowDriver struct {
-	report func(plan.Session)
+	report func(routes.Session)
 	slow   chan struct{} // Apply waits for it
 
 	mu    sync.Mutex
@@ -30,13 +30,13 @@ type slowDriver struct {
 	left  bool
 }
 
-func (d *slowDriver) Apply(full bool, p plan.Peer, routes map[netip.Prefix]*view.Attributes) error {
+func (d *slowDriver) Apply(full bool, p routes.Peer, prefixes map[netip.Prefix]*view.Attributes) error {
 	if d.slow != nil {
 		<-d.slow
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.did = append(d.did, PeerChange{Full: full, Peer: p, Routes: routes})
+	d.did = append(d.did, PeerChange{Full: full, Peer: p, Routes: prefixes})
 	if d.fails--; d.fails >= 0 {
 		return errors.New("as the test wants")
 	}
@@ -84,7 +84,7 @@ func parent(t *testing.T, d *slowDriver) (*conn, chan error) {
 	ours, theirs := net.Pipe()
 	ended := make(chan error, 1)
 	go func() {
-		ended <- Serve(t.Context(), theirs, slog.New(slog.DiscardHandler), func(report func(plan.Session)) Driver {
+		ended <- Serve(t.Context(), theirs, slog.New(slog.DiscardHandler), func(report func(routes.Session)) Driver {
 			d.report = report
 			return d
 		})
@@ -114,10 +114,10 @@ func TestAppliedAgain(t *testing.T) {
 		d := &slowDriver{fails: 3}
 		c, ended := parent(t, d)
 		began := time.Now()
-		is := func(n, routes int) {
+		is := func(n, prefixes int) {
 			t.Helper()
-			if did := d.applied(); len(did) != n || !did[n-1].Full || len(did[n-1].Routes) != routes {
-				t.Fatalf("after %v applied is %+v, want %d, the last with %d routes", time.Since(began), did, n, routes)
+			if did := d.applied(); len(did) != n || !did[n-1].Full || len(did[n-1].Routes) != prefixes {
+				t.Fatalf("after %v applied is %+v, want %d, the last with %d routes", time.Since(began), did, n, prefixes)
 			}
 		}
 		send(t, c, with(true, 1, 1))
@@ -161,7 +161,7 @@ func TestStatus(t *testing.T) {
 		next := func(serial uint64) {
 			t.Helper()
 			synctest.Wait()
-			if s := <-statuses; s.Applied != serial || s.Session.State != plan.SessionActive || len(statuses) > 0 {
+			if s := <-statuses; s.Applied != serial || s.Session.State != routes.SessionActive || len(statuses) > 0 {
 				t.Errorf("the status is %+v, want of %d, and %d more", s, serial, len(statuses))
 			}
 		}
@@ -170,7 +170,7 @@ func TestStatus(t *testing.T) {
 		if len(statuses) > 0 {
 			t.Errorf("without a session the status is %+v", <-statuses)
 		}
-		d.report(plan.Session{State: plan.SessionActive})
+		d.report(routes.Session{State: routes.SessionActive})
 		next(5)
 		send(t, c, with(false, 6, 3))
 		next(6)

@@ -13,7 +13,7 @@ import (
 
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -134,7 +134,7 @@ func (b *bgpObjects) peerOf(o peerObject, secrets secretsState) view.BGPPeer {
 	if o.profile != "" {
 		profile, there := b.profiles[o.profile]
 		if !there {
-			out.Wrong = plan.NotConfigured
+			out.Wrong = routes.NotConfigured
 			out.Message = fmt.Sprintf("spec.bfdProfile: there is no BFDProfile %s: make it, or name another one", o.profile)
 			return out
 		}
@@ -149,18 +149,18 @@ func (b *bgpObjects) peerOf(o peerObject, secrets secretsState) view.BGPPeer {
 	case there:
 		out.Password = secret.Password
 		if why := badPassword(secret.Password); why != "" {
-			out.Password, out.Wrong = "", plan.PasswordMissing
+			out.Password, out.Wrong = "", routes.PasswordMissing
 			out.Message = fmt.Sprintf("spec.passwordSecret: the Secret %s/%s %s", secrets.namespace, o.secret, why)
 		}
 	case secrets.unread:
-		out.Wrong = plan.PasswordUnknown
+		out.Wrong = routes.PasswordUnknown
 		out.Message = fmt.Sprintf("spec.passwordSecret: the API server has not answered yet, and the speaker has no other source of the Secret %s/%s: the session begins when it does",
 			secrets.namespace, o.secret)
 	case secrets.refused != "":
-		out.Wrong = plan.PasswordMissing
+		out.Wrong = routes.PasswordMissing
 		out.Message = fmt.Sprintf("spec.passwordSecret: cannot read Secrets of namespace %s: %s: apply deploy/ironlb.yaml, or upgrade the Helm release", secrets.namespace, secrets.refused)
 	default:
-		out.Wrong = plan.PasswordMissing
+		out.Wrong = routes.PasswordMissing
 		out.Message = fmt.Sprintf("spec.passwordSecret: namespace %s has no Secret %s of type %s: make it, with the password as its key %s",
 			secrets.namespace, o.secret, corev1.SecretTypeBasicAuth, corev1.BasicAuthPasswordKey)
 	}

@@ -29,7 +29,7 @@ import (
 
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -132,7 +132,7 @@ func TestPeersFollowTheirObjects(t *testing.T) {
 	f.peers.Add(bgpPeer("fast", v1alpha1.BGPPeerSpec{BFDProfile: "fast"}))
 	f.run(t)
 	f.until(t, "first list", func(v *view.View) bool {
-		return len(v.BGPPeers) == 2 && v.BGPPeers["fast"].Wrong == plan.NotConfigured && v.BGPPeers["plain"].Wrong == ""
+		return len(v.BGPPeers) == 2 && v.BGPPeers["fast"].Wrong == routes.NotConfigured && v.BGPPeers["plain"].Wrong == ""
 	})
 	if n := f.secrets.lists.Load(); n != 0 {
 		t.Errorf("Secrets were listed %d times although no BGPPeer names one", n)
@@ -162,7 +162,7 @@ func TestPeersFollowTheirObjects(t *testing.T) {
 		t.Errorf("touched %v, want the one peer with the password", touched)
 	}
 	f.secrets.Modify(password("tor", "other\n"))
-	f.until(t, "bad password", func(v *view.View) bool { return v.BGPPeers["plain"].Wrong == plan.PasswordMissing })
+	f.until(t, "bad password", func(v *view.View) bool { return v.BGPPeers["plain"].Wrong == routes.PasswordMissing })
 	f.secrets.Delete(password("tor", ""))
 	f.until(t, "no password", func(v *view.View) bool { return strings.Contains(v.BGPPeers["plain"].Message, "has no Secret tor") })
 	f.peers.Delete(bgpPeer("plain", secret))

@@ -20,7 +20,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/report"
 )
 
 // Options configure the access to the API server.
@@ -84,7 +84,7 @@ func New(config *rest.Config, o Options, trigger func(), log *slog.Logger) (*Cli
 		c.Status.fromSnapshot = func() bool { _, fromSnapshot := source.FromSnapshot(); return fromSnapshot }
 		source.snapshot.over = c.Status.trigger
 	}
-	c.Status.published = func(statuses map[string]plan.Status) { c.Events.VIPs(vips, statuses) }
+	c.Status.published = func(statuses map[string]report.VIPStatus) { c.Events.VIPs(vips, statuses) }
 	c.Node = newNodeReporter(o.Node, nodeWriter(own, o.Node, func() types.UID {
 		if obj, exists, err := nodes.GetByKey(o.Node); err == nil && exists {
 			return obj.(*corev1.Node).UID
@@ -92,7 +92,7 @@ func New(config *rest.Config, o Options, trigger func(), log *slog.Logger) (*Cli
 		return ""
 	}), log)
 	c.Node.peers = source.informers[kindBGPPeer].GetStore()
-	c.Node.published = func(status plan.NodeStatus) {
+	c.Node.published = func(status report.NodeStatus) {
 		c.Events.Sessions(c.Node.peers, status.Sessions)
 		c.Events.Reach(status)
 	}

@@ -15,7 +15,8 @@ import (
 
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/report"
+	"github.com/ironlb/ironlb/speaker/routes"
 )
 
 // component is the source of the Events.
@@ -36,11 +37,11 @@ type Events struct {
 	running  bool
 	ports    map[pools.ServiceKey]string
 	warnings map[string]string // of the node, by reason
-	statuses map[string]plan.Status
+	statuses map[string]report.VIPStatus
 	// unreachable are the nodes with an Event about that.
 	unreachable map[string]struct{}
 	peers       cache.Store
-	latest      map[string]plan.Session // as reported last
+	latest      map[string]routes.Session // as reported last
 	sessions    map[string]recordedSession
 	began       time.Time // a session that is older was established before this process
 }

@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/report"
 )
 
 const (
@@ -43,10 +43,10 @@ type NodeReporter struct {
 	// peers are the BGPPeers.
 	peers cache.Store
 	// published is called with each report.
-	published func(plan.NodeStatus)
+	published func(report.NodeStatus)
 
 	mu   sync.Mutex
-	want *plan.NodeStatus
+	want *report.NodeStatus
 	// liveness is nil until the scheduling class is known.
 	liveness *v1alpha1.LivenessStatus
 	// conditions are those of the last ReportConditions.
@@ -56,7 +56,7 @@ type NodeReporter struct {
 }
 
 type memberSince struct {
-	state plan.MemberState
+	state report.MemberState
 	at    metav1.Time
 }
 
@@ -65,7 +65,7 @@ func newNodeReporter(node string, write func(context.Context, v1alpha1.SpeakerSt
 }
 
 // ReportNode implements speaker.NodeReporter.
-func (r *NodeReporter) ReportNode(status plan.NodeStatus) {
+func (r *NodeReporter) ReportNode(status report.NodeStatus) {
 	r.mu.Lock()
 	r.want = &status
 	now := metav1.Now().Rfc3339Copy()
@@ -97,7 +97,7 @@ func (r *NodeReporter) ReportScheduling(class, message string) {
 }
 
 // ReportConditions reports the conditions of the node. An unchanged status keeps its transition time.
-func (r *NodeReporter) ReportConditions(conditions []plan.NodeCondition) {
+func (r *NodeReporter) ReportConditions(conditions []report.NodeCondition) {
 	r.mu.Lock()
 	next := slices.Clone(r.conditions) // a write of the last one may be under way
 	for _, c := range conditions {
@@ -201,7 +201,7 @@ func (r *NodeReporter) status() (v1alpha1.SpeakerStatusStatus, bool) {
 	for _, name := range slices.Sorted(maps.Keys(w.Members)) {
 		since := r.since[name]
 		out.Members = append(out.Members, v1alpha1.MemberStatus{Node: name, State: v1alpha1.MemberState(since.state), Since: &since.at})
-		if since.state != plan.MemberSilent {
+		if since.state != report.MemberSilent {
 			alive++
 		}
 	}

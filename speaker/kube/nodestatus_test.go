@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/report"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -42,8 +42,8 @@ func (w *writes) set(fail error) (n int) {
 	return len(w.all)
 }
 
-func nodeStatus(members map[string]plan.MemberState) plan.NodeStatus {
-	return plan.NodeStatus{
+func nodeStatus(members map[string]report.MemberState) report.NodeStatus {
+	return report.NodeStatus{
 		Healthy: true, VirtualIPs: 2, Members: members,
 		Links: map[string]view.Link{"eth0": {Name: "eth0", Subnets: []netip.Prefix{netip.MustParsePrefix("2001:db8::/64"), netip.MustParsePrefix("192.0.2.0/24")}}},
 	}
@@ -59,14 +59,14 @@ func TestNodeStatus(t *testing.T) {
 		go func() { done <- r.Run(ctx) }()
 		defer func() { stop(); <-done }()
 		began := metav1.Now().Rfc3339Copy()
-		r.ReportNode(nodeStatus(map[string]plan.MemberState{"b": plan.MemberAlive, "c": plan.MemberObserver}))
+		r.ReportNode(nodeStatus(map[string]report.MemberState{"b": report.MemberAlive, "c": report.MemberObserver}))
 		time.Sleep(time.Minute)
 		if n := w.set(nil); n != 1 {
 			t.Fatalf("%d writes", n)
 		}
 		for i := range 100 {
-			state := []plan.MemberState{plan.MemberSilent, plan.MemberAlive}[i%2]
-			r.ReportNode(nodeStatus(map[string]plan.MemberState{"b": plan.MemberAlive, "c": state}))
+			state := []report.MemberState{report.MemberSilent, report.MemberAlive}[i%2]
+			r.ReportNode(nodeStatus(map[string]report.MemberState{"b": report.MemberAlive, "c": state}))
 			time.Sleep(100 * time.Millisecond)
 		}
 		time.Sleep(time.Minute)
@@ -94,7 +94,7 @@ func TestNodeStatus(t *testing.T) {
 // The last write reports that the speaker has stopped. It happens only after an earlier write, and takes at most a
 // second.
 func TestNodeStatusAtTheEnd(t *testing.T) {
-	for name, report := range map[string]bool{"it has reported": true, "it has not": false} {
+	for name, reports := range map[string]bool{"it has reported": true, "it has not": false} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w, slow := &writes{}, false
@@ -108,8 +108,8 @@ func TestNodeStatusAtTheEnd(t *testing.T) {
 					ctx, stop := context.WithCancel(t.Context())
 					done := make(chan error, 1)
 					go func() { done <- r.Run(ctx) }()
-					if report {
-						r.ReportNode(nodeStatus(map[string]plan.MemberState{"b": plan.MemberAlive}))
+					if reports {
+						r.ReportNode(nodeStatus(map[string]report.MemberState{"b": report.MemberAlive}))
 					}
 					time.Sleep(time.Minute)
 					began := time.Now()
@@ -123,7 +123,7 @@ func TestNodeStatusAtTheEnd(t *testing.T) {
 					t.Errorf("it took %v", took)
 				}
 				n := w.set(nil)
-				if !report {
+				if !reports {
 					if n > 0 {
 						t.Errorf("%d writes of nothing", n)
 					}
@@ -212,16 +212,16 @@ func TestNodeConditions(t *testing.T) {
 		r.ReportNode(nodeStatus(nil))
 		began := metav1.Now().Rfc3339Copy()
 		for i, c := range []struct {
-			is    plan.NodeCondition
+			is    report.NodeCondition
 			since time.Duration
 			want  metav1.ConditionStatus
 		}{
-			{plan.NodeCondition{Type: "Net", Reason: "Off", Message: "set x"}, 0, metav1.ConditionFalse},
-			{plan.NodeCondition{Type: "Net", Reason: "Off", Message: "set y"}, 0, metav1.ConditionFalse},
-			{plan.NodeCondition{Type: "Net", True: true, Reason: "On", Message: "all is well"}, 20 * time.Second,
+			{report.NodeCondition{Type: "Net", Reason: "Off", Message: "set x"}, 0, metav1.ConditionFalse},
+			{report.NodeCondition{Type: "Net", Reason: "Off", Message: "set y"}, 0, metav1.ConditionFalse},
+			{report.NodeCondition{Type: "Net", True: true, Reason: "On", Message: "all is well"}, 20 * time.Second,
 				metav1.ConditionTrue},
 		} {
-			r.ReportConditions([]plan.NodeCondition{c.is})
+			r.ReportConditions([]report.NodeCondition{c.is})
 			time.Sleep(10 * time.Second)
 			synctest.Wait()
 			n := w.set(nil)

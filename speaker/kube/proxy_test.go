@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/ironlb/ironlb/pools"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/report"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -197,24 +197,24 @@ func TestEvents(t *testing.T) {
 	if err := vips.Add(virtualIP()); err != nil {
 		t.Fatal(err)
 	}
-	status := plan.Status{Node: "a", Announced: true, Moved: view.FirstUse, At: time.Unix(1, 0)}
-	report := func() { e.VIPs(vips, map[string]plan.Status{"203.0.113.4": status}) }
-	report() // the first use causes no Event
+	status := report.VIPStatus{Node: "a", Announced: true, Moved: view.FirstUse, At: time.Unix(1, 0)}
+	publish := func() { e.VIPs(vips, map[string]report.VIPStatus{"203.0.113.4": status}) }
+	publish() // the first use causes no Event
 	status.Moved, status.From, status.At = view.OwnerLost, "b", time.Unix(2, 0)
-	report()
-	report()
+	publish()
+	publish()
 	until(5)
 	status.Conflict, status.ConflictReason = "another host answers", view.AddressConflict
-	report()
-	report()
+	publish()
+	publish()
 	until(6)
 	about := "|Service|default/web|u|ironlb-speaker|"
 	if seen[4] != "Normal|OwnerLost"+about+"node a answers for 203.0.113.4 in place of node b" || seen[5] != "Warning|AddressConflict"+about+status.Conflict {
 		t.Errorf("Events %q", seen[4:])
 	}
 	status.Moved, status.From, status.At = view.TakenOver, "c", time.Unix(3, 0)
-	report()
-	report()
+	publish()
+	publish()
 	until(7)
 	if want := "Normal|TakenOver" + about + "node a answers for 203.0.113.4 in place of node c"; seen[6] != want {
 		t.Errorf("Event %q, want %q", seen[6], want)

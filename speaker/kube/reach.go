@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/report"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -22,7 +22,7 @@ const (
 )
 
 // reachStatus fills in the reachability of other nodes.
-func reachStatus(out *v1alpha1.SpeakerStatusStatus, w *plan.NodeStatus) {
+func reachStatus(out *v1alpha1.SpeakerStatusStatus, w *report.NodeStatus) {
 	for _, name := range slices.Sorted(maps.Keys(w.Reach.Unreachable)) {
 		u, n := w.Reach.Unreachable[name], w.Unreachable[name]
 		status := v1alpha1.UnreachableStatus{
@@ -43,7 +43,7 @@ func reachStatus(out *v1alpha1.SpeakerStatusStatus, w *plan.NodeStatus) {
 
 // Reach writes an Event about each node that becomes unreachable, and one when it is reachable again. If all speakers
 // find the same, only the first of them by name writes it. Otherwise each speaker writes its own.
-func (e *Events) Reach(status plan.NodeStatus) {
+func (e *Events) Reach(status report.NodeStatus) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if !e.running {
@@ -70,13 +70,13 @@ func (e *Events) Reach(status plan.NodeStatus) {
 }
 
 // writes reports whether this speaker must write the Event about a node.
-func (e *Events) writes(about string, status plan.NodeStatus) bool {
-	if state, known := status.Members[about]; known && state != plan.MemberSilent {
+func (e *Events) writes(about string, status report.NodeStatus) bool {
+	if state, known := status.Members[about]; known && state != report.MemberSilent {
 		return true // others receive it
 	}
 	for name, state := range status.Members {
 		_, unreachable := status.Reach.Unreachable[name]
-		if name < e.node && state != plan.MemberSilent && !unreachable {
+		if name < e.node && state != report.MemberSilent && !unreachable {
 			return false
 		}
 	}

@@ -11,13 +11,13 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/report"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // died is the report of a speaker while node dead is unreachable.
-func died(members map[string]plan.MemberState) plan.NodeStatus {
-	return plan.NodeStatus{
+func died(members map[string]report.MemberState) report.NodeStatus {
+	return report.NodeStatus{
 		Members: members,
 		Reach: view.Reachability{Unreachable: map[string]view.UnreachableNode{"dead": {
 			Since: time.Unix(1000, 5), Silent: []view.Witness{view.WitnessEcho, view.WitnessNeighbor},
@@ -29,9 +29,9 @@ func died(members map[string]plan.MemberState) plan.NodeStatus {
 
 // TestReachEvents: one of the speakers that find the same writes, and each writes what others do not find.
 func TestReachEvents(t *testing.T) {
-	silent := map[string]plan.MemberState{"a": plan.MemberAlive, "c": plan.MemberAlive, "dead": plan.MemberSilent}
-	with := func(name string, state plan.MemberState) map[string]plan.MemberState {
-		m := map[string]plan.MemberState{}
+	silent := map[string]report.MemberState{"a": report.MemberAlive, "c": report.MemberAlive, "dead": report.MemberSilent}
+	with := func(name string, state report.MemberState) map[string]report.MemberState {
+		m := map[string]report.MemberState{}
 		for n, s := range silent {
 			m[n] = s
 		}
@@ -41,21 +41,21 @@ func TestReachEvents(t *testing.T) {
 	const warning = "Warning EndpointsUnreachable Unreachable from node b: neither the speaker nor the kernel (ICMPEcho, Neighbor) " +
 		"answers; gateway 192.0.2.254 does; 12 endpoints take no new connections, 1 do because no other endpoint is left"
 	for name, test := range map[string]struct {
-		members map[string]plan.MemberState
+		members map[string]report.MemberState
 		want    bool
 	}{
 		"another one is first":        {silent, false},
-		"the first is silent, too":    {with("a", plan.MemberSilent), true},
-		"others receive it":           {with("dead", plan.MemberAlive), true},
-		"no other, as with two nodes": {map[string]plan.MemberState{"dead": plan.MemberSilent}, true},
+		"the first is silent, too":    {with("a", report.MemberSilent), true},
+		"others receive it":           {with("dead", report.MemberAlive), true},
+		"no other, as with two nodes": {map[string]report.MemberState{"dead": report.MemberSilent}, true},
 	} {
 		recorder := record.NewFakeRecorder(10)
 		e := &Events{node: "b", recorder: recorder, running: true}
 		for range 2 {
 			e.Reach(died(test.members))
 		}
-		e.Reach(plan.NodeStatus{})
-		e.Reach(plan.NodeStatus{})
+		e.Reach(report.NodeStatus{})
+		e.Reach(report.NodeStatus{})
 		var got, want []string
 		for len(recorder.Events) > 0 {
 			got = append(got, <-recorder.Events)

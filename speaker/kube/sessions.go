@@ -12,11 +12,11 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
-// Reasons of the Events about BGPPeers, in addition to those of plan.Session.
+// Reasons of the Events about BGPPeers, in addition to those of routes.Session.
 const (
 	// SessionUp: a session of this node came up.
 	SessionUp = "SessionUp"
@@ -27,7 +27,7 @@ const (
 )
 
 // bgpStatusOf returns the status of the sessions; nil for none.
-func bgpStatusOf(sessions map[string]plan.Session, peers cache.Store) *v1alpha1.BGPStatus {
+func bgpStatusOf(sessions map[string]routes.Session, peers cache.Store) *v1alpha1.BGPStatus {
 	if len(sessions) == 0 {
 		return nil
 	}
@@ -36,7 +36,7 @@ func bgpStatusOf(sessions map[string]plan.Session, peers cache.Store) *v1alpha1.
 		s := sessions[name]
 		state := v1alpha1.SessionState(s.State)
 		if state == "" { // never tried
-			state = v1alpha1.SessionState(plan.SessionIdle)
+			state = v1alpha1.SessionState(routes.SessionIdle)
 		}
 		to := v1alpha1.SessionStatus{
 			Peer: name, State: state, Since: timeOf(s.Since), Reason: string(s.Reason), Message: s.Message,
@@ -51,7 +51,7 @@ func bgpStatusOf(sessions map[string]plan.Session, peers cache.Store) *v1alpha1.
 		if s.BFD != "" {
 			to.BFD = &v1alpha1.BFDStatus{State: v1alpha1.BFDState(s.BFD), Since: timeOf(s.BFDSince), Reason: string(s.BFDReason), Message: s.BFDMessage}
 		}
-		if s.State == plan.SessionEstablished {
+		if s.State == routes.SessionEstablished {
 			up++
 		}
 		out.Sessions = append(out.Sessions, to)
@@ -83,7 +83,7 @@ func peerNamed(peers cache.Store, name string) *v1alpha1.BGPPeer {
 
 // recordedSession is what has been reported about a session.
 type recordedSession struct {
-	plan.Session
+	routes.Session
 	// reason and message explain why it is not established.
 	reason  view.Reason
 	message string
@@ -91,7 +91,7 @@ type recordedSession struct {
 
 // Sessions writes Events about BGPPeers: a session of this node was established, ended, cannot be established, or is
 // without BFD, and why. It also reports that BFD came up. Each call passes the full set.
-func (e *Events) Sessions(peers cache.Store, sessions map[string]plan.Session) {
+func (e *Events) Sessions(peers cache.Store, sessions map[string]routes.Session) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.peers, e.latest = peers, sessions
@@ -113,8 +113,8 @@ func (e *Events) recordSessions() {
 }
 
 // session reports what changed in one session, and returns what has been reported about it.
-func (e *Events) session(peer *v1alpha1.BGPPeer, s plan.Session, before recordedSession, was bool) recordedSession {
-	up, wasUp := s.State == plan.SessionEstablished, before.State == plan.SessionEstablished
+func (e *Events) session(peer *v1alpha1.BGPPeer, s routes.Session, before recordedSession, was bool) recordedSession {
+	up, wasUp := s.State == routes.SessionEstablished, before.State == routes.SessionEstablished
 	event := func(kind, reason, text string) {
 		if peer != nil {
 			e.recorder.Event(peer, kind, reason, "node "+e.node+": "+text)
@@ -124,7 +124,7 @@ func (e *Events) session(peer *v1alpha1.BGPPeer, s plan.Session, before recorded
 	switch {
 	case up:
 		recorded.reason, recorded.message = "", ""
-		if s.Reason == plan.NotConfigured { // the session works, but not all of the BGPPeer's spec; any other reason is outdated
+		if s.Reason == routes.NotConfigured { // the session works, but not all of the BGPPeer's spec; any other reason is outdated
 			recorded.reason, recorded.message = s.Reason, s.Message
 			if before.reason != s.Reason || before.message != s.Message {
 				event(corev1.EventTypeWarning, string(s.Reason), s.Message)
@@ -133,7 +133,7 @@ func (e *Events) session(peer *v1alpha1.BGPPeer, s plan.Session, before recorded
 		again := wasUp && s.Changes != before.Changes // it was down in between
 		if again || was && !wasUp || !was && s.Since.After(e.began) {
 			text := "the session is established"
-			if again && s.Message != "" && s.Reason != plan.NotConfigured {
+			if again && s.Message != "" && s.Reason != routes.NotConfigured {
 				text += " again, after: " + s.Message
 			}
 			event(corev1.EventTypeNormal, SessionUp, text)

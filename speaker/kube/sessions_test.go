@@ -12,7 +12,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -31,10 +31,10 @@ func torStore(t *testing.T) cache.Store {
 func TestSessionsInTheSpeakerStatus(t *testing.T) {
 	at := time.Date(2026, 5, 4, 3, 2, 1, 999, time.UTC)
 	since := metav1.NewTime(time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC))
-	got := bgpStatusOf(map[string]plan.Session{
-		"tor": {State: plan.SessionEstablished, Since: at, Prefixes: 7, PeerASN: 4200000000, PeerID: netip.MustParseAddr("192.0.2.254"), BFD: view.BFDUp, BFDSince: at, Changes: 3},
-		"six": {State: plan.SessionActive, Since: at, Reason: plan.Refused, Message: "connection refused", BFD: view.BFDDown, BFDMessage: "a TTL of 63", BFDReason: plan.BFDNotUp},
-		"new": {Reason: plan.PasswordMissing, Message: "no Secret"},
+	got := bgpStatusOf(map[string]routes.Session{
+		"tor": {State: routes.SessionEstablished, Since: at, Prefixes: 7, PeerASN: 4200000000, PeerID: netip.MustParseAddr("192.0.2.254"), BFD: view.BFDUp, BFDSince: at, Changes: 3},
+		"six": {State: routes.SessionActive, Since: at, Reason: routes.Refused, Message: "connection refused", BFD: view.BFDDown, BFDMessage: "a TTL of 63", BFDReason: routes.BFDNotUp},
+		"new": {Reason: routes.PasswordMissing, Message: "no Secret"},
 	}, torStore(t))
 	want := &v1alpha1.BGPStatus{Established: "1/3", Sessions: []v1alpha1.SessionStatus{
 		{Peer: "new", State: "Idle", Reason: "PasswordMissing", Message: "no Secret"},
@@ -56,10 +56,10 @@ func TestSessionEvents(t *testing.T) {
 	recorder := record.NewFakeRecorder(100)
 	e := &Events{node: "a", recorder: recorder, began: time.Now()}
 	store, later := torStore(t), e.began.Add(time.Second)
-	up := func(changes uint64) plan.Session {
-		return plan.Session{State: plan.SessionEstablished, Since: later, Changes: changes}
+	up := func(changes uint64) routes.Session {
+		return routes.Session{State: routes.SessionEstablished, Since: later, Changes: changes}
 	}
-	report := func(s plan.Session) { e.Sessions(store, map[string]plan.Session{"tor": s}) }
+	report := func(s routes.Session) { e.Sessions(store, map[string]routes.Session{"tor": s}) }
 	expect := func(want ...string) {
 		t.Helper()
 		var got []string
@@ -70,17 +70,17 @@ func TestSessionEvents(t *testing.T) {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}
-	refused := plan.Session{State: plan.SessionActive, Reason: plan.Refused, Message: "connection refused"}
+	refused := routes.Session{State: routes.SessionActive, Reason: routes.Refused, Message: "connection refused"}
 
 	report(refused)
 	expect() // it does not run yet
 	e.start()
 	expect("Warning Refused node a: no session: connection refused")
 	report(refused)
-	refused.State = plan.SessionConnect // it retries
+	refused.State = routes.SessionConnect // it retries
 	report(refused)
 	expect()
-	report(plan.Session{State: plan.SessionActive, Reason: plan.WrongASN, Message: "it has AS 64999"})
+	report(routes.Session{State: routes.SessionActive, Reason: routes.WrongASN, Message: "it has AS 64999"})
 	expect("Warning WrongASN node a: no session: it has AS 64999")
 	report(up(1))
 	report(up(1))
@@ -90,22 +90,22 @@ func TestSessionEvents(t *testing.T) {
 	report(again)
 	expect("Normal SessionUp node a: the session is established again, after: hold timer expired")
 	lacks := up(2)
-	lacks.Reason, lacks.Message = plan.NotConfigured, "no IPv6 InternalIP"
+	lacks.Reason, lacks.Message = routes.NotConfigured, "no IPv6 InternalIP"
 	report(lacks)
 	report(lacks)
 	expect("Warning NotConfigured node a: no IPv6 InternalIP")
-	down := plan.Session{State: plan.SessionIdle, Reason: plan.BFDWentDown, Message: "BFD found the path dead", Changes: 2}
+	down := routes.Session{State: routes.SessionIdle, Reason: routes.BFDWentDown, Message: "BFD found the path dead", Changes: 2}
 	report(down)
 	report(down)
 	expect("Warning SessionDown node a: the session ended: BFD found the path dead")
 	report(refused)
 	expect("Warning Refused node a: no session: connection refused")
-	e.Sessions(store, map[string]plan.Session{"gone": refused}) // its BGPPeer does not exist any more
+	e.Sessions(store, map[string]routes.Session{"gone": refused}) // its BGPPeer does not exist any more
 	expect()
 
 	// BFD comes up, and then is not up for long while BGP is. A different number of tries or another text causes no
 	// Event.
-	e.Sessions(store, map[string]plan.Session{})
+	e.Sessions(store, map[string]routes.Session{})
 	watched := func(state view.BFDState, reason view.Reason, message string) {
 		s := up(3)
 		s.BFD, s.BFDSince, s.BFDReason, s.BFDMessage = state, later, reason, message
@@ -119,9 +119,9 @@ func TestSessionEvents(t *testing.T) {
 	expect("Normal BFDUp node a: BFD is up")
 	watched(view.BFDDown, "", "ended on purpose")
 	expect()
-	watched(view.BFDDown, plan.BFDNotUp, "ended on purpose")
-	watched(view.BFDInit, plan.BFDNotUp, "ended on purpose")
-	watched(view.BFDDown, plan.BFDNotUp, "a TTL of 63")
+	watched(view.BFDDown, routes.BFDNotUp, "ended on purpose")
+	watched(view.BFDInit, routes.BFDNotUp, "ended on purpose")
+	watched(view.BFDDown, routes.BFDNotUp, "a TTL of 63")
 	expect("Warning BFDNotUp node a: the session is established, but BFD is not up, and nothing watches the path: ended on purpose")
 	watched(view.BFDUp, "", "")
 	expect("Normal BFDUp node a: BFD is up")
@@ -130,8 +130,8 @@ func TestSessionEvents(t *testing.T) {
 	old := &Events{node: "a", recorder: recorder, began: later.Add(time.Hour), running: true}
 	was := up(9)
 	was.BFD, was.BFDSince = view.BFDUp, later
-	old.Sessions(store, map[string]plan.Session{"tor": was})
+	old.Sessions(store, map[string]routes.Session{"tor": was})
 	expect()
-	old.Sessions(store, map[string]plan.Session{"tor": down})
+	old.Sessions(store, map[string]routes.Session{"tor": down})
 	expect("Warning SessionDown node a: the session ended: BFD found the path dead")
 }

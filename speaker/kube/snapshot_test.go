@@ -32,7 +32,7 @@ import (
 	fcache "k8s.io/client-go/tools/cache/testing"
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/report"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -530,7 +530,7 @@ func TestReporterFromSnapshotWritesNothing(t *testing.T) {
 	}
 	r := newReporter(store, func(context.Context, string, []byte) error { writes++; return nil }, slog.New(slog.DiscardHandler))
 	r.fromSnapshot = func() bool { return fromSnapshot }
-	r.Report(map[string]plan.Status{"203.0.113.4": {Reason: view.NodeNotAlive}})
+	r.Report(map[string]report.VIPStatus{"203.0.113.4": {Reason: view.NodeNotAlive}})
 	if r.write(t.Context()); writes != 0 {
 		t.Error("written by a snapshot")
 	}

@@ -19,7 +19,7 @@ import (
 	fcache "k8s.io/client-go/tools/cache/testing"
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -89,7 +89,7 @@ func TestSnapshotOfBGP(t *testing.T) {
 			t.Fatalf("no View from the snapshot:\n%s", p.log)
 		}
 		locked := v.BGPPeers["locked"]
-		if locked.Wrong != plan.PasswordUnknown || locked.Password != "" || !strings.Contains(locked.Message, "ironlb-system/tor") ||
+		if locked.Wrong != routes.PasswordUnknown || locked.Password != "" || !strings.Contains(locked.Message, "ironlb-system/tor") ||
 			locked.RouterID != was.BGPPeers["locked"].RouterID {
 			t.Errorf("a peer with a password: %+v", locked)
 		}
@@ -136,7 +136,7 @@ func TestPasswordIsAwaited(t *testing.T) {
 	}
 	v.FromSnapshot = true
 	b.resolve(v, touched(), unread)
-	if v.BGPPeers["new"].Wrong != plan.PasswordUnknown || !reflect.DeepEqual(v.BGPPeers["was"], was) {
+	if v.BGPPeers["new"].Wrong != routes.PasswordUnknown || !reflect.DeepEqual(v.BGPPeers["was"], was) {
 		t.Errorf("from a snapshot: %+v", v.BGPPeers)
 	}
 }

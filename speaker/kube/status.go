@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/report"
 )
 
 const (
@@ -46,10 +46,10 @@ type Reporter struct {
 	// fromSnapshot reports whether the state is from a snapshot: nothing is written then.
 	fromSnapshot func() bool
 	// published is called with every report before it is written.
-	published func(map[string]plan.Status)
+	published func(map[string]report.VIPStatus)
 
 	mu       sync.Mutex
-	want     map[string]plan.Status
+	want     map[string]report.VIPStatus
 	conflict Conflict
 }
 
@@ -58,7 +58,7 @@ type Conflict struct{ Reason, Message string }
 
 // sent is the last write of a VirtualIP; the informer may not have it yet.
 type sent struct {
-	status   plan.Status
+	status   report.VIPStatus
 	conflict Conflict
 	at       time.Time
 }
@@ -71,10 +71,10 @@ func newReporter(store cache.Store, patch func(context.Context, string, []byte) 
 		limit:        flowcontrol.NewTokenBucketRateLimiter(writesPerSecond, writesBurst),
 		wake:         make(chan struct{}, 1),
 		written:      map[string]sent{},
-		want:         map[string]plan.Status{},
+		want:         map[string]report.VIPStatus{},
 		fresh:        func() bool { return true },
 		fromSnapshot: func() bool { return false },
-		published:    func(map[string]plan.Status) {},
+		published:    func(map[string]report.VIPStatus) {},
 	}
 }
 
@@ -89,7 +89,7 @@ func patcher(client *rest.RESTClient) func(context.Context, string, []byte) erro
 }
 
 // Report implements speaker.Reporter.
-func (r *Reporter) Report(statuses map[string]plan.Status) {
+func (r *Reporter) Report(statuses map[string]report.VIPStatus) {
 	r.mu.Lock()
 	changed := !reflect.DeepEqual(r.want, statuses)
 	r.want = statuses
@@ -167,7 +167,7 @@ func (r *Reporter) write(ctx context.Context) (newer bool) {
 	return newer
 }
 
-func (r *Reporter) writeOne(ctx context.Context, name string, status plan.Status, conflict Conflict) error {
+func (r *Reporter) writeOne(ctx context.Context, name string, status report.VIPStatus, conflict Conflict) error {
 	obj, exists, err := r.store.GetByKey(name)
 	if err != nil || !exists {
 		return err
@@ -198,7 +198,7 @@ func (r *Reporter) writeOne(ctx context.Context, name string, status plan.Status
 }
 
 // current reports whether a status is still the last reported one.
-func (r *Reporter) current(name string, status plan.Status) bool {
+func (r *Reporter) current(name string, status report.VIPStatus) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now, ok := r.want[name]
@@ -206,7 +206,7 @@ func (r *Reporter) current(name string, status plan.Status) bool {
 }
 
 // statusOf returns the expected status of the VirtualIP. Unchanged parts keep their time.
-func statusOf(vip *v1alpha1.VirtualIP, status plan.Status, conflict Conflict, now metav1.Time) v1alpha1.VirtualIPStatus {
+func statusOf(vip *v1alpha1.VirtualIP, status report.VIPStatus, conflict Conflict, now metav1.Time) v1alpha1.VirtualIPStatus {
 	now = now.Rfc3339Copy()
 	next := v1alpha1.VirtualIPStatus{Node: status.Node}
 	announced := metav1.Condition{

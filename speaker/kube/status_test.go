@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/report"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -106,8 +106,8 @@ func run(t *testing.T, r *Reporter) {
 	t.Cleanup(func() { stop(); <-done })
 }
 
-func announced(node string) map[string]plan.Status {
-	return map[string]plan.Status{"203.0.113.4": {Node: node, Interfaces: []string{"eth0"}, Announced: true, Reason: view.Owner, Message: "m"}}
+func announced(node string) map[string]report.VIPStatus {
+	return map[string]report.VIPStatus{"203.0.113.4": {Node: node, Interfaces: []string{"eth0"}, Announced: true, Reason: view.Owner, Message: "m"}}
 }
 
 func TestStatusIsWrittenOnChangeOnly(t *testing.T) {
@@ -142,7 +142,7 @@ func TestStatusIsWrittenOnChangeOnly(t *testing.T) {
 			t.Errorf("%d patches, node %q", s.patches.Load(), s.get().Status.Node)
 		}
 		// A VirtualIP that is no longer announced loses node, interfaces and since.
-		r.Report(map[string]plan.Status{"203.0.113.4": {Reason: view.NoLocalEndpoint, Message: "none"}})
+		r.Report(map[string]report.VIPStatus{"203.0.113.4": {Reason: view.NoLocalEndpoint, Message: "none"}})
 		synctest.Wait()
 		got := s.get().Status
 		if got.Node != "" || got.Interfaces != nil || got.Since != nil || len(got.Conditions) != 1 ||
@@ -214,13 +214,13 @@ func TestAddressConflict(t *testing.T) {
 		run(t, r)
 		status := announced("a")["203.0.113.4"]
 		status.Conflict, status.ConflictReason = "another host answers", view.AddressConflict
-		status.Hosts = []plan.HostConflict{{Addr: netip.MustParseAddr("203.0.113.4"), MAC: "02:00:00:00:00:09", Interface: "eth0"}}
+		status.Hosts = []report.HostConflict{{Addr: netip.MustParseAddr("203.0.113.4"), MAC: "02:00:00:00:00:09", Interface: "eth0"}}
 		hosts := []v1alpha1.AddressConflict{{Address: "203.0.113.4", MAC: "02:00:00:00:00:09", Interface: "eth0"}}
 		for _, held := range []bool{true, false} {
 			if !held {
 				status.Node, status.Interfaces, status.Announced, status.Reason = "", nil, false, view.AddressConflict
 			}
-			r.Report(map[string]plan.Status{"203.0.113.4": status})
+			r.Report(map[string]report.VIPStatus{"203.0.113.4": status})
 			synctest.Wait()
 			got := s.get().Status.Conditions
 			if len(got) != 2 || got[1].Type != v1alpha1.ConditionConflict || got[1].Status != metav1.ConditionTrue || got[1].Message != status.Conflict || got[1].Reason != "AddressConflict" {

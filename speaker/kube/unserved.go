@@ -5,12 +5,12 @@ import (
 	"slices"
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/report"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // withUnserved adds the addresses that serve no traffic, the lowest ones of each reason.
-func withUnserved(out *v1alpha1.BGPStatus, unserved map[view.Reason]plan.Unserved) *v1alpha1.BGPStatus {
+func withUnserved(out *v1alpha1.BGPStatus, unserved map[view.Reason]report.Unserved) *v1alpha1.BGPStatus {
 	if len(unserved) == 0 {
 		return out
 	}

@@ -6,14 +6,14 @@ import (
 	"testing"
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/report"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // TestUnservedStatus: at most ten addresses are listed per reason, and all are counted.
 func TestUnservedStatus(t *testing.T) {
-	unserved := map[view.Reason]plan.Unserved{view.NoPeer: {Message: "words", Addresses: []netip.Addr{netip.MustParseAddr("203.0.113.200")}}}
-	many := plan.Unserved{}
+	unserved := map[view.Reason]report.Unserved{view.NoPeer: {Message: "words", Addresses: []netip.Addr{netip.MustParseAddr("203.0.113.200")}}}
+	many := report.Unserved{}
 	for i := range 12 {
 		many.Addresses = append(many.Addresses, netip.AddrFrom4([4]byte{203, 0, 113, byte(i)}))
 	}

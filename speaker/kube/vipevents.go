@@ -5,13 +5,13 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/report"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // VIPs writes Events about the Services of VirtualIPs that this node took over from another one, or for which another
 // host answers. Each call passes the full set.
-func (e *Events) VIPs(vips cache.Store, statuses map[string]plan.Status) {
+func (e *Events) VIPs(vips cache.Store, statuses map[string]report.VIPStatus) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for name, status := range statuses {

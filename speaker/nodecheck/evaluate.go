@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/report"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -66,51 +67,51 @@ func (f Facts) pods() (pods []netip.Addr) {
 }
 
 // Evaluate returns one condition of each type that is not in Unknown, in the order of Types. It is pure.
-func Evaluate(f Facts, detect plan.DetectLocal) []plan.NodeCondition {
-	all := []plan.NodeCondition{f.podTraffic(detect), f.bridge(), f.networkPolicy(), f.proxyARP()}
-	return slices.DeleteFunc(all, func(c plan.NodeCondition) bool { return slices.Contains(f.Unknown, c.Type) })
+func Evaluate(f Facts, detect plan.DetectLocal) []report.NodeCondition {
+	all := []report.NodeCondition{f.podTraffic(detect), f.bridge(), f.networkPolicy(), f.proxyARP()}
+	return slices.DeleteFunc(all, func(c report.NodeCondition) bool { return slices.Contains(f.Unknown, c.Type) })
 }
 
 // networkPolicy: packets that IPVS sends to a Pod of this node leave by the hook OUTPUT, where Calico applies no policy
 // to packets for Pods; its exception for kube-proxy's ipvs mode omits addresses that are local routes
 // (docs/reference/network-plugins.md).
-func (f Facts) networkPolicy() plan.NodeCondition {
+func (f Facts) networkPolicy() report.NodeCondition {
 	if f.IPVS && f.CalicoPolices {
-		return plan.NodeCondition{Type: NetworkPolicy, Reason: CalicoIgnoresIPVS, Message: "NetworkPolicies of Calico " +
+		return report.NodeCondition{Type: NetworkPolicy, Reason: CalicoIgnoresIPVS, Message: "NetworkPolicies of Calico " +
 			"do not apply to connections that IPVS sends to Pods of this node: set dataplane: nftables; " +
 			"with auto a restart of the speaker chooses nftables"}
 	}
-	return plan.NodeCondition{Type: NetworkPolicy, True: true, Reason: "NothingBypassed",
+	return report.NodeCondition{Type: NetworkPolicy, True: true, Reason: "NothingBypassed",
 		Message: "no network plugin was found whose NetworkPolicies the data plane bypasses"}
 }
 
 // proxyARP: a client that resolves a VirtualIP may get the answer of a host that answers for every address.
-func (f Facts) proxyARP() plan.NodeCondition {
+func (f Facts) proxyARP() report.NodeCondition {
 	if len(f.Proxies) == 0 {
-		return plan.NodeCondition{Type: NoProxyARP, True: true, Reason: "NoProxyFound",
+		return report.NodeCondition{Type: NoProxyARP, True: true, Reason: "NoProxyFound",
 			Message: "no host was found that answers for every address"}
 	}
 	hosts := make([]string, 0, len(f.Proxies))
 	for _, p := range f.Proxies {
 		hosts = append(hosts, fmt.Sprintf("%s (interface %s, %s)", p.MAC, p.Interface, p.Family))
 	}
-	return plan.NodeCondition{Type: NoProxyARP, Reason: ProxyARP, Message: "a host answers for every address, " +
+	return report.NodeCondition{Type: NoProxyARP, Reason: ProxyARP, Message: "a host answers for every address, " +
 		"so clients may send it packets for VirtualIPs: switch proxy ARP, or the proxy of neighbour discovery, off at " +
 		strings.Join(hosts, ", ") + "; its answers to this node's probes do not count"}
 }
 
-func (f Facts) podTraffic(detect plan.DetectLocal) plan.NodeCondition {
+func (f Facts) podTraffic(detect plan.DetectLocal) report.NodeCondition {
 	for _, pod := range f.pods() {
 		via := f.Endpoints[pod].Interface
 		if detect.Covers(pod, via, f.PodCIDRs) {
 			continue
 		}
-		return plan.NodeCondition{Type: PodTrafficDetected, Reason: PodsNotCovered, Message: fmt.Sprintf(
+		return report.NodeCondition{Type: PodTrafficDetected, Reason: PodsNotCovered, Message: fmt.Sprintf(
 			"detectLocalMode %s does not cover the Pod %v of this node (interface %s): its connections to ClusterIPs are "+
 				"masqueraded, and policy Local drops those that no endpoint of this node serves; %s",
 			detect.Mode, pod, orNone(via), f.remedy(pod, detect))}
 	}
-	return plan.NodeCondition{Type: PodTrafficDetected, True: true, Reason: "PodsCovered",
+	return report.NodeCondition{Type: PodTrafficDetected, True: true, Reason: "PodsCovered",
 		Message: fmt.Sprintf("detectLocalMode %s covers the Pods of this node that are endpoints of Services", detect.Mode)}
 }
 
@@ -140,7 +141,7 @@ func orNone(name string) string {
 
 // bridge: replies between Pods by way of a Service must pass the node's connection tracking, even if both Pods are
 // ports of one bridge. Otherwise the reply reaches the client with the endpoint's address.
-func (f Facts) bridge() plan.NodeCondition {
+func (f Facts) bridge() report.NodeCondition {
 	keys := [2]string{"net.bridge.bridge-nf-call-iptables", "net.bridge.bridge-nf-call-ip6tables"}
 	for _, pod := range f.pods() {
 		route, family := f.Endpoints[pod], 0
@@ -154,10 +155,10 @@ func (f Facts) bridge() plan.NodeCondition {
 		if f.BridgeCall[family] == "" {
 			how = `is missing: run "modprobe br_netfilter" on the node, at each boot, and set it to 1`
 		}
-		return plan.NodeCondition{Type: BridgeNetfilter, Reason: BridgeNetfilterOff, Message: fmt.Sprintf(
+		return report.NodeCondition{Type: BridgeNetfilter, Reason: BridgeNetfilterOff, Message: fmt.Sprintf(
 			"Pods of this node are ports of the bridge %s, and a connection of one of them to a Service that another one "+
 				"serves fails: %s %s", route.Interface, keys[family], how)}
 	}
-	return plan.NodeCondition{Type: BridgeNetfilter, True: true, Reason: "NothingMissing",
+	return report.NodeCondition{Type: BridgeNetfilter, True: true, Reason: "NothingMissing",
 		Message: "no Pod of this node is behind a bridge that bypasses netfilter"}
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/speaker/incremental"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -180,7 +181,7 @@ func bgpText(d *Desired) string {
 		}
 		b.WriteString("\n")
 	}
-	for _, c := range slices.SortedFunc(maps.Keys(d.LocalPrefs), func(a, b LocalPrefs) int {
+	for _, c := range slices.SortedFunc(maps.Keys(d.LocalPrefs), func(a, b routes.LocalPrefs) int {
 		return cmp.Or(cmp.Compare(a.Lower, b.Lower), cmp.Compare(a.Higher, b.Higher))
 	}) {
 		fmt.Fprintf(&b, "localPref of %s and %s differs for %d\n", c.Lower, c.Higher, d.LocalPrefs[c])
@@ -189,7 +190,7 @@ func bgpText(d *Desired) string {
 }
 
 // peerText returns every field of a session that is not zero.
-func peerText(p Peer) string {
+func peerText(p routes.Peer) string {
 	var b strings.Builder
 	v := reflect.ValueOf(p)
 	for i := range v.NumField() {
@@ -228,7 +229,7 @@ func (s step) bgp(v *view.View, r *rand.Rand) view.Touched {
 			p.RouterID = netip.AddrFrom4([4]byte{192, 0, 2, byte(r.IntN(2))})
 		}
 		if r.IntN(5) == 0 {
-			p.Wrong, p.Message = PasswordMissing, "gone"
+			p.Wrong, p.Message = routes.PasswordMissing, "gone"
 		}
 		incremental.Set(v.BGPPeers, name, p, r.IntN(6) > 0)
 		return view.Touched{BGPPeers: map[string]struct{}{name: {}}}
@@ -259,11 +260,11 @@ func followBGP(copied, d *Desired, c *Changed) {
 	take(copied.BGP.Peers, d.BGP.Peers, c.Peers)
 	take(copied.PeerProblems, d.PeerProblems, c.Peers)
 	take(copied.Routed, d.Routed, c.Addrs)
-	routes := map[netip.Prefix]struct{}{}
+	prefixes := map[netip.Prefix]struct{}{}
 	for prefix := range c.Routes {
-		routes[prefix] = struct{}{}
+		prefixes[prefix] = struct{}{}
 	}
-	take(copied.BGP.Routes, d.BGP.Routes, routes)
+	take(copied.BGP.Routes, d.BGP.Routes, prefixes)
 	if c.RouterID {
 		copied.BGP.RouterID = d.BGP.RouterID
 	}
@@ -341,7 +342,7 @@ func TestOneNodeReports(t *testing.T) {
 				continue
 			}
 			clear(v.Unable)
-			routed := map[string]map[netip.Addr]Routed{}
+			routed := map[string]map[netip.Addr]routes.Routed{}
 			for node := range v.Nodes {
 				v.Members = view.Members{Peers: map[string]view.Member{}}
 				for other := range v.Nodes {
@@ -350,7 +351,7 @@ func TestOneNodeReports(t *testing.T) {
 				o.Node = node
 				routed[node] = Make(v, o, time.Unix(int64(i), 0)).Routed
 			}
-			all := map[netip.Addr][]Routed{}
+			all := map[netip.Addr][]routes.Routed{}
 			for _, of := range routed {
 				for addr, is := range of {
 					all[addr] = append(all[addr], is)
@@ -388,7 +389,7 @@ func TestSnapshotReportsNothing(t *testing.T) {
 	v, p := manyRouted(4), NewPlanner(Options{Node: "a", BGP: true})
 	v.FromSnapshot = true
 	for name, peer := range v.BGPPeers {
-		peer.Wrong = PasswordUnknown
+		peer.Wrong = routes.PasswordUnknown
 		v.BGPPeers[name] = peer
 	}
 	for i, reason := range []view.Reason{view.NoLocalEndpoint, view.NoEndpoint} {
@@ -423,7 +424,7 @@ func TestSnapshotReportsNothing(t *testing.T) {
 		t.Errorf("with the passwords: reported %v, want NoLocalEndpoint and NoEndpoint once each", got)
 	}
 	for name, peer := range v.BGPPeers {
-		peer.Wrong = PasswordMissing
+		peer.Wrong = routes.PasswordMissing
 		v.BGPPeers[name] = peer
 	}
 	if got := reported(view.Touched{BGPPeers: map[string]struct{}{"r1": {}, "r2": {}}}); got[view.NoPeer] != 3 {
@@ -480,7 +481,7 @@ func TestLocalPrefsFollowTheAS(t *testing.T) {
 		peer.PeerASN, peer.Dynamic = tt.asn, tt.dynamic
 		v.BGPPeers["r2"] = peer
 		d, c := p.Plan(v, view.Touched{BGPPeers: map[string]struct{}{"r2": {}}}, time.Time{})
-		if got := d.LocalPrefs[LocalPrefs{Lower: "all", Higher: "each"}]; got != tt.want || len(d.LocalPrefs) > 1 || !c.LocalPrefs {
+		if got := d.LocalPrefs[routes.LocalPrefs{Lower: "all", Higher: "each"}]; got != tt.want || len(d.LocalPrefs) > 1 || !c.LocalPrefs {
 			t.Errorf("AS %d, %d: %v, changed %v; want %d prefixes", tt.asn, tt.dynamic, d.LocalPrefs, c.LocalPrefs, tt.want)
 		}
 	}

@@ -2,11 +2,11 @@ package plan
 
 import (
 	"net/netip"
-	"time"
 
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/speaker/ownership"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -33,17 +33,9 @@ type Desired struct {
 	Refused map[pools.ServiceKey]map[netip.Addr]pools.Refusal
 	// Gateways are those of this node outside the addresses and Pod networks of Nodes, sorted. The slice is immutable.
 	Gateways []netip.Addr
-	// BGP is the desired state of the BGP daemon. PeerProblems are the BGPPeers of this node that have no session, or
-	// lack part of their configuration. LocalPrefs are the contradictions of advertisements, with the number of
-	// prefixes.
-	BGP          BGP
-	PeerProblems map[string]PeerProblem
-	LocalPrefs   map[LocalPrefs]int
+	routes.Routing
 	// Unreachable counts the endpoints on unreachable nodes, by node, for nodes that have any.
 	Unreachable map[string]view.UnreachableEndpoints
-	// Routed are the addresses that a BGPAdvertisement covers on this node, Under those of each aggregate.
-	Routed map[netip.Addr]Routed
-	Under  map[netip.Prefix]map[netip.Addr]struct{}
 }
 
 func newDesired() *Desired {
@@ -60,12 +52,7 @@ func newDesired() *Desired {
 		Services:        map[pools.ServiceKey]view.Reason{},
 		Refused:         map[pools.ServiceKey]map[netip.Addr]pools.Refusal{},
 		Unreachable:     map[string]view.UnreachableEndpoints{},
-
-		BGP:          BGP{Peers: map[string]Peer{}, Routes: map[netip.Prefix]Route{}},
-		PeerProblems: map[string]PeerProblem{},
-		LocalPrefs:   map[LocalPrefs]int{},
-		Routed:       map[netip.Addr]Routed{},
-		Under:        map[netip.Prefix]map[netip.Addr]struct{}{},
+		Routing:         routes.NewRouting(),
 	}
 }
 
@@ -82,11 +69,7 @@ type Changed struct {
 	Checks   map[view.Check]struct{}
 	// Unreachable are the nodes of Unreachable.
 	Unreachable map[string]struct{}
-	// Peers of BGP.Peers and PeerProblems; Routes of BGP.Routes, with the reason. RouterID, NodeDecommissioning and
-	// LocalPrefs are set if they differ.
-	Peers                                     map[string]struct{}
-	Routes                                    map[netip.Prefix]view.Reason
-	RouterID, NodeDecommissioning, LocalPrefs bool
+	routes.ChangedRouting
 }
 
 func newChanged() *Changed {
@@ -96,8 +79,6 @@ func newChanged() *Changed {
 		Addrs:    map[netip.Addr]struct{}{},
 		Services: map[pools.ServiceKey]struct{}{},
 		Checks:   map[view.Check]struct{}{},
-		Peers:    map[string]struct{}{},
-		Routes:   map[netip.Prefix]view.Reason{},
 
 		Unreachable: map[string]struct{}{},
 	}
@@ -107,31 +88,4 @@ func newChanged() *Changed {
 type ServicePort struct {
 	Service pools.ServiceKey
 	Port    uint16
-}
-
-// Status is the published state of a VirtualIP, written by its reporter.
-type Status struct {
-	// Node announces the addresses on Interfaces; empty for none.
-	Node       string
-	Interfaces []string
-	Announced  bool
-	Reason     view.Reason
-	Message    string
-	// Moved is why it came here at At, From another node.
-	Moved view.Reason
-	At    time.Time
-	From  string
-	// Conflict describes the other hosts or nodes that answer for an address, empty if none is known; ConflictReason
-	// distinguishes hosts from nodes.
-	Conflict       string
-	ConflictReason view.Reason
-	// Hosts are the addresses for which other hosts answer, in order.
-	Hosts []HostConflict
-}
-
-// HostConflict is an address for which another host answers, with its hardware address and the interface that received
-// it.
-type HostConflict struct {
-	Addr           netip.Addr
-	MAC, Interface string
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/speaker/incremental"
 	"github.com/ironlb/ironlb/speaker/ownership"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -43,9 +44,9 @@ type Planner struct {
 	pods      podsKnown
 
 	admission admission
-	bgp       bgpPlan
 
 	owners *ownership.Planner
+	routes *routes.Planner
 }
 
 // NewPlanner returns a Planner without a plan; its first Plan needs touched.All.
@@ -63,9 +64,8 @@ func NewPlanner(o Options) *Planner {
 		shared:    map[ipvs.Element]int{},
 		locals:    map[netip.Addr]int{},
 		admission: newAdmission(o),
-		bgp:       newBGPPlan(),
 	}
-	p.owners = ownership.New(o.Node, o.Interval, p)
+	p.owners, p.routes = ownership.New(o.Node, o.Interval, p), routes.New(o.Node, p)
 	return p
 }
 
@@ -86,7 +86,10 @@ func (p *Planner) Plan(v *view.View, touched view.Touched, now time.Time) (*Desi
 	p.decideReasons(v)
 	p.desired.Owners, p.changed.ChangedOwners = p.owners.Plan(v, touched, now)
 	maps.Copy(p.changed.Addrs, p.changed.Announce)
-	p.planBGP(v, touched, now)
+	if p.options.BGP {
+		p.desired.Routing, p.changed.ChangedRouting = p.routes.Plan(v, touched, now)
+		maps.Copy(p.changed.Addrs, p.changed.Routed)
+	}
 	changed := p.changed
 	p.changed = nil // the caller owns it now; the first one names everything
 	return p.desired, changed
@@ -98,7 +101,7 @@ func (p *Planner) Wake() time.Time {
 	for _, at := range p.wakes {
 		first = incremental.Earlier(first, at)
 	}
-	return incremental.Earlier(incremental.Earlier(first, p.owners.Wake()), p.bgp.decommission.until)
+	return incremental.Earlier(incremental.Earlier(first, p.owners.Wake()), p.routes.Wake())
 }
 
 // touchedServices returns the Services whose plan may differ.

@@ -39,10 +39,7 @@ func carryOver(p *Planner) *Planner {
 	for key, part := range p.services {
 		fresh.services[key] = servicePlan{lists: part.lists, since: part.since, checks: part.checks}
 	}
-	fresh.bgp.decommission, fresh.bgp.node = p.bgp.decommission, p.bgp.node
-	for addr, a := range p.bgp.addrs {
-		fresh.bgp.addrs[addr] = routedAddress{announced: a.announced}
-	}
+	fresh.routes = p.routes.Restart(fresh)
 	return fresh
 }
 

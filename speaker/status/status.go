@@ -13,17 +13,19 @@ import (
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/speaker/ownership"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/report"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // Reporter publishes the status of VirtualIPs. Report takes the full set each time, keeps it, and does not block.
 type Reporter interface {
-	Report(map[string]plan.Status)
+	Report(map[string]report.VIPStatus)
 }
 
 // NodeReporter publishes the status of this node. ReportNode keeps its argument and does not block.
 type NodeReporter interface {
-	ReportNode(plan.NodeStatus)
+	ReportNode(report.NodeStatus)
 }
 
 // Config of a Status.
@@ -51,7 +53,7 @@ type Inputs struct {
 	Reach  view.Reachability
 	// BGP is set if there is a BGP daemon. Sessions are its sessions.
 	BGP      bool
-	Sessions map[string]plan.Session
+	Sessions map[string]routes.Session
 	// Err is why the node does not match the plan.
 	Err error
 }
@@ -61,7 +63,7 @@ type Status struct {
 	cfg Config
 	in  Inputs
 
-	statuses map[string]plan.Status
+	statuses map[string]report.VIPStatus
 	moved    map[string]move
 	// rivals are, by VirtualIP, the unreachable nodes that seem to announce it as well. split are the logged ones.
 	rivals   map[string]string
@@ -73,7 +75,7 @@ type Status struct {
 	refusals *tally[refusedAddress]
 	// routed counts the addresses of BGPAdvertisements by outcome. prefs are as last logged.
 	routed   *tally[netip.Addr]
-	prefs    map[plan.LocalPrefs]int
+	prefs    map[routes.LocalPrefs]int
 	unserved unserved
 }
 
@@ -81,7 +83,7 @@ type Status struct {
 func New(cfg Config) *Status {
 	return &Status{
 		cfg:      cfg,
-		statuses: map[string]plan.Status{},
+		statuses: map[string]report.VIPStatus{},
 		moved:    map[string]move{},
 		rivals:   map[string]string{},
 		split:    map[string]struct{}{},
@@ -97,7 +99,7 @@ func New(cfg Config) *Status {
 // Clear stops the reports of this node about VirtualIPs: other nodes own them and report them.
 func (s *Status) Clear() {
 	clear(s.statuses)
-	s.cfg.Reporter.Report(map[string]plan.Status{})
+	s.cfg.Reporter.Report(map[string]report.VIPStatus{})
 }
 
 // Changed names what a report covers.
@@ -159,7 +161,7 @@ func (s *Status) ReportNode(in Inputs) {
 	if s.cfg.Nodes == nil {
 		return
 	}
-	status := plan.NodeStatus{Healthy: true, Links: map[string]view.Link{}, Members: map[string]plan.MemberState{}}
+	status := report.NodeStatus{Healthy: true, Links: map[string]view.Link{}, Members: map[string]report.MemberState{}}
 	for name, link := range s.in.View.Links {
 		if len(link.Subnets) > 0 || has(s.in.Desired.Segments, name) { // exclude Pod interfaces, which change all the time
 			status.Links[name] = link
@@ -176,7 +178,7 @@ func (s *Status) ReportNode(in Inputs) {
 		}
 	}
 	for name, m := range s.in.View.Members.Peers {
-		status.Members[name] = plan.StateOf(m, s.in.View.Members.Segments)
+		status.Members[name] = report.StateOf(m, s.in.View.Members.Segments)
 	}
 	if in.BGP {
 		status.Sessions, status.LocalPrefs, status.Unserved = maps.Clone(s.in.Sessions), s.prefs, s.unserved.list()

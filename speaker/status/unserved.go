@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/report"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -13,7 +13,7 @@ import (
 // report, nil if that is outdated.
 type unserved struct {
 	of        map[netip.Addr]view.Reason
-	published map[view.Reason]plan.Unserved
+	published map[view.Reason]report.Unserved
 }
 
 // recordUnserved logs the addresses that stopped serving traffic or have a new reason, and those that serve it again.
@@ -62,9 +62,9 @@ func isOfCluster(reason view.Reason) bool {
 }
 
 // list returns the addresses by reason.
-func (u *unserved) list() map[view.Reason]plan.Unserved {
+func (u *unserved) list() map[view.Reason]report.Unserved {
 	if u.published == nil {
-		u.published = map[view.Reason]plan.Unserved{}
+		u.published = map[view.Reason]report.Unserved{}
 		for addr, reason := range u.of {
 			of := u.published[reason]
 			of.Message, of.Addresses = unservedMessage(reason), append(of.Addresses, addr)

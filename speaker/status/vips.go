@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/ironlb/ironlb/speaker/ownership"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/report"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -34,7 +34,7 @@ func (s *Status) reportSplit() {
 	}
 }
 
-func equal(a, b plan.Status) bool {
+func equal(a, b report.VIPStatus) bool {
 	return slices.Equal(a.Interfaces, b.Interfaces) && slices.Equal(a.Hosts, b.Hosts) && a.Node == b.Node &&
 		a.Announced == b.Announced && a.Reason == b.Reason && a.Message == b.Message &&
 		a.Conflict == b.Conflict && a.ConflictReason == b.ConflictReason && a.At.Equal(b.At)
@@ -73,12 +73,12 @@ func (s *Status) answered(dec ownership.Decision) bool {
 }
 
 // status returns the outcome of a decision on this node.
-func (s *Status) status(dec ownership.Decision) plan.Status {
+func (s *Status) status(dec ownership.Decision) report.VIPStatus {
 	out := s.ownStatus(dec)
 	var hosts []string
 	for _, addr := range dec.Addresses {
 		if c, ok := s.in.Conflicts[addr]; ok {
-			out.Hosts = append(out.Hosts, plan.HostConflict{Addr: addr, MAC: c.MAC, Interface: c.Interface})
+			out.Hosts = append(out.Hosts, report.HostConflict{Addr: addr, MAC: c.MAC, Interface: c.Interface})
 			hosts = append(hosts, fmt.Sprintf("another host, %s, answers for %v on %s", c.MAC, addr, c.Interface))
 		}
 	}
@@ -93,29 +93,29 @@ func (s *Status) status(dec ownership.Decision) plan.Status {
 	return out
 }
 
-func (s *Status) ownStatus(dec ownership.Decision) plan.Status {
+func (s *Status) ownStatus(dec ownership.Decision) report.VIPStatus {
 	if dec.Owner == "" || dec.Owner != s.cfg.Node {
-		return plan.Status{Reason: dec.Reason, Message: message(dec)}
+		return report.VIPStatus{Reason: dec.Reason, Message: message(dec)}
 	}
 	interfaces := map[string]struct{}{}
 	for _, addr := range dec.Addresses {
 		on, answered := s.in.Held[addr]
 		ann, published := s.in.Announced(addr)
 		if !published {
-			return plan.Status{Reason: view.DataPlaneNotReady, Message: "node " + dec.Owner + ": " + messages[view.DataPlaneNotReady]}
+			return report.VIPStatus{Reason: view.DataPlaneNotReady, Message: "node " + dec.Owner + ": " + messages[view.DataPlaneNotReady]}
 		}
 		if !answered {
 			why := view.NoInterface
 			if ann.Probe {
 				why = view.Probing
 			}
-			return plan.Status{Reason: why, Message: "node " + dec.Owner + ": " + messages[why]}
+			return report.VIPStatus{Reason: why, Message: "node " + dec.Owner + ": " + messages[why]}
 		}
 		for _, name := range on {
 			interfaces[name] = struct{}{}
 		}
 	}
-	return plan.Status{
+	return report.VIPStatus{
 		Node:       dec.Owner,
 		Interfaces: slices.Sorted(maps.Keys(interfaces)),
 		Announced:  true,

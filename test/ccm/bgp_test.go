@@ -20,7 +20,8 @@ import (
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 	"github.com/ironlb/ironlb/speaker/kube"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/report"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 	"github.com/ironlb/ironlb/test/ccm/rig"
 )
@@ -125,9 +126,9 @@ func TestBGP(t *testing.T) {
 	}
 	secret(v1.SecretTypeOpaque, "s3cret")
 	must(r.Apply(ctx, torPeer))
-	s.sees(t, "no profile", wrong(plan.NotConfigured, "no BFDProfile fast"))
+	s.sees(t, "no profile", wrong(routes.NotConfigured, "no BFDProfile fast"))
 	must(r.Apply(ctx, "{apiVersion: ironlb.io/v1alpha1, kind: BFDProfile, metadata: {name: fast}, spec: {receiveInterval: 100, transmitInterval: 100}}"))
-	s.sees(t, "a Secret of another type", wrong(plan.PasswordMissing, "no Secret tor of type kubernetes.io/basic-auth"))
+	s.sees(t, "a Secret of another type", wrong(routes.PasswordMissing, "no Secret tor of type kubernetes.io/basic-auth"))
 	secret(v1.SecretTypeBasicAuth, "s3cret")
 	s.sees(t, "the password", func(v *view.View) bool {
 		return v.BGPPeers["tor"].Password == "s3cret" && v.BGPPeers["tor"].Wrong == ""
@@ -157,13 +158,13 @@ func TestBGP(t *testing.T) {
 			return got == want
 		})
 	}
-	report := func(session plan.Session) {
-		s.Node.ReportNode(plan.NodeStatus{Healthy: true, Sessions: map[string]plan.Session{"tor": session}})
+	publish := func(session routes.Session) {
+		s.Node.ReportNode(report.NodeStatus{Healthy: true, Sessions: map[string]routes.Session{"tor": session}})
 	}
 	peer("0/0 False NoNode: No node with a speaker matches spec.nodeSelectors: widen them, or label a node")
-	report(plan.Session{State: plan.SessionActive, Since: time.Now(), Reason: plan.WrongASN, Message: "the router has AS 65001, the BGPPeer has 65002"})
+	publish(routes.Session{State: routes.SessionActive, Since: time.Now(), Reason: routes.WrongASN, Message: "the router has AS 65001, the BGPPeer has 65002"})
 	peer("0/1 False WrongASN: 0 of 1 nodes: node1: WrongASN: the router has AS 65001, the BGPPeer has 65002")
-	report(plan.Session{State: plan.SessionEstablished, Since: time.Now(), Prefixes: 7, PeerASN: 65002, BFD: view.BFDUp, BFDSince: time.Now(), Changes: 1})
+	publish(routes.Session{State: routes.SessionEstablished, Since: time.Now(), Prefixes: 7, PeerASN: 65002, BFD: view.BFDUp, BFDSince: time.Now(), Changes: 1})
 	peer("1/1 True Established: 1 of 1 nodes")
 	status, err := r.Plugin(ctx, "status")
 	must(err)
@@ -187,12 +188,12 @@ func TestBGP(t *testing.T) {
 	})
 
 	// The other node's speaker starts, and ends.
-	up := map[string]plan.Session{"tor": {State: plan.SessionEstablished, Since: time.Now(), PeerASN: 65002, Changes: 1}}
+	up := map[string]routes.Session{"tor": {State: routes.SessionEstablished, Since: time.Now(), PeerASN: 65002, Changes: 1}}
 	config, err = r.SpeakerConfig(ctx, "node2")
 	must(err)
 	other := startSide(ctx, t, config, "node2")
-	other.Node.ReportNode(plan.NodeStatus{Healthy: true, Sessions: up, Members: map[string]plan.MemberState{"node1": plan.MemberAlive}})
-	s.Node.ReportNode(plan.NodeStatus{Healthy: true, Sessions: up, Members: map[string]plan.MemberState{"node2": plan.MemberAlive}})
+	other.Node.ReportNode(report.NodeStatus{Healthy: true, Sessions: up, Members: map[string]report.MemberState{"node1": report.MemberAlive}})
+	s.Node.ReportNode(report.NodeStatus{Healthy: true, Sessions: up, Members: map[string]report.MemberState{"node2": report.MemberAlive}})
 	peer("2/2 True Established: 2 of 2 nodes")
 	other.stop()
 	peer("1/2 Unknown NotReported: 1 of 2 nodes: node2: its speaker has been stopped")
@@ -289,5 +290,5 @@ func TestBGPRefused(t *testing.T) {
 	now.Rules = full.Rules
 	_, err = roles.Update(ctx, now, metav1.UpdateOptions{})
 	must(err)
-	s.sees(t, "the peer", func(v *view.View) bool { return v.BGPPeers["tor"].Wrong == plan.NotConfigured })
+	s.sees(t, "the peer", func(v *view.View) bool { return v.BGPPeers["tor"].Wrong == routes.NotConfigured })
 }

@@ -42,8 +42,10 @@ var goBGP = []string{"github.com/osrg/gobgp/"}
 var rules = []rule{
 	{of: "pools", std: true, own: []string{}},
 	{of: "ipvs", std: true, own: []string{}},
-	{of: "speaker/plan", std: true, own: []string{"pools", "ipvs", "speaker/incremental", "speaker/ownership", "speaker/view"}},
+	{of: "speaker/plan", std: true, own: []string{"pools", "ipvs", "speaker/incremental", "speaker/ownership", "speaker/routes", "speaker/view"}},
 	{of: "speaker/ownership", std: true, own: []string{"pools", "speaker/incremental", "speaker/view"}},
+	{of: "speaker/routes", std: true, own: []string{"pools", "speaker/incremental", "speaker/view"}},
+	{of: "speaker/report", std: true, own: []string{"speaker/routes", "speaker/view"}},
 	{of: "speaker/view", std: true, own: []string{"pools", "ipvs"}},
 	{of: "speaker/incremental", std: true, own: []string{}},
 	{of: "ccm/placement", std: true, own: []string{"pools"}},
@@ -58,22 +60,22 @@ var rules = []rule{
 	{of: "speaker/link", own: []string{"speaker/link/dump"}, never: kubernetes},
 	{of: "speaker/link/dump", own: []string{}, never: kubernetes},
 	{of: "speaker/kubeproxy", own: []string{"speaker/link/dump"}, never: kubernetes},
-	{of: "speaker/nodecheck", own: []string{"speaker/plan", "speaker/view"}, never: kubernetes},
+	{of: "speaker/nodecheck", own: []string{"speaker/plan", "speaker/report", "speaker/view"}, never: kubernetes},
 	{of: "speaker/member", own: []string{"speaker/view", "speaker/priority", "speaker/link/dump"}, never: kubernetes},
 	{of: "speaker/reach", own: []string{"speaker/view"}, never: kubernetes},
 	{of: "speaker/l2", own: []string{"speaker/ownership", "speaker/view", "speaker/link/dump"}, never: kubernetes},
-	{of: "speaker/bgp", own: []string{"speaker/plan", "speaker/view"}, never: slices.Concat(kubernetes, goBGP)},
-	{of: "speaker/bgp/gobgp", own: []string{"speaker/plan", "speaker/view"}, never: kubernetes},
-	{of: "speaker/bfd", own: []string{"speaker/plan", "speaker/view", "speaker/priority"}, never: kubernetes},
+	{of: "speaker/bgp", own: []string{"speaker/routes", "speaker/view"}, never: slices.Concat(kubernetes, goBGP)},
+	{of: "speaker/bgp/gobgp", own: []string{"speaker/routes", "speaker/view"}, never: kubernetes},
+	{of: "speaker/bfd", own: []string{"speaker/routes", "speaker/view", "speaker/priority"}, never: kubernetes},
 	{of: "speaker/priority", own: []string{}, never: kubernetes},
 
 	// Drivers are passed to the loop.
 	{of: "speaker", own: []string{"pools", "ipvs", "speaker/view", "speaker/plan", "speaker/dataplane", "speaker/advertise", "speaker/status"}, never: kubernetes},
-	{of: "speaker/advertise", own: []string{"speaker/ownership", "speaker/plan", "speaker/view"}, never: kubernetes},
-	{of: "speaker/status", own: []string{"pools", "speaker/ownership", "speaker/plan", "speaker/view"}, never: kubernetes},
+	{of: "speaker/advertise", own: []string{"speaker/ownership", "speaker/plan", "speaker/routes", "speaker/view"}, never: kubernetes},
+	{of: "speaker/status", own: []string{"pools", "speaker/ownership", "speaker/plan", "speaker/report", "speaker/routes", "speaker/view"}, never: kubernetes},
 	{of: "speaker/traffic", own: []string{"ipvs", "speaker/plan"}, never: kubernetes},
 	{of: "speaker/dataplane", std: true, own: []string{"pools", "ipvs", "speaker/plan", "speaker/view"}},
-	{of: "speaker/kube", own: []string{"pools", "pools/v1alpha1", "ipvs", "speaker/plan", "speaker/view"}},
+	{of: "speaker/kube", own: []string{"pools", "pools/v1alpha1", "ipvs", "speaker/report", "speaker/routes", "speaker/view"}},
 
 	// The controllers and the speaker meet only in the Kubernetes API.
 	{of: "ccm", own: []string{
@@ -98,7 +100,7 @@ var rules = []rule{
 	{of: "deploy", std: true, own: []string{}},
 
 	// The simulation drives pure packages only.
-	{of: "test/sim", own: []string{"pools", "ipvs", "speaker/ownership", "speaker/view", "speaker/plan", "speaker/member", "speaker/reach", "ccm/placement"}, never: kubernetes},
+	{of: "test/sim", own: []string{"pools", "ipvs", "speaker/view", "speaker/plan", "speaker/member", "speaker/reach", "ccm/placement"}, never: kubernetes},
 }
 
 // mobyIPVS is limited to the driver, which has what the library lacks (docs/design/ipvs-driver.md).
@@ -199,7 +201,7 @@ func TestRulesBite(t *testing.T) {
 		Imports:    []string{"fmt", "k8s.io/api/core/v1", module + "/speaker/link"},
 		Deps:       []string{"fmt", "k8s.io/api/core/v1", module + "/speaker/link"},
 	}
-	r := rule{of: "speaker/plan", std: true, own: []string{"ipvs"}, never: kubernetes}
+	r := rule{of: "speaker/plan", std: true, own: []string{"pools", "ipvs", "speaker/incremental", "speaker/ownership", "speaker/routes", "speaker/view"}, never: kubernetes}
 	if got := len(r.check(bad, pkgs)); got != 3 {
 		t.Errorf("found %d problems, want 3: outside the standard library, a driver, Kubernetes", got)
 	}

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 	"github.com/ironlb/ironlb/test/lab/router"
 )
@@ -19,25 +19,25 @@ import (
 const many = 10_000
 
 // manyRoutes returns /128s with a few sets of attributes, like those of as many Services.
-func manyRoutes(names ...string) map[netip.Prefix]plan.Route {
-	routes := map[netip.Prefix]plan.Route{}
+func manyRoutes(names ...string) map[netip.Prefix]routes.Route {
+	prefixes := map[netip.Prefix]routes.Route{}
 	for i := range many {
 		b := vip6.Addr().As16()
 		binary.BigEndian.PutUint32(b[12:], uint32(i+1))
-		r := plan.Route{}
+		r := routes.Route{}
 		for _, n := range names {
 			r[n] = view.Attributes{Communities: view.NewCommunitySet(nodeASN<<16 | uint32(i%4))}
 		}
-		routes[netip.PrefixFrom(netip.AddrFrom16(b), 128)] = r
+		prefixes[netip.PrefixFrom(netip.AddrFrom16(b), 128)] = r
 	}
-	return routes
+	return prefixes
 }
 
 // BenchmarkTable: 10,000 prefixes to a BIRD and an FRR from an empty table, then 100 times one more prefix.
 func BenchmarkTable(b *testing.B) {
 	for b.Loop() {
 		w := newWorld(b, "bird", "frr")
-		peers, monitors := map[string]plan.Peer{}, []*router.Monitor{}
+		peers, monitors := map[string]routes.Peer{}, []*router.Monitor{}
 		for _, f := range w.routers {
 			n := f.neighbor()
 			n.Address = f.node6
@@ -84,7 +84,7 @@ func one(b *testing.B, d *node, w *world, monitors []*router.Monitor) {
 	for i := range 100 {
 		prefix := netip.PrefixFrom(addr(fmt.Sprintf("2001:db8:e::%x", i+1)), 128)
 		start := time.Now()
-		d.apply(b, plan.BGPChange{RouterID: nodeID, Routes: map[netip.Prefix]plan.Route{prefix: to("bird", "frr")}})
+		d.apply(b, routes.Change{RouterID: nodeID, Routes: map[netip.Prefix]routes.Route{prefix: to("bird", "frr")}})
 		for j, f := range w.routers {
 			e, err := monitors[j].Wait(ctx, func(e router.Event) bool { return e.Prefix == prefix && !e.Deleted })
 			if err != nil {

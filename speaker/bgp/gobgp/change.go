@@ -3,15 +3,14 @@ package gobgp
 import (
 	"context"
 
+	"github.com/ironlb/ironlb/speaker/routes"
 	api "github.com/osrg/gobgp/v3/api"
 	"google.golang.org/protobuf/proto"
-
-	"github.com/ironlb/ironlb/speaker/plan"
 )
 
 // configure removes the peer if it needs a new session, or updates it in place. It reports whether the peer is to be
 // added, and whether its router may keep the routes meanwhile.
-func (d *Driver) configure(want plan.Peer) (add, restarting bool) {
+func (d *Driver) configure(want routes.Peer) (add, restarting bool) {
 	was := d.want
 	d.want = want
 	switch l := d.discovery; {
@@ -31,7 +30,7 @@ const settingsChanged = "settings changed"
 
 // updatePeer changes in place the settings that do not concern the router. It reports whether a new session is needed,
 // and whether the router may keep the routes meanwhile.
-func (d *Driver) updatePeer(want plan.Peer) (readd, restarting bool) {
+func (d *Driver) updatePeer(want routes.Peer) (readd, restarting bool) {
 	have := d.peer
 	if !timersOnly(have.conf, want) {
 		d.deletePeer(settingsChanged)
@@ -63,7 +62,7 @@ func (d *Driver) updatePeer(want plan.Peer) (readd, restarting bool) {
 
 // timersOnly reports whether two configurations differ only in timers, apart from settings that do not affect the
 // session.
-func timersOnly(have, want plan.Peer) bool {
+func timersOnly(have, want routes.Peer) bool {
 	have.NextHop4, have.NextHop6, have.BFD, have.ConnectTime = want.NextHop4, want.NextHop6, want.BFD, want.ConnectTime
 	have.HoldTime, have.KeepaliveTime, have.RestartTime = want.HoldTime, want.KeepaliveTime, want.RestartTime
 	have.MaxReceivedPrefixes = want.MaxReceivedPrefixes

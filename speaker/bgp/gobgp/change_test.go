@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 	"github.com/ironlb/ironlb/test/lab/router"
 )
@@ -25,7 +25,7 @@ func TestPeersComeAndGo(t *testing.T) {
 			stays.neighbors(t, stays.neighbor())
 			moves.neighbors(t, moves.neighbor())
 			d := startNode(t, w.node)
-			d.apply(t, wanted(map[string]plan.Peer{"stays": stays.peer()}, map[netip.Prefix]plan.Route{vip4: to("stays"), pool4: to("stays")}))
+			d.apply(t, wanted(map[string]routes.Peer{"stays": stays.peer()}, map[netip.Prefix]routes.Route{vip4: to("stays"), pool4: to("stays")}))
 			both := map[netip.Prefix][]netip.Addr{vip4: {stays.link.node}, pool4: {stays.link.node}}
 			stays.kernel(t, 4, both)
 			since := stays.since(t, "node")
@@ -34,11 +34,11 @@ func TestPeersComeAndGo(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer monitor.Stop()
-			change := func(p *plan.Peer, routes map[netip.Prefix]plan.Route) {
+			change := func(p *routes.Peer, prefixes map[netip.Prefix]routes.Route) {
 				t.Helper()
-				d.apply(t, plan.BGPChange{RouterID: nodeID, Peers: map[string]*plan.Peer{"moves": p}, Routes: routes})
+				d.apply(t, routes.Change{RouterID: nodeID, Peers: map[string]*routes.Peer{"moves": p}, Routes: prefixes})
 			}
-			all := map[netip.Prefix]plan.Route{vip4: to("stays", "moves"), pool4: to("stays", "moves")}
+			all := map[netip.Prefix]routes.Route{vip4: to("stays", "moves"), pool4: to("stays", "moves")}
 			announced := map[netip.Prefix][]netip.Addr{vip4: {moves.link.node}, pool4: {moves.link.node}}
 
 			p := moves.peer()
@@ -55,14 +55,14 @@ func TestPeersComeAndGo(t *testing.T) {
 			n := moves.neighbor()
 			n.IPv4, n.IPv6 = true, true
 			moves.neighbors(t, n)
-			change(&p, map[netip.Prefix]plan.Route{vip6: to("moves")})
+			change(&p, map[netip.Prefix]routes.Route{vip6: to("moves")})
 			moves.kernel(t, 6, map[netip.Prefix][]netip.Addr{vip6: {moves.node6}})
 			moves.kernel(t, 4, announced)
 			if s, err := moves.Sessions(t.Context()); err != nil || s["node"].Hold != 30*time.Second {
 				t.Errorf("the new session's hold time is %v, want 30s; %v", s["node"].Hold, err)
 			}
 
-			change(nil, map[netip.Prefix]plan.Route{vip4: to("stays"), pool4: to("stays"), vip6: nil})
+			change(nil, map[netip.Prefix]routes.Route{vip4: to("stays"), pool4: to("stays"), vip6: nil})
 			moves.kernel(t, 4, map[netip.Prefix][]netip.Addr{})
 			moves.kernel(t, 6, map[netip.Prefix][]netip.Addr{})
 			stays.kernel(t, 4, both)
@@ -90,11 +90,11 @@ func TestNextHopChanges(t *testing.T) {
 		d := startNode(t, w.node)
 		p := f.peer()
 		p.IPv6, p.NextHop6 = true, f.node6
-		d.apply(t, wanted(map[string]plan.Peer{"r": p}, map[netip.Prefix]plan.Route{vip6: to("r")}))
+		d.apply(t, wanted(map[string]routes.Peer{"r": p}, map[netip.Prefix]routes.Route{vip6: to("r")}))
 		f.kernel(t, 6, map[netip.Prefix][]netip.Addr{vip6: {f.node6}})
 		since := f.since(t, "node")
 		p.NextHop6 = addr("2001:db8:1::3")
-		d.apply(t, plan.BGPChange{RouterID: nodeID, Peers: map[string]*plan.Peer{"r": &p}})
+		d.apply(t, routes.Change{RouterID: nodeID, Peers: map[string]*routes.Peer{"r": &p}})
 		f.kernel(t, 6, map[netip.Prefix][]netip.Addr{vip6: {p.NextHop6}})
 		f.still(t, "node", since)
 	})
@@ -106,15 +106,15 @@ func TestDown(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f *far) {
 		f.neighbors(t, f.neighbor())
 		d := startNode(t, w.node)
-		d.apply(t, wanted(map[string]plan.Peer{"r": f.peer()}, map[netip.Prefix]plan.Route{vip4: to("r")}))
+		d.apply(t, wanted(map[string]routes.Peer{"r": f.peer()}, map[netip.Prefix]routes.Route{vip4: to("r")}))
 		d.up(t, "r")
 		d.order(t, order{Busy: true, Down: []string{"r", "BFD: no packets for 300ms"}})
-		s := d.session(t, "r", "down", func(s plan.Session) bool { return s.State != plan.SessionEstablished })
-		if s.Reason != plan.BFDWentDown || s.Message != "BFD: no packets for 300ms" {
+		s := d.session(t, "r", "down", func(s routes.Session) bool { return s.State != routes.SessionEstablished })
+		if s.Reason != routes.BFDWentDown || s.Message != "BFD: no packets for 300ms" {
 			t.Errorf("down with %s: %s", s.Reason, s.Message)
 		}
 		s = d.up(t, "r")
-		if s.Reason != plan.BFDWentDown || s.Changes != 2 {
+		if s.Reason != routes.BFDWentDown || s.Changes != 2 {
 			t.Errorf("up again, but not with why it was down: %+v", s)
 		}
 		f.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {f.link.node}})
@@ -128,10 +128,10 @@ func TestReaddRejected(t *testing.T) {
 	f := w.routers[0]
 	f.neighbors(t, f.neighbor())
 	d := startNode(t, w.node)
-	d.apply(t, wanted(map[string]plan.Peer{"r": f.peer()}, map[netip.Prefix]plan.Route{vip4: to("r")}))
+	d.apply(t, wanted(map[string]routes.Peer{"r": f.peer()}, map[netip.Prefix]routes.Route{vip4: to("r")}))
 	d.up(t, "r")
 	d.order(t, order{Lose: "r"})
-	d.fails(t, "r", plan.NotConfigured)
+	d.fails(t, "r", routes.NotConfigured)
 	if s := d.up(t, "r"); s.Changes != 2 {
 		t.Errorf("up again: %+v", s)
 	}
@@ -143,15 +143,15 @@ func TestRouterEndsSession(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f *far) {
 		f.neighbors(t, f.neighbor())
 		d := startNode(t, w.node)
-		d.apply(t, wanted(map[string]plan.Peer{"r": f.peer()}, nil))
+		d.apply(t, wanted(map[string]routes.Peer{"r": f.peer()}, nil))
 		d.up(t, "r")
 		f.neighbors(t)
-		s := d.fails(t, "r", plan.Rejected)
+		s := d.fails(t, "r", routes.Rejected)
 		if !strings.Contains(s.Message, "cease") {
 			t.Errorf("not the router's message: %s", s.Message)
 		}
-		d.session(t, "r", "rejected", func(s plan.Session) bool {
-			return s.Reason == plan.Refused || s.Reason == plan.Rejected && s.Changes == 1
+		d.session(t, "r", "rejected", func(s routes.Session) bool {
+			return s.Reason == routes.Refused || s.Reason == routes.Rejected && s.Changes == 1
 		})
 		f.neighbors(t, f.neighbor())
 		d.up(t, "r")
@@ -178,8 +178,8 @@ func TestLeave(t *testing.T) {
 			in, p := internal.peer(), graceful.peer()
 			in.PeerASN, p.GracefulRestart = nodeASN, true
 			attributes := view.Attributes{LocalPref: 300, Communities: view.NewCommunitySet(65001<<16 | 7)}
-			routes := map[netip.Prefix]plan.Route{vip4: {"internal": attributes, "external": attributes, "graceful": attributes}}
-			d.apply(t, wanted(map[string]plan.Peer{"internal": in, "external": external.peer(), "graceful": p}, routes))
+			prefixes := map[netip.Prefix]routes.Route{vip4: {"internal": attributes, "external": attributes, "graceful": attributes}}
+			d.apply(t, wanted(map[string]routes.Peer{"internal": in, "external": external.peer(), "graceful": p}, prefixes))
 			for _, f := range w.routers {
 				f.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {f.link.node}})
 			}

@@ -23,7 +23,7 @@ import (
 	api "github.com/osrg/gobgp/v3/api"
 
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 	"github.com/ironlb/ironlb/test/lab/host"
 	lab "github.com/ironlb/ironlb/test/lab/process"
@@ -57,7 +57,7 @@ func given(name string) (found bool) {
 // peerChange is the argument of Apply.
 type peerChange struct {
 	Full   bool
-	Peer   plan.Peer
+	Peer   routes.Peer
 	Routes map[netip.Prefix]*view.Attributes
 }
 
@@ -76,7 +76,7 @@ type order struct {
 
 // answer is a child's output; one field is set.
 type answer struct {
-	Session *plan.Session
+	Session *routes.Session
 	// Done is the end of an order, with its error.
 	Done     *string
 	Paths    int
@@ -92,7 +92,7 @@ func child(in io.Reader, out io.Writer) error {
 		json.NewEncoder(out).Encode(a) // the reader may have ended
 	}
 	d := New(Options{Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})),
-		Report: func(s plan.Session) { send(answer{Session: &s}) }})
+		Report: func(s routes.Session) { send(answer{Session: &s}) }})
 	for dec := json.NewDecoder(in); ; {
 		var o order
 		if err := dec.Decode(&o); err != nil {
@@ -167,12 +167,12 @@ type node struct {
 	pace  time.Duration
 	ended chan struct{} // closed when a process has ended by itself
 
-	wanted plan.BGP
+	wanted routes.BGP
 	peers  map[string]*process
 
 	mu       sync.Mutex
 	killed   bool
-	sessions map[string]plan.Session
+	sessions map[string]routes.Session
 	changed  chan struct{}
 }
 
@@ -180,7 +180,7 @@ type node struct {
 func startNode(t testing.TB, space *netspace.Space) *node {
 	t.Helper()
 	n := &node{space: space, log: t.TempDir() + "/driver.log", ended: make(chan struct{}), peers: map[string]*process{},
-		sessions: map[string]plan.Session{}, changed: make(chan struct{})}
+		sessions: map[string]routes.Session{}, changed: make(chan struct{})}
 	t.Cleanup(func() {
 		n.kill()
 		if t.Failed() {
@@ -324,9 +324,9 @@ func (n *node) try(o order) (all answer, err error) {
 }
 
 // exported returns the routes of each prefix in the drivers.
-func (n *node) exported(t testing.TB) map[netip.Prefix]plan.Route {
+func (n *node) exported(t testing.TB) map[netip.Prefix]routes.Route {
 	t.Helper()
-	out := map[netip.Prefix]plan.Route{}
+	out := map[netip.Prefix]routes.Route{}
 	for name, p := range n.peers {
 		a, err := p.try(order{Exported: true})
 		if err != nil {
@@ -334,7 +334,7 @@ func (n *node) exported(t testing.TB) map[netip.Prefix]plan.Route {
 		}
 		for prefix, attributes := range a.Exported {
 			if out[prefix] == nil {
-				out[prefix] = plan.Route{}
+				out[prefix] = routes.Route{}
 			}
 			if attributes != nil {
 				out[prefix][name] = *attributes
@@ -361,7 +361,7 @@ func (p *process) try(o order) (answer, error) {
 	}
 }
 
-func (n *node) apply(t testing.TB, c plan.BGPChange) {
+func (n *node) apply(t testing.TB, c routes.Change) {
 	t.Helper()
 	if err := n.change(t, c); err != nil {
 		t.Fatal(err)
@@ -369,7 +369,7 @@ func (n *node) apply(t testing.TB, c plan.BGPChange) {
 }
 
 // change passes each part of a change to its driver, all at the same time.
-func (n *node) change(t testing.TB, c plan.BGPChange) error {
+func (n *node) change(t testing.TB, c routes.Change) error {
 	t.Helper()
 	n.wanted.Apply(c)
 	for name := range n.peers {
@@ -409,7 +409,7 @@ func (n *node) change(t testing.TB, c plan.BGPChange) error {
 }
 
 // session waits until a peer's session is as wanted, and returns it.
-func (n *node) session(t testing.TB, name, what string, ok func(plan.Session) bool) plan.Session {
+func (n *node) session(t testing.TB, name, what string, ok func(routes.Session) bool) routes.Session {
 	t.Helper()
 	deadline := time.After(patience)
 	for {
@@ -430,15 +430,15 @@ func (n *node) session(t testing.TB, name, what string, ok func(plan.Session) bo
 	}
 }
 
-func (n *node) up(t testing.TB, name string) plan.Session {
+func (n *node) up(t testing.TB, name string) routes.Session {
 	t.Helper()
-	return n.session(t, name, "up", func(s plan.Session) bool { return s.State == plan.SessionEstablished })
+	return n.session(t, name, "up", func(s routes.Session) bool { return s.State == routes.SessionEstablished })
 }
 
 // fails waits until a session does not come up for this reason.
-func (n *node) fails(t testing.TB, name string, why view.Reason) plan.Session {
+func (n *node) fails(t testing.TB, name string, why view.Reason) routes.Session {
 	t.Helper()
-	s := n.session(t, name, "reason "+string(why), func(s plan.Session) bool { return s.State != plan.SessionEstablished && s.Reason == why })
+	s := n.session(t, name, "reason "+string(why), func(s routes.Session) bool { return s.State != routes.SessionEstablished && s.Reason == why })
 	if s.Message == "" {
 		t.Errorf("%s of %s has no message", why, name)
 	}
@@ -447,7 +447,7 @@ func (n *node) fails(t testing.TB, name string, why view.Reason) plan.Session {
 }
 
 // has returns the current session of a peer.
-func (n *node) has(name string) (plan.Session, bool) {
+func (n *node) has(name string) (routes.Session, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	s, ok := n.sessions[name]

@@ -9,14 +9,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 )
 
 // closeSilently closes the connection to a router without a NOTIFICATION, so that a router with graceful restart keeps
 // the routes for the next connection (RFC 4724, 4.2). It reports whether there was one. GoBGP sends a NOTIFICATION
 // whenever it ends a session (deleteNeighbor in its server.go) and does not expose its sockets, so the socket is
 // searched among the process's files. Once closeSilently has returned, nothing more is sent on it.
-func closeSilently(p plan.Peer) (found bool, err error) {
+func closeSilently(p routes.Peer) (found bool, err error) {
 	dir, err := os.Open("/proc/self/fd")
 	if err != nil {
 		return false, fmt.Errorf("find the connection to %v: %w", p.Address, err)

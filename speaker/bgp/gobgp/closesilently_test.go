@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 )
 
 // TestCloseSilently: of two connections to each router, the one to its port ends, permanently and without a
@@ -30,7 +30,7 @@ func TestCloseSilently(t *testing.T) {
 		for i := range near {
 			near[i], far[i] = connect(t, node, router, netip.AddrPortFrom(addr(to), uint16(1790+i)))
 		}
-		p := plan.Peer{Address: addr(to), Port: 1790}
+		p := routes.Peer{Address: addr(to), Port: 1790}
 		if found, err := closeSilently(p); !found || err != nil {
 			t.Errorf("%s: found %v: %v", to, found, err)
 		}

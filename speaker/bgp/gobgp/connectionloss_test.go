@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/test/lab/router"
 )
 
@@ -32,7 +32,7 @@ func cut(t *testing.T, space *netspace.Space, with netip.Addr) {
 }
 
 // graceful configures both families over one session, with graceful restart, on the first router.
-func (f *far) graceful(t *testing.T) plan.Peer {
+func (f *far) graceful(t *testing.T) routes.Peer {
 	t.Helper()
 	n, p := f.neighbor(), f.peer()
 	n.IPv4, n.IPv6, p.IPv4, p.IPv6, p.NextHop6, p.GracefulRestart = true, true, true, true, f.node6, true
@@ -52,19 +52,19 @@ func (f *far) table(t *testing.T, four ...netip.Prefix) {
 }
 
 // both returns a full set of one peer with prefixes of both families.
-func both(p plan.Peer) plan.BGPChange {
-	return wanted(map[string]plan.Peer{"r": p}, map[netip.Prefix]plan.Route{vip4: to("r"), pool4: to("r"), vip6: to("r"), pool6: to("r")})
+func both(p routes.Peer) routes.Change {
+	return wanted(map[string]routes.Peer{"r": p}, map[netip.Prefix]routes.Route{vip4: to("r"), pool4: to("r"), vip6: to("r"), pool6: to("r")})
 }
 
 // nextSession waits for the session that follows a previous one, and until the router has received its full table.
-func (f *far) nextSession(t *testing.T, d *node, before plan.Session) plan.Session {
+func (f *far) nextSession(t *testing.T, d *node, before routes.Session) routes.Session {
 	t.Helper()
-	s := d.session(t, "r", "up again", func(s plan.Session) bool {
-		return s.State == plan.SessionEstablished && s.Changes == before.Changes+1
+	s := d.session(t, "r", "up again", func(s routes.Session) bool {
+		return s.State == routes.SessionEstablished && s.Changes == before.Changes+1
 	})
-	d.apply(t, plan.BGPChange{RouterID: nodeID, Routes: map[netip.Prefix]plan.Route{more: to("r")}})
+	d.apply(t, routes.Change{RouterID: nodeID, Routes: map[netip.Prefix]routes.Route{more: to("r")}})
 	f.table(t, more)
-	d.apply(t, plan.BGPChange{RouterID: nodeID, Routes: map[netip.Prefix]plan.Route{more: nil}})
+	d.apply(t, routes.Change{RouterID: nodeID, Routes: map[netip.Prefix]routes.Route{more: nil}})
 	f.table(t)
 	return s
 }
@@ -82,7 +82,7 @@ func TestConnectionBroken(t *testing.T) {
 			end()
 			began := time.Now()
 			s = f.nextSession(t, d, s)
-			if s.Reason != plan.Unreachable {
+			if s.Reason != routes.Unreachable {
 				t.Errorf("the session is back, but not with why it was down: %+v", s)
 			}
 			t.Logf("back after %v", time.Since(began))
@@ -104,9 +104,9 @@ func TestConnectionsBrokenOfSome(t *testing.T) {
 	cut(t, w.node, w.routers[0].link.router)
 	cut(t, w.node, w.routers[2].router6)
 	for _, name := range []string{"r0", "r2"} {
-		d.session(t, name, "up again", func(s plan.Session) bool { return s.State == plan.SessionEstablished && s.Changes == 2 })
+		d.session(t, name, "up again", func(s routes.Session) bool { return s.State == routes.SessionEstablished && s.Changes == 2 })
 	}
-	d.apply(t, plan.BGPChange{RouterID: nodeID, Routes: map[netip.Prefix]plan.Route{more: to("r0", "r1", "r2", "r3")}})
+	d.apply(t, routes.Change{RouterID: nodeID, Routes: map[netip.Prefix]routes.Route{more: to("r0", "r1", "r2", "r3")}})
 	for _, f := range w.routers {
 		f.table(t, more)
 	}

@@ -11,9 +11,8 @@ import (
 	"os"
 	"time"
 
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
-
-	"github.com/ironlb/ironlb/speaker/plan"
 )
 
 // A router of any external AS is first queried for its AS, and is then added to GoBGP with that AS. Without the AS,
@@ -22,7 +21,7 @@ import (
 
 // discovery is a query of the router for its AS.
 type discovery struct {
-	conf       plan.Peer
+	conf       routes.Peer
 	restarting bool
 	stop       context.CancelFunc
 }
@@ -57,7 +56,7 @@ func (d *Driver) discoverASN(ctx context.Context, l *discovery) {
 			return
 		}
 		wait := tick + rand.N(tick)
-		if why.reason == plan.WrongASN || !d.session.atInitialPace(l.conf, began, time.Now()) {
+		if why.reason == routes.WrongASN || !d.session.atInitialPace(l.conf, began, time.Now()) {
 			pauses++
 			wait = jitter(pauseLength(tick, pauses))
 		}
@@ -85,7 +84,7 @@ func (d *Driver) discovered(l *discovery, asn uint32, why cause) (done bool) {
 }
 
 // queryASN connects as the session would and returns the AS in the router's OPEN, or why there is none.
-func queryASN(ctx context.Context, p plan.Peer, id netip.Addr, limit time.Duration) (uint32, cause) {
+func queryASN(ctx context.Context, p routes.Peer, id netip.Addr, limit time.Duration) (uint32, cause) {
 	dialing, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	conn, err := dial(dialing, p)
@@ -98,24 +97,24 @@ func queryASN(ctx context.Context, p plan.Peer, id netip.Addr, limit time.Durati
 }
 
 // openASN returns the AS that the router at the other end sends.
-func openASN(conn net.Conn, p plan.Peer, id netip.Addr) (uint32, cause) {
+func openASN(conn net.Conn, p routes.Peer, id netip.Addr) (uint32, cause) {
 	kind, body, err := firstMessage(conn, p, id)
 	var timeout net.Error
 	switch {
 	case errors.As(err, &timeout) && timeout.Timeout():
-		return 0, cause{plan.NoAnswer, sendsNothing}
+		return 0, cause{routes.NoAnswer, sendsNothing}
 	case err != nil:
-		return 0, cause{plan.Refused, closesAtOnce}
+		return 0, cause{routes.Refused, closesAtOnce}
 	case kind == bgp.BGP_MSG_NOTIFICATION && len(body) >= 2:
 		return 0, notified(body[0], body[1], communication(body[0], body[2:]))
 	}
 	m, err := bgp.ParseBGPBody(&bgp.BGPHeader{Type: kind, Len: uint16(bgp.BGP_HEADER_LENGTH + len(body))}, body)
 	if err != nil {
-		return 0, cause{plan.Rejected, fmt.Sprintf("this node rejects the router's message: %v", err)}
+		return 0, cause{routes.Rejected, fmt.Sprintf("this node rejects the router's message: %v", err)}
 	}
 	open, ok := m.Body.(*bgp.BGPOpen)
 	if !ok {
-		return 0, cause{plan.Rejected, "this node rejects the router's message: it is no OPEN"}
+		return 0, cause{routes.Rejected, "this node rejects the router's message: it is no OPEN"}
 	}
 	received, err := bgp.ValidateOpenMsg(open, 0, asn(p), net.IP(id.AsSlice()))
 	var wrong *bgp.MessageError
@@ -123,13 +122,13 @@ func openASN(conn net.Conn, p plan.Peer, id netip.Addr) (uint32, cause) {
 		return 0, refusing(wrong, p)
 	}
 	if received == asn(p) {
-		return 0, cause{plan.WrongASN, "dynamicASN: the router has this node's own AS, but dynamicASN is external"}
+		return 0, cause{routes.WrongASN, "dynamicASN: the router has this node's own AS, but dynamicASN is external"}
 	}
 	return received, cause{}
 }
 
 // firstMessage waits for a router's OPEN, and sends one first if the router waits for that.
-func firstMessage(conn net.Conn, p plan.Peer, id netip.Addr) (kind uint8, body []byte, err error) {
+func firstMessage(conn net.Conn, p routes.Peer, id netip.Addr) (kind uint8, body []byte, err error) {
 	r := bufio.NewReader(conn)
 	if err := conn.SetReadDeadline(time.Now().Add(openPause)); err != nil {
 		return 0, nil, err
@@ -153,7 +152,7 @@ func firstMessage(conn net.Conn, p plan.Peer, id netip.Addr) (kind uint8, body [
 func (s *session) hasOtherASN() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.asnChanged && s.state == plan.SessionIdle
+	return s.asnChanged && s.state == routes.SessionIdle
 }
 
 // rediscover queries the router for its AS once more.

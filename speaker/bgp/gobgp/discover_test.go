@@ -11,7 +11,7 @@ import (
 
 	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -46,16 +46,16 @@ func TestOpenASN(t *testing.T) {
 		"two octets":     {router: sends(open(4, 65002)), asn: 65002},
 		"four octets":    {router: sends(open(4, bgp.AS_TRANS, 0xfa, 0x56, 0xea, 0x02)), asn: 4200000002},
 		"waits for ours": {router: answersOpen, asn: 65002, after: openPause},
-		"internal":       {router: sends(open(4, nodeASN)), why: plan.WrongASN, words: "dynamicASN"},
-		"refuses":        {router: sends(message(bgp.BGP_MSG_NOTIFICATION, 6, 2, 3, 'o', 'f', 'f')), why: plan.Rejected, words: `"off"`},
-		"another AS":     {router: sends(message(bgp.BGP_MSG_NOTIFICATION, 2, 2)), why: plan.WrongASN, words: "localASN"},
-		"closes":         {router: func(net.Conn) {}, why: plan.Refused, words: "closes"},
-		"half a message": {router: ends(open(4, 65002)[:20]), why: plan.Refused},
-		"silent":         {router: func(c net.Conn) { c.Read(make([]byte, 4096)); c.Read(make([]byte, 1)) }, why: plan.NoAnswer, after: openPause + queryLimit},
-		"an old version": {router: sends(open(3, 65002)), why: plan.Rejected, words: "version"},
-		"no OPEN":        {router: sends(message(bgp.BGP_MSG_KEEPALIVE)), why: plan.Rejected, words: "no OPEN"},
-		"no BGP":         {router: sends([]byte("220 mail.example.com ESMTP Postfix\r\n")), why: plan.Refused},
-		"a cut OPEN":     {router: sends(message(bgp.BGP_MSG_OPEN, 4, 0xfd)), why: plan.Rejected},
+		"internal":       {router: sends(open(4, nodeASN)), why: routes.WrongASN, words: "dynamicASN"},
+		"refuses":        {router: sends(message(bgp.BGP_MSG_NOTIFICATION, 6, 2, 3, 'o', 'f', 'f')), why: routes.Rejected, words: `"off"`},
+		"another AS":     {router: sends(message(bgp.BGP_MSG_NOTIFICATION, 2, 2)), why: routes.WrongASN, words: "localASN"},
+		"closes":         {router: func(net.Conn) {}, why: routes.Refused, words: "closes"},
+		"half a message": {router: ends(open(4, 65002)[:20]), why: routes.Refused},
+		"silent":         {router: func(c net.Conn) { c.Read(make([]byte, 4096)); c.Read(make([]byte, 1)) }, why: routes.NoAnswer, after: openPause + queryLimit},
+		"an old version": {router: sends(open(3, 65002)), why: routes.Rejected, words: "version"},
+		"no OPEN":        {router: sends(message(bgp.BGP_MSG_KEEPALIVE)), why: routes.Rejected, words: "no OPEN"},
+		"no BGP":         {router: sends([]byte("220 mail.example.com ESMTP Postfix\r\n")), why: routes.Refused},
+		"a cut OPEN":     {router: sends(message(bgp.BGP_MSG_OPEN, 4, 0xfd)), why: routes.Rejected},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -65,7 +65,7 @@ func TestOpenASN(t *testing.T) {
 					c.router(there)
 				}()
 				start := time.Now()
-				p := plan.Peer{Address: addr("198.51.100.1"), MyASN: nodeASN, Dynamic: view.AnyExternal, IPv4: true}
+				p := routes.Peer{Address: addr("198.51.100.1"), MyASN: nodeASN, Dynamic: view.AnyExternal, IPv4: true}
 				asn, why := openASN(here, p, nodeID)
 				here.Close()
 				if asn != c.asn || why.reason != c.why || !strings.Contains(why.message, c.words) {

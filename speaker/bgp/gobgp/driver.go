@@ -19,7 +19,7 @@ import (
 	api "github.com/osrg/gobgp/v3/api"
 	"github.com/osrg/gobgp/v3/pkg/server"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -27,7 +27,7 @@ import (
 type Options struct {
 	Log *slog.Logger
 	// Report is called with the state of the session when it has changed, from one goroutine.
-	Report func(plan.Session)
+	Report func(routes.Session)
 }
 
 // noASN is the AS of the process (AS_TRANS, RFC 6793). The session has its own AS; GoBGP falls back on this one to
@@ -37,15 +37,15 @@ const noASN = 23456
 // Driver is GoBGP with its last configuration. Its methods may be called from several goroutines.
 type Driver struct {
 	log    *slog.Logger
-	report func(plan.Session)
+	report func(routes.Session)
 
 	mu     sync.Mutex // held over every change of GoBGP
 	server *server.BgpServer
 	id     netip.Addr // the router ID with which GoBGP was started
-	want   plan.Peer
+	want   routes.Peer
 	wanted map[netip.Prefix]view.Attributes
 	peer   *peer // nil if it is not in GoBGP
-	routes routes
+	routes paths
 	serial uint64 // of names in GoBGP's policies, which are never reused
 	retry  backoff
 	// discovery is not nil while the peer waits for its router to send its AS.
@@ -58,14 +58,14 @@ type Driver struct {
 
 // New returns a driver. It starts nothing.
 func New(o Options) *Driver {
-	return &Driver{log: o.Log, report: o.Report, wanted: map[netip.Prefix]view.Attributes{}, routes: newRoutes(), session: newSession()}
+	return &Driver{log: o.Log, report: o.Report, wanted: map[netip.Prefix]view.Attributes{}, routes: newPaths(), session: newSession()}
 }
 
 // Apply applies a change of the peer and of routes; nil ones are withdrawn. The first change is full and starts GoBGP:
 // all paths are added before the peer, because GoBGP sends a peer the end of the table (RFC 4724, 2) after the existing
 // paths. A peer that GoBGP rejects is retried and shown in the reports; the returned error is one that no report can
 // show. The order ensures that the peer receives no unwanted route.
-func (d *Driver) Apply(full bool, p plan.Peer, routes map[netip.Prefix]*view.Attributes) error {
+func (d *Driver) Apply(full bool, p routes.Peer, prefixes map[netip.Prefix]*view.Attributes) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	first := d.server == nil
@@ -88,7 +88,7 @@ func (d *Driver) Apply(full bool, p plan.Peer, routes map[netip.Prefix]*view.Att
 			d.resend()
 		}
 	}
-	errs = append(errs, d.updateRoutes(d.touch(full, routes)))
+	errs = append(errs, d.updateRoutes(d.touch(full, prefixes)))
 	if add {
 		d.addPeer(first || restarting)
 	}
@@ -97,17 +97,17 @@ func (d *Driver) Apply(full bool, p plan.Peer, routes map[netip.Prefix]*view.Att
 }
 
 // touch records the wanted routes and returns their prefixes and those of missing ones, ascending.
-func (d *Driver) touch(full bool, routes map[netip.Prefix]*view.Attributes) []netip.Prefix {
-	prefixes := slices.Collect(maps.Keys(routes))
+func (d *Driver) touch(full bool, attributes map[netip.Prefix]*view.Attributes) []netip.Prefix {
+	prefixes := slices.Collect(maps.Keys(attributes))
 	if full {
 		for prefix := range d.wanted {
-			if _, also := routes[prefix]; !also {
+			if _, also := attributes[prefix]; !also {
 				prefixes = append(prefixes, prefix)
 			}
 		}
 		clear(d.wanted)
 	}
-	for prefix, a := range routes {
+	for prefix, a := range attributes {
 		if a != nil {
 			d.wanted[prefix] = *a
 		} else {
@@ -146,7 +146,7 @@ func (d *Driver) Down(why string) {
 	if !held {
 		return
 	}
-	d.session.expect(plan.BFDWentDown, why)
+	d.session.expect(routes.BFDWentDown, why)
 	// d.server is set before the peer is held, and never changes.
 	err := d.server.ResetPeer(context.Background(), &api.ResetPeerRequest{Address: key, Communication: why})
 	if _, held := d.session.key(); err != nil && held { // else it was removed meanwhile

@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"fmt"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 )
 
 // GoBGP stores the announcements of a router before it applies the import policy, which accepts nothing (handleUpdate
@@ -14,7 +14,7 @@ import (
 // process is replaced.
 
 // prefixLimit is the number of prefixes that a router may announce in each family.
-func prefixLimit(p plan.Peer) uint32 { return cmp.Or(p.MaxReceivedPrefixes, maxReceivedPrefixes) }
+func prefixLimit(p routes.Peer) uint32 { return cmp.Or(p.MaxReceivedPrefixes, maxReceivedPrefixes) }
 
 // limitReached records that GoBGP ends the session for the number of prefixes of a family. s.mu must be held.
 func (s *session) limitReached(family string) {
@@ -23,10 +23,10 @@ func (s *session) limitReached(family string) {
 	}
 	s.overLimit = true
 	// The session is established, but GoBGP's event may not have arrived yet.
-	s.setState(plan.SessionEstablished)
+	s.setState(routes.SessionEstablished)
 	names := map[string]string{"ipv4-unicast": "IPv4", "ipv6-unicast": "IPv6"} // GoBGP's
-	s.pending = cause{plan.TooManyPrefixes, fmt.Sprintf("the router announced more than %d %s prefixes "+
+	s.pending = cause{routes.TooManyPrefixes, fmt.Sprintf("the router announced more than %d %s prefixes "+
 		"(maxReceivedPrefixes): announce fewer to this node, which uses none, or raise maxReceivedPrefixes",
 		prefixLimit(s.peer), cmp.Or(names[family], family))}
-	s.setState(plan.SessionIdle)
+	s.setState(routes.SessionIdle)
 }

@@ -7,9 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ironlb/ironlb/speaker/routes"
 	api "github.com/osrg/gobgp/v3/api"
-
-	"github.com/ironlb/ironlb/speaker/plan"
 )
 
 // table returns n prefixes for a router to announce.
@@ -32,9 +31,9 @@ func TestTooManyPrefixes(t *testing.T) {
 		d := startNode(t, w.node)
 		p := f.peer()
 		p.MaxReceivedPrefixes = n - 1
-		routes := map[netip.Prefix]plan.Route{vip4: to("r")}
-		d.apply(t, wanted(map[string]plan.Peer{"r": p}, routes))
-		s := d.fails(t, "r", plan.TooManyPrefixes)
+		prefixes := map[netip.Prefix]routes.Route{vip4: to("r")}
+		d.apply(t, wanted(map[string]routes.Peer{"r": p}, prefixes))
+		s := d.fails(t, "r", routes.TooManyPrefixes)
 		if !strings.Contains(s.Message, fmt.Sprintf("more than %d IPv4 prefixes (maxReceivedPrefixes)", n-1)) {
 			t.Errorf("the message is %q", s.Message)
 		}
@@ -45,18 +44,18 @@ func TestTooManyPrefixes(t *testing.T) {
 
 		d = startNode(t, w.node)
 		p.MaxReceivedPrefixes = n + 1 // FRR announces the address back
-		d.apply(t, wanted(map[string]plan.Peer{"r": p}, routes))
+		d.apply(t, wanted(map[string]routes.Peer{"r": p}, prefixes))
 		d.up(t, "r")
 		f.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {f.link.node}})
 		before := f.since(t, "node")
 		eventually(t, "all came", func() bool { return len(d.order(t, order{Paths: true}).Came[f.link.router.String()]) >= n })
 		p.MaxReceivedPrefixes = n + 2
-		change := func() { d.apply(t, plan.BGPChange{RouterID: nodeID, Peers: map[string]*plan.Peer{"r": &p}}) }
+		change := func() { d.apply(t, routes.Change{RouterID: nodeID, Peers: map[string]*routes.Peer{"r": &p}}) }
 		change()
 		f.still(t, "node", before)
 		p.MaxReceivedPrefixes = n - 1
 		change()
-		s = d.fails(t, "r", plan.TooManyPrefixes)
+		s = d.fails(t, "r", routes.TooManyPrefixes)
 		if s.Changes != 1 || !strings.Contains(s.Message, fmt.Sprintf("more than %d ", n-1)) {
 			t.Errorf("the session is %+v", s)
 		}
@@ -67,7 +66,7 @@ func TestTooManyPrefixes(t *testing.T) {
 // not.
 func TestRestartedAfterLimit(t *testing.T) {
 	s := newSession()
-	p := plan.Peer{Address: netip.MustParseAddr("192.0.2.1"), MaxReceivedPrefixes: 5}
+	p := routes.Peer{Address: netip.MustParseAddr("192.0.2.1"), MaxReceivedPrefixes: 5}
 	s.hold(p)
 	established := func() bool {
 		s.event(&api.WatchEventResponse{Event: &api.WatchEventResponse_Peer{Peer: &api.WatchEventResponse_PeerEvent{

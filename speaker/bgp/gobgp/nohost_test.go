@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -18,13 +18,13 @@ func TestNoHost(t *testing.T) {
 		after  time.Duration
 		want   view.Reason
 	}{
-		{plan.NoAnswer, false, 0, plan.NoAnswer},
-		{plan.Unreachable, true, time.Second, plan.Unreachable},
-		{plan.NoAnswer, false, 2 * time.Second, plan.Unreachable},
-		{plan.NoAnswer, false, 7 * time.Second, plan.Unreachable},
-		{plan.NoAnswer, false, 2 * time.Second, plan.NoAnswer}, // now a host exists, and it is silent
-		{plan.Unreachable, true, time.Second, plan.Unreachable},
-		{plan.Refused, false, time.Second, plan.Refused},
+		{routes.NoAnswer, false, 0, routes.NoAnswer},
+		{routes.Unreachable, true, time.Second, routes.Unreachable},
+		{routes.NoAnswer, false, 2 * time.Second, routes.Unreachable},
+		{routes.NoAnswer, false, 7 * time.Second, routes.Unreachable},
+		{routes.NoAnswer, false, 2 * time.Second, routes.NoAnswer}, // now a host exists, and it is silent
+		{routes.Unreachable, true, time.Second, routes.Unreachable},
+		{routes.Refused, false, time.Second, routes.Refused},
 	} {
 		now = now.Add(step.after)
 		if x.notConnected(cause{step.c, "words"}, step.noHost, now); x.fail.reason != step.want || x.failed != now {

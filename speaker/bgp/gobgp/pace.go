@@ -4,7 +4,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 )
 
 // GoBGP connects to a router for ever at one pace: every connectTime to twice that if there is no connection
@@ -56,7 +56,7 @@ func (s *session) duePause(now time.Time) bool {
 	s.failed = time.Time{}
 	switch {
 	case failed.IsZero(), now.Sub(failed) > prompt, now.Before(s.initialUntil), !s.until.IsZero():
-	case !s.held, s.state != plan.SessionIdle && s.state != plan.SessionActive:
+	case !s.held, s.state != routes.SessionIdle && s.state != routes.SessionActive:
 	default:
 		s.pauses++
 		s.until = now.Add(jitter(pauseLength(time.Duration(seconds(s.peer.ConnectTime, connectTime))*time.Second, s.pauses)))
@@ -76,7 +76,7 @@ func (s *session) endedPause(now time.Time) bool {
 		s.dueBy(s.until)
 	default:
 		s.until = time.Time{}
-		return s.state != plan.SessionEstablished
+		return s.state != routes.SessionEstablished
 	}
 	return false
 }
@@ -90,7 +90,7 @@ func (s *session) trying() {
 
 // initialPaceFor returns how long a peer is tried at GoBGP's own pace: with graceful restart at least as long as the
 // router keeps the routes. s.mu must be held.
-func (s *session) initialPaceFor(p plan.Peer) time.Duration {
+func (s *session) initialPaceFor(p routes.Peer) time.Duration {
 	if p.GracefulRestart {
 		return max(s.initialPace, p.RestartTime)
 	}
@@ -98,7 +98,7 @@ func (s *session) initialPaceFor(p plan.Peer) time.Duration {
 }
 
 // atInitialPace reports whether a peer is still tried at its initial pace.
-func (s *session) atInitialPace(p plan.Peer, began, now time.Time) bool {
+func (s *session) atInitialPace(p routes.Peer, began, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return now.Before(began.Add(s.initialPaceFor(p)))
@@ -108,7 +108,7 @@ func (s *session) atInitialPace(p plan.Peer, began, now time.Time) bool {
 func (s *session) retryNow() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.state == plan.SessionEstablished {
+	if s.state == routes.SessionEstablished {
 		return
 	}
 	now, paused := time.Now(), !s.until.IsZero()

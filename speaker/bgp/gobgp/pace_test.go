@@ -11,7 +11,7 @@ import (
 	golog "github.com/osrg/gobgp/v3/pkg/log"
 	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 	"github.com/ironlb/ironlb/test/bench/capture"
 )
@@ -27,7 +27,7 @@ const triedKey = "198.51.100.1"
 
 func newTried(t *testing.T, connect time.Duration) *tried {
 	s := &tried{newSession(), t}
-	s.hold(plan.Peer{Address: addr(triedKey), Port: 179, ConnectTime: connect})
+	s.hold(routes.Peer{Address: addr(triedKey), Port: 179, ConnectTime: connect})
 	return s
 }
 
@@ -109,14 +109,14 @@ func TestPace(t *testing.T) {
 			s.up(steady) // and then lost
 			s.initially(5*time.Second, initialPace)
 			grows()
-			s.hold(plan.Peer{Address: addr(triedKey), Port: 179, ConnectTime: 5 * time.Second}) // changed
+			s.hold(routes.Peer{Address: addr(triedKey), Port: 179, ConnectTime: 5 * time.Second}) // changed
 			s.initially(5*time.Second, initialPace)
 			grows()
-			s.expectUp(plan.BFDWentDown)
+			s.expectUp(routes.BFDWentDown)
 			s.initially(5*time.Second, initialPace)
 			grows()
 			// With graceful restart a router keeps the routes for that long.
-			s.hold(plan.Peer{Address: addr(triedKey), Port: 179, ConnectTime: 5 * time.Second, GracefulRestart: true, RestartTime: 2 * initialPace})
+			s.hold(routes.Peer{Address: addr(triedKey), Port: 179, ConnectTime: 5 * time.Second, GracefulRestart: true, RestartTime: 2 * initialPace})
 			s.initially(5*time.Second, 2*initialPace)
 			grows()
 		})
@@ -196,7 +196,7 @@ func TestPaceOfTries(t *testing.T) {
 		_, queried := f.pair(t, w, 0, false)
 		queried.Port, queried.PeerASN, queried.Dynamic = port, 0, view.AnyExternal
 		queries := watch(t, w.node, func(p capture.Packet) bool { return !p.Outgoing && p.From == netip.AddrPortFrom(queried.Address, port) })
-		d.apply(t, wanted(map[string]plan.Peer{"wrong": wrong, "refused": refused, "queried": queried}, nil))
+		d.apply(t, wanted(map[string]routes.Peer{"wrong": wrong, "refused": refused, "queried": queried}, nil))
 		// It pauses for 2, 4 and 8 s, up to a quarter less, and GoBGP then waits for one second to two.
 		paced := func(what string, gaps []time.Duration, wait time.Duration) {
 			t.Helper()
@@ -211,12 +211,12 @@ func TestPaceOfTries(t *testing.T) {
 		paced("a closed port that is queried for its AS", queries.gaps(t, "queried", time.Time{}, 5)[1:], 0) // the first is at once
 		wrong.PeerASN = routerASN
 		changed := time.Now()
-		d.apply(t, plan.BGPChange{RouterID: nodeID, Peers: map[string]*plan.Peer{"wrong": &wrong}})
+		d.apply(t, routes.Change{RouterID: nodeID, Peers: map[string]*routes.Peer{"wrong": &wrong}})
 		d.up(t, "wrong")
 		if took := time.Since(changed); took > 7*time.Second {
 			t.Errorf("up only %v after it was repaired", took)
 		}
-		if s, _ := d.has("refused"); s.State != plan.SessionActive || s.Reason != plan.Refused {
+		if s, _ := d.has("refused"); s.State != routes.SessionActive || s.Reason != routes.Refused {
 			t.Errorf("a peer that rests after it was refused is %+v", s)
 		}
 	})

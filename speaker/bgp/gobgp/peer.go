@@ -9,13 +9,13 @@ import (
 	api "github.com/osrg/gobgp/v3/api"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // peer is the peer in GoBGP.
 type peer struct {
-	conf plan.Peer
+	conf routes.Peer
 	// key is its name in GoBGP, its address.
 	key string
 	// asn is the router's AS.
@@ -104,12 +104,12 @@ func (d *Driver) offerOrRetry(peerASN uint32, restarting bool) {
 func (d *Driver) tryLater(err error) {
 	d.retry.wait = min(max(2*d.retry.wait, firstRetry), lastRetry)
 	d.retry.next = time.Now().Add(d.retry.wait)
-	d.session.fails(plan.NotConfigured, err.Error())
+	d.session.fails(routes.NotConfigured, err.Error())
 	d.session.schedule(d.retry.next)
 }
 
 // check rejects settings that GoBGP would accept but not apply.
-func check(p plan.Peer) error {
+func check(p routes.Peer) error {
 	switch {
 	case p.Address.Zone() != "" && p.Password != "":
 		return errors.New("passwordSecret: GoBGP cannot sign packets to a link-local address: use another address of the router, or no password")
@@ -125,7 +125,7 @@ func check(p plan.Peer) error {
 	return noInterface(p)
 }
 
-func asn(p plan.Peer) uint32 {
+func asn(p routes.Peer) uint32 {
 	if p.LocalASN != 0 {
 		return p.LocalASN
 	}
@@ -133,7 +133,7 @@ func asn(p plan.Peer) uint32 {
 }
 
 // isExternal reports whether a peer is configured with another AS than this side.
-func isExternal(p plan.Peer) bool {
+func isExternal(p routes.Peer) bool {
 	if p.PeerASN == 0 {
 		return p.Dynamic == view.AnyExternal
 	}
@@ -166,7 +166,7 @@ func (x *peer) api(restarting bool) *api.Peer {
 	return out
 }
 
-func timers(p plan.Peer) *api.TimersConfig {
+func timers(p routes.Peer) *api.TimersConfig {
 	hold := seconds(p.HoldTime, holdTime)
 	keepalive := uint64(seconds(p.KeepaliveTime, 0))
 	if keepalive == 0 {
@@ -176,7 +176,7 @@ func timers(p plan.Peer) *api.TimersConfig {
 		ConnectRetry: uint64(seconds(p.ConnectTime, connectTime)), IdleHoldTimeAfterReset: uint64(seconds(idle, 0))}
 }
 
-func families(p plan.Peer) (out []*api.AfiSafi) {
+func families(p routes.Peer) (out []*api.AfiSafi) {
 	add := func(f *api.Family) {
 		out = append(out, &api.AfiSafi{Config: &api.AfiSafiConfig{Family: f, Enabled: true},
 			MpGracefulRestart: &api.MpGracefulRestart{Config: &api.MpGracefulRestartConfig{Enabled: p.GracefulRestart}},
@@ -201,7 +201,7 @@ func seconds(t, otherwise time.Duration) uint32 {
 
 // nextHopOf reports whether a family is enabled with a peer, and returns its next hop. "self" is this end of the
 // session.
-func nextHopOf(p plan.Peer, four bool) (nexthop *api.NexthopAction, ok bool) {
+func nextHopOf(p routes.Peer, four bool) (nexthop *api.NexthopAction, ok bool) {
 	wanted, given := p.IPv6, p.NextHop6
 	if four {
 		wanted, given = p.IPv4, p.NextHop4
@@ -219,7 +219,7 @@ func nextHopOf(p plan.Peer, four bool) (nexthop *api.NexthopAction, ok bool) {
 }
 
 // sameHops reports whether two configurations of the peer have the same families and next hops.
-func sameHops(a, b plan.Peer) bool {
+func sameHops(a, b routes.Peer) bool {
 	for _, four := range []bool{true, false} {
 		x, has := nextHopOf(a, four)
 		y, also := nextHopOf(b, four)

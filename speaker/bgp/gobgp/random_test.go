@@ -13,7 +13,7 @@ import (
 	api "github.com/osrg/gobgp/v3/api"
 
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -32,7 +32,7 @@ func TestRandomChanges(t *testing.T) {
 func randomChanges(t *testing.T, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, seed))
 	d := startNode(t, netspace.New(t))
-	want := plan.BGP{}
+	want := routes.BGP{}
 	for step := range 300 {
 		c := randomChange(r, step == 0 || r.IntN(50) == 0)
 		want.Apply(c)
@@ -47,12 +47,12 @@ func randomChanges(t *testing.T, seed uint64) {
 	}
 }
 
-func randomChange(r *rand.Rand, full bool) plan.BGPChange {
-	c := plan.BGPChange{Full: full, RouterID: nodeID, Peers: map[string]*plan.Peer{}, Routes: map[netip.Prefix]plan.Route{}}
+func randomChange(r *rand.Rand, full bool) routes.Change {
+	c := routes.Change{Full: full, RouterID: nodeID, Peers: map[string]*routes.Peer{}, Routes: map[netip.Prefix]routes.Route{}}
 	name := func() string { return fmt.Sprintf("p%d", r.IntN(4)) }
 	for range r.IntN(3) {
 		n := name()
-		p := plan.Peer{Address: addr("203.0.113.1" + n[1:]), Port: 179, MyASN: nodeASN, PeerASN: routerASN, IPv4: true, IPv6: r.IntN(2) == 0, NextHop6: addr("2001:db8::2")}
+		p := routes.Peer{Address: addr("203.0.113.1" + n[1:]), Port: 179, MyASN: nodeASN, PeerASN: routerASN, IPv4: true, IPv6: r.IntN(2) == 0, NextHop6: addr("2001:db8::2")}
 		if r.IntN(4) == 0 {
 			p.Password = "other"
 		}
@@ -62,9 +62,9 @@ func randomChange(r *rand.Rand, full bool) plan.BGPChange {
 			c.Peers[n] = nil
 		}
 	}
-	sets := []plan.Route{}
+	sets := []routes.Route{}
 	for range 2 {
-		route := plan.Route{}
+		route := routes.Route{}
 		for range 1 + r.IntN(3) {
 			route[name()] = view.Attributes{LocalPref: uint32(r.IntN(2) * 50), Communities: view.NewCommunitySet(uint32(r.IntN(2)))}
 		}
@@ -84,10 +84,10 @@ func randomChange(r *rand.Rand, full bool) plan.BGPChange {
 }
 
 // visible returns the routes of a configuration to existing peers, without those of other families.
-func visible(b plan.BGP) map[netip.Prefix]plan.Route {
-	out := map[netip.Prefix]plan.Route{}
+func visible(b routes.BGP) map[netip.Prefix]routes.Route {
+	out := map[netip.Prefix]routes.Route{}
 	for prefix, route := range b.Routes {
-		announced, known := plan.Route{}, false
+		announced, known := routes.Route{}, false
 		for name, a := range route {
 			p, ok := b.Peers[name]
 			if known = known || ok; ok && (prefix.Addr().Is4() && p.IPv4 || prefix.Addr().Is6() && p.IPv6) {

@@ -13,7 +13,7 @@ import (
 	golog "github.com/osrg/gobgp/v3/pkg/log"
 	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -43,7 +43,7 @@ func (s *session) handleLog(msg string, f golog.Fields) {
 	case "sent notification":
 		if e, ok := f["Data"].(*bgp.MessageError); ok {
 			s.pending = refusing(e, s.peer)
-			s.asnChanged = s.peer.Dynamic == view.AnyExternal && s.pending.reason == plan.WrongASN
+			s.asnChanged = s.peer.Dynamic == view.AnyExternal && s.pending.reason == routes.WrongASN
 		}
 	case "received notification":
 		s.pending = refused(f)
@@ -66,34 +66,34 @@ func (s *session) notConnected(c cause, noHost bool, now time.Time) {
 	s.failed = now
 	if noHost {
 		s.noHost = now
-	} else if c.reason == plan.NoAnswer && s.fail.reason == plan.Unreachable && now.Sub(s.noHost) < noHostFor {
+	} else if c.reason == routes.NoAnswer && s.fail.reason == routes.Unreachable && now.Sub(s.noHost) < noHostFor {
 		return
 	}
 	s.fail = c
 }
 
 // connecting returns why a TCP connection failed.
-func connecting(err error, p plan.Peer) cause {
+func connecting(err error, p routes.Peer) cause {
 	where := fmt.Sprintf("%v port %d", p.Address, p.Port)
 	var timeout net.Error
 	lacks := noInterface(p)
 	switch {
 	case lacks != nil:
-		return cause{plan.NotConfigured, lacks.Error()}
+		return cause{routes.NotConfigured, lacks.Error()}
 	case errors.Is(err, syscall.ECONNREFUSED) && isOwn(p.Address):
-		return cause{plan.Refused, where + " is an address of this node, where no BGP daemon listens: set another peerAddress, or exclude this node by nodeSelectors"}
+		return cause{routes.Refused, where + " is an address of this node, where no BGP daemon listens: set another peerAddress, or exclude this node by nodeSelectors"}
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return cause{plan.Refused, where + " refuses the connection: does a BGP daemon listen there?"}
+		return cause{routes.Refused, where + " refuses the connection: does a BGP daemon listen there?"}
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return cause{plan.NotConfigured, fmt.Sprintf("sourceAddress: this node does not have %v", p.Source)}
+		return cause{routes.NotConfigured, fmt.Sprintf("sourceAddress: this node does not have %v", p.Source)}
 	case errors.Is(err, syscall.ENETUNREACH):
-		return cause{plan.Unreachable, "this node has no route to " + where}
+		return cause{routes.Unreachable, "this node has no route to " + where}
 	case errors.Is(err, syscall.EHOSTUNREACH):
 		m := where + " is unreachable: no host answers there, or a router on the path reports it as unreachable"
 		if !p.MultiHop && isExternal(p) {
 			m += "; if it is not on the same link it needs ebgpMultiHop"
 		}
-		return cause{plan.Unreachable, m}
+		return cause{routes.Unreachable, m}
 	case errors.As(err, &timeout) && timeout.Timeout():
 		m := where + " does not answer: is it up, does a filter drop this node's packets"
 		if p.Password != "" {
@@ -104,11 +104,11 @@ func connecting(err error, p plan.Peer) cause {
 		if p.TTLSecurity {
 			m += ", and is it on the same link"
 		}
-		return cause{plan.NoAnswer, m + "?"}
+		return cause{routes.NoAnswer, m + "?"}
 	case errors.Is(err, syscall.ENOPROTOOPT), strings.Contains(err.Error(), "setsockopt"):
-		return cause{plan.NotConfigured, fmt.Sprintf("the kernel rejects the options of the connection to %s: %v", where, plain(err))}
+		return cause{routes.NotConfigured, fmt.Sprintf("the kernel rejects the options of the connection to %s: %v", where, plain(err))}
 	}
-	return cause{plan.Unreachable, fmt.Sprintf("no connection to %s: %v", where, plain(err))}
+	return cause{routes.Unreachable, fmt.Sprintf("no connection to %s: %v", where, plain(err))}
 }
 
 // isOwn reports whether this node has the address.
@@ -121,7 +121,7 @@ func isOwn(addr netip.Addr) bool {
 }
 
 // noInterface returns an error if this node has no interface with the name in the zone of the router's address.
-func noInterface(p plan.Peer) error {
+func noInterface(p routes.Peer) error {
 	zone := p.Address.Zone()
 	if zone == "" {
 		return nil
@@ -146,25 +146,25 @@ const (
 	sendsNothing = "the router accepts the connection and sends nothing"
 )
 
-var silent = cause{plan.HoldTimeExpired, "nothing was received from the router for the hold time: check the path, the router and ttlSecurity"}
+var silent = cause{routes.HoldTimeExpired, "nothing was received from the router for the hold time: check the path, the router and ttlSecurity"}
 
 // refusing returns why this side sends a NOTIFICATION for the router's message.
-func refusing(e *bgp.MessageError, p plan.Peer) cause {
+func refusing(e *bgp.MessageError, p routes.Peer) cause {
 	if e.TypeCode == bgp.BGP_ERROR_OPEN_MESSAGE_ERROR && e.SubTypeCode == bgp.BGP_ERROR_SUB_BAD_PEER_AS {
-		return cause{plan.WrongASN, wrongASN(e.Message, p)}
+		return cause{routes.WrongASN, wrongASN(e.Message, p)}
 	}
 	if e.TypeCode == bgp.BGP_ERROR_OPEN_MESSAGE_ERROR && e.SubTypeCode == bgp.BGP_ERROR_SUB_BAD_BGP_IDENTIFIER {
-		return cause{plan.NotConfigured, fmt.Sprintf("routerID: the router has the same as this node, or none: %s", e.Message)}
+		return cause{routes.NotConfigured, fmt.Sprintf("routerID: the router has the same as this node, or none: %s", e.Message)}
 	}
 	if e.TypeCode == bgp.BGP_ERROR_HOLD_TIMER_EXPIRED {
 		return silent
 	}
-	return cause{plan.Rejected, fmt.Sprintf("this node rejects the router's message: %s: %s", bgp.NewNotificationErrorCode(e.TypeCode, e.SubTypeCode), e.Message)}
+	return cause{routes.Rejected, fmt.Sprintf("this node rejects the router's message: %s: %s", bgp.NewNotificationErrorCode(e.TypeCode, e.SubTypeCode), e.Message)}
 }
 
 // wrongASN returns which AS the router has and where to configure it, from GoBGP's message (ValidateOpenMsg in
 // validate.go).
-func wrongASN(msg string, p plan.Peer) string {
+func wrongASN(msg string, p routes.Peer) string {
 	var expected, has uint32
 	if _, err := fmt.Sscanf(msg, "as number mismatch expected %d, received %d", &expected, &has); err != nil {
 		return "the router's AS differs from the BGPPeer: " + msg
@@ -187,15 +187,15 @@ func refused(f golog.Fields) cause {
 }
 
 func notified(code, sub uint8, communicated string) cause {
-	reason := plan.Rejected
+	reason := routes.Rejected
 	switch {
 	case code == bgp.BGP_ERROR_OPEN_MESSAGE_ERROR && sub == bgp.BGP_ERROR_SUB_BAD_PEER_AS:
-		reason = plan.WrongASN
+		reason = routes.WrongASN
 	case code == bgp.BGP_ERROR_HOLD_TIMER_EXPIRED:
-		reason = plan.HoldTimeExpired
+		reason = routes.HoldTimeExpired
 	}
 	words := fmt.Sprintf("the router sent a NOTIFICATION: %s", bgp.NewNotificationErrorCode(code, sub))
-	if reason == plan.WrongASN {
+	if reason == routes.WrongASN {
 		words += ": it expects another AS of this node (myASN, localASN)"
 	}
 	if communicated != "" {
@@ -217,21 +217,21 @@ func (s *session) changing(from, to, reason string) {
 		switch reason {
 		case "invalid-msg": // GoBGP ignores a NOTIFICATION that arrives before the session is up
 			s.refusalUnknown = true
-			if s.fail.reason != plan.WrongASN && s.fail.reason != plan.Rejected {
-				s.pending = cause{plan.Rejected, "the router refuses the session: does it expect another AS of this node (myASN, localASN)?"}
+			if s.fail.reason != routes.WrongASN && s.fail.reason != routes.Rejected {
+				s.pending = cause{routes.Rejected, "the router refuses the session: does it expect another AS of this node (myASN, localASN)?"}
 			}
 		case "read-failed":
-			if s.fail.reason == plan.Rejected || s.fail.reason == plan.WrongASN {
+			if s.fail.reason == routes.Rejected || s.fail.reason == routes.WrongASN {
 				return // routers accept nothing for a while after a refusal
 			}
-			s.pending = cause{plan.Refused, closesAtOnce}
+			s.pending = cause{routes.Refused, closesAtOnce}
 		case "hold-timer-expired":
-			s.pending = cause{plan.NoAnswer, sendsNothing}
+			s.pending = cause{routes.NoAnswer, sendsNothing}
 		}
 	case "BGP_FSM_ESTABLISHED":
 		s.broken = reason == "graceful-restart"
 		if s.pending.reason == "" {
-			s.pending = cause{plan.Unreachable, "the connection to the router broke (" + reason + ")"}
+			s.pending = cause{routes.Unreachable, "the connection to the router broke (" + reason + ")"}
 		}
 	}
 }

@@ -5,14 +5,14 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 )
 
 // acceptsConnections reports whether a router with a lost session still accepts connections. If it does not, the router
 // has ended. Then this side must not send that it has restarted itself (RFC 4724, 3: the R bit), because a restarted
 // router removes such a peer from those whose tables it waits for (4.1). The R bit in the router's own OPEN is no
 // indication: FRR sets it for minutes after its start.
-func acceptsConnections(p plan.Peer, id netip.Addr) bool {
+func acceptsConnections(p routes.Peer, id netip.Addr) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), openPause/2)
 	defer cancel()
 	for range 2 {

@@ -6,7 +6,7 @@ import (
 
 	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/test/bench/capture"
 	"github.com/ironlb/ironlb/test/lab/router"
 )
@@ -59,7 +59,7 @@ func TestRouterRestarts(t *testing.T) {
 		if err := f.Router.Stop(); err != nil {
 			t.Fatal(err)
 		}
-		d.session(t, "r", "down", func(s plan.Session) bool { return s.State != plan.SessionEstablished })
+		d.session(t, "r", "down", func(s routes.Session) bool { return s.State != routes.SessionEstablished })
 		var err error
 		if f.Router, err = router.Kinds[f.kind](t.Context(), f.place, f.conf); err != nil {
 			t.Fatal(err)

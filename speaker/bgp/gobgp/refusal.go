@@ -12,10 +12,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
 	"golang.org/x/sys/unix"
-
-	"github.com/ironlb/ironlb/speaker/plan"
 )
 
 // GoBGP discards a NOTIFICATION that arrives before a session is up (opensent and openconfirm in its fsm.go), and with
@@ -32,10 +31,10 @@ const (
 )
 
 // dueQuery returns the peer if its router is to be queried now.
-func (s *session) dueQuery(now time.Time) (p plan.Peer, due bool) {
+func (s *session) dueQuery(now time.Time) (p routes.Peer, due bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.refusalUnknown || s.state != plan.SessionIdle || now.Sub(s.queriedAt) < queryInterval {
+	if !s.refusalUnknown || s.state != routes.SessionIdle || now.Sub(s.queriedAt) < queryInterval {
 		return p, false
 	}
 	if at := s.since.Add(queryDelay); at.After(now) {
@@ -47,10 +46,10 @@ func (s *session) dueQuery(now time.Time) (p plan.Peer, due bool) {
 }
 
 // answered records a router's answer, unless the peer has changed meanwhile.
-func (s *session) answered(p plan.Peer, c cause) {
+func (s *session) answered(p routes.Peer, c cause) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.peer == p && s.state != plan.SessionEstablished {
+	if s.peer == p && s.state != routes.SessionEstablished {
 		s.fail = c
 		s.wakeRun()
 	}
@@ -65,7 +64,7 @@ func communication(code uint8, data []byte) string {
 }
 
 // dial connects to a router as GoBGP does.
-func dial(ctx context.Context, p plan.Peer) (net.Conn, error) {
+func dial(ctx context.Context, p routes.Peer) (net.Conn, error) {
 	dialer := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error { return options(c, p) }}
 	if p.Source.IsValid() {
 		dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(p.Source, 0))
@@ -74,7 +73,7 @@ func dial(ctx context.Context, p plan.Peer) (net.Conn, error) {
 }
 
 // refusal connects as GoBGP does, sends an OPEN and returns the NOTIFICATION in the answer.
-func refusal(ctx context.Context, p plan.Peer, id netip.Addr) (code, sub uint8, data []byte, err error) {
+func refusal(ctx context.Context, p routes.Peer, id netip.Addr) (code, sub uint8, data []byte, err error) {
 	conn, err := dial(ctx, p)
 	if err != nil {
 		return 0, 0, nil, err
@@ -106,7 +105,7 @@ func refusal(ctx context.Context, p plan.Peer, id netip.Addr) (code, sub uint8, 
 }
 
 // openMessage returns the OPEN that GoBGP sends, with the fields that a router may reject.
-func openMessage(p plan.Peer, id netip.Addr) ([]byte, error) {
+func openMessage(p routes.Peer, id netip.Addr) ([]byte, error) {
 	var caps []bgp.ParameterCapabilityInterface
 	if _, ok := nextHopOf(p, true); ok {
 		caps = append(caps, bgp.NewCapMultiProtocol(bgp.RF_IPv4_UC))
@@ -140,7 +139,7 @@ func readMessage(r io.Reader) (kind uint8, body []byte, err error) {
 }
 
 // options sets the socket options that GoBGP sets: the password (RFC 2385) and the TTL.
-func options(c syscall.RawConn, p plan.Peer) error {
+func options(c syscall.RawConn, p routes.Peer) error {
 	var err error
 	control := func(fd uintptr) {
 		if p.Password != "" {
@@ -166,7 +165,7 @@ func options(c syscall.RawConn, p plan.Peer) error {
 }
 
 // signature returns the password and its address as a struct tcp_md5sig of linux/tcp.h.
-func signature(p plan.Peer) *unix.TCPMD5Sig {
+func signature(p routes.Peer) *unix.TCPMD5Sig {
 	s := &unix.TCPMD5Sig{Keylen: uint16(len(p.Password))}
 	copy(s.Key[:], p.Password)
 	if p.Address.Is4() {

@@ -7,16 +7,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 	"github.com/ironlb/ironlb/test/lab/router"
 )
 
 // gracefully returns a world with two routers of each kind, one with a fixed and one with any AS, both families, and a
 // driver with graceful restart; all routes are in the kernels.
-func gracefully(t *testing.T) (w *world, d *node, set plan.BGPChange) {
+func gracefully(t *testing.T) (w *world, d *node, set routes.Change) {
 	w = newWorld(t, "bird", "frr", "bird", "frr")
-	peers := map[string]plan.Peer{}
+	peers := map[string]routes.Peer{}
 	names := []string{}
 	for i, f := range w.routers {
 		n, p := f.neighbor(), f.peer()
@@ -32,7 +32,7 @@ func gracefully(t *testing.T) (w *world, d *node, set plan.BGPChange) {
 		name := fmt.Sprintf("r%d", i)
 		peers[name], names = p, append(names, name)
 	}
-	set = wanted(peers, map[netip.Prefix]plan.Route{vip4: to(names...), vip6: to(names...), pool4: to(names...), pool6: to(names...)})
+	set = wanted(peers, map[netip.Prefix]routes.Route{vip4: to(names...), vip6: to(names...), pool4: to(names...), pool6: to(names...)})
 	d = startNode(t, w.node)
 	d.apply(t, set)
 	for i, f := range w.routers {
@@ -64,11 +64,11 @@ func TestKilled(t *testing.T) {
 			d.up(t, fmt.Sprintf("r%d", i))
 		}
 		names := to("r0", "r1", "r2", "r3")
-		d.apply(t, plan.BGPChange{RouterID: nodeID, Routes: map[netip.Prefix]plan.Route{more: names}})
+		d.apply(t, routes.Change{RouterID: nodeID, Routes: map[netip.Prefix]routes.Route{more: names}})
 		for _, f := range w.routers {
 			f.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {f.link.node}, pool4: {f.link.node}, more: {f.link.node}})
 		}
-		d.apply(t, plan.BGPChange{RouterID: nodeID, Routes: map[netip.Prefix]plan.Route{more: nil}})
+		d.apply(t, routes.Change{RouterID: nodeID, Routes: map[netip.Prefix]routes.Route{more: nil}})
 		for _, f := range w.routers {
 			f.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {f.link.node}, pool4: {f.link.node}})
 		}
@@ -108,7 +108,7 @@ func unchanged(t *testing.T, w *world, but netip.Prefix) func() {
 // nothing. The peer is first one without 4-octet AS numbers, then one with.
 func TestCrash(t *testing.T) {
 	t.Parallel()
-	evil := plan.Peer{Address: addr("203.0.113.200"), Port: 1790, MyASN: nodeASN, PeerASN: routerASN, IPv4: true, MultiHop: true, ConnectTime: time.Second}
+	evil := routes.Peer{Address: addr("203.0.113.200"), Port: 1790, MyASN: nodeASN, PeerASN: routerASN, IPv4: true, MultiHop: true, ConnectTime: time.Second}
 	w, d, _ := gracefully(t)
 	stays := unchanged(t, w, more)
 	// The attacker is on the first router.
@@ -130,7 +130,7 @@ func TestCrash(t *testing.T) {
 			}
 		}()
 		attacked := startNode(t, w.node)
-		attacked.change(t, wanted(map[string]plan.Peer{"evil": evil}, nil)) // may end unanswered
+		attacked.change(t, wanted(map[string]routes.Peer{"evil": evil}, nil)) // may end unanswered
 		select {
 		case <-attacked.ended:
 			t.Logf("attack %d: the process ended", i)
@@ -138,11 +138,11 @@ func TestCrash(t *testing.T) {
 			t.Fatal("the process lives: is GoBGP fixed? Then this test has lost its reason")
 		}
 		<-done
-		d.apply(t, plan.BGPChange{RouterID: nodeID, Routes: map[netip.Prefix]plan.Route{more: to("r0", "r1", "r2", "r3")}})
+		d.apply(t, routes.Change{RouterID: nodeID, Routes: map[netip.Prefix]routes.Route{more: to("r0", "r1", "r2", "r3")}})
 		for _, f := range w.routers {
 			f.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {f.link.node}, pool4: {f.link.node}, more: {f.link.node}})
 		}
-		d.apply(t, plan.BGPChange{RouterID: nodeID, Routes: map[netip.Prefix]plan.Route{more: nil}})
+		d.apply(t, routes.Change{RouterID: nodeID, Routes: map[netip.Prefix]routes.Route{more: nil}})
 		for _, f := range w.routers {
 			f.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {f.link.node}, pool4: {f.link.node}})
 		}

@@ -34,13 +34,13 @@ type groupKey struct {
 	attributes view.Attributes
 }
 
-// routes are the paths in GoBGP.
-type routes struct {
+// paths are the paths in GoBGP.
+type paths struct {
 	of     map[netip.Prefix]*group
 	groups map[groupKey]*group
 }
 
-func newRoutes() routes { return routes{map[netip.Prefix]*group{}, map[groupKey]*group{}} }
+func newPaths() paths { return paths{map[netip.Prefix]*group{}, map[groupKey]*group{}} }
 
 // updateRoutes updates the paths of these prefixes to the configuration.
 func (d *Driver) updateRoutes(prefixes []netip.Prefix) error {

@@ -4,9 +4,8 @@ import (
 	"context"
 	"time"
 
+	"github.com/ironlb/ironlb/speaker/routes"
 	api "github.com/osrg/gobgp/v3/api"
-
-	"github.com/ironlb/ironlb/speaker/plan"
 )
 
 // run reports changes of the session and processes what is due, for the lifetime of the process.
@@ -79,7 +78,7 @@ func (d *Driver) applyPauses(now time.Time) {
 }
 
 // queryRefusal queries the reason of a refusal. It fails silently: the status already shows what is known without it.
-func (d *Driver) queryRefusal(p plan.Peer) {
+func (d *Driver) queryRefusal(p routes.Peer) {
 	ctx, cancel := context.WithTimeout(context.Background(), queryLimit)
 	defer cancel()
 	code, sub, data, err := refusal(ctx, p, p.RouterID)
@@ -98,7 +97,7 @@ const openTime = 15 * time.Second
 func (s *session) stuck(now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.state != plan.SessionOpenSent && s.state != plan.SessionOpenConfirm {
+	if s.state != routes.SessionOpenSent && s.state != routes.SessionOpenConfirm {
 		return false
 	}
 	at := s.since.Add(openTime)
@@ -167,11 +166,11 @@ func (d *Driver) readd() {
 func (d *Driver) logTransition(t transition) {
 	was, now := t.was, t.now
 	switch {
-	case now.State == plan.SessionEstablished && now.Changes != was.Changes:
+	case now.State == routes.SessionEstablished && now.Changes != was.Changes:
 		d.log.Info("BGP session up", "peerASN", now.PeerASN, "routerID", now.PeerID, "prefixes", now.Prefixes)
-	case was.State == plan.SessionEstablished && now.State != plan.SessionEstablished && now.Reason != "":
+	case was.State == routes.SessionEstablished && now.State != routes.SessionEstablished && now.Reason != "":
 		d.log.Warn("BGP session down", "reason", now.Reason, "message", now.Message)
-	case now.State != plan.SessionEstablished && now.Reason != "" && (now.Reason != was.Reason || now.Message != was.Message):
+	case now.State != routes.SessionEstablished && now.Reason != "" && (now.Reason != was.Reason || now.Message != was.Message):
 		d.log.Warn("BGP session does not come up", "reason", now.Reason, "message", now.Message)
 	}
 }

@@ -7,7 +7,7 @@ import (
 
 	api "github.com/osrg/gobgp/v3/api"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -18,12 +18,12 @@ type session struct {
 	next        time.Time // latest time of the next evaluation
 	initialPace time.Duration
 	held        bool // the peer is in GoBGP
-	peer        plan.Peer
+	peer        routes.Peer
 
-	state        plan.SessionState // as in GoBGP
-	since        time.Time         // when it entered that state
-	shown        plan.Session
-	lastReported plan.Session // in the last report
+	state        routes.SessionState // as in GoBGP
+	since        time.Time           // when it entered that state
+	shown        routes.Session
+	lastReported routes.Session // in the last report
 	// down is why the session last went down, fail why it does not come up.
 	down, fail cause
 	// pending is the reason that GoBGP logged for the ending attempt or session, expected the reason of an end by this
@@ -60,8 +60,8 @@ const settled = 3 * time.Second
 
 func newSession() *session {
 	now := time.Now()
-	return &session{wake: make(chan struct{}, 1), initialPace: initialPace, state: plan.SessionIdle, since: now,
-		shown: plan.Session{State: plan.SessionIdle, Since: now}}
+	return &session{wake: make(chan struct{}, 1), initialPace: initialPace, state: routes.SessionIdle, since: now,
+		shown: routes.Session{State: routes.SessionIdle, Since: now}}
 }
 
 func (s *session) wakeRun() {
@@ -86,7 +86,7 @@ func (s *session) dueBy(at time.Time) {
 }
 
 // hold records that the peer is about to be added to GoBGP.
-func (s *session) hold(p plan.Peer) {
+func (s *session) hold(p routes.Peer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.peer, s.pending, s.expected, s.fail, s.overLimit, s.held = p, cause{}, cause{}, cause{}, false, true
@@ -95,7 +95,7 @@ func (s *session) hold(p plan.Peer) {
 }
 
 // reconfigured records the configuration of the peer that is about to change in place.
-func (s *session) reconfigured(p plan.Peer) {
+func (s *session) reconfigured(p routes.Peer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.peer = p
@@ -115,7 +115,7 @@ func (s *session) is(key string) bool { return s.held && address(key) == s.peer.
 func (s *session) established() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.state == plan.SessionEstablished
+	return s.state == routes.SessionEstablished
 }
 
 // release records that the peer is no longer in GoBGP.
@@ -123,7 +123,7 @@ func (s *session) release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.held {
-		s.setState(plan.SessionIdle)
+		s.setState(routes.SessionIdle)
 		s.held, s.asnChanged, s.pace = false, false, pace{}
 	}
 	s.wakeRun()
@@ -141,7 +141,7 @@ func (s *session) fails(reason view.Reason, message string) {
 func (s *session) expect(reason view.Reason, message string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.held && s.state == plan.SessionEstablished {
+	if s.held && s.state == routes.SessionEstablished {
 		s.expected = cause{reason, message}
 	}
 }
@@ -162,9 +162,9 @@ func address(key string) netip.Addr {
 	return a.WithZone("").Unmap()
 }
 
-var states = map[api.PeerState_SessionState]plan.SessionState{
-	api.PeerState_IDLE: plan.SessionIdle, api.PeerState_CONNECT: plan.SessionConnect, api.PeerState_ACTIVE: plan.SessionActive,
-	api.PeerState_OPENSENT: plan.SessionOpenSent, api.PeerState_OPENCONFIRM: plan.SessionOpenConfirm, api.PeerState_ESTABLISHED: plan.SessionEstablished,
+var states = map[api.PeerState_SessionState]routes.SessionState{
+	api.PeerState_IDLE: routes.SessionIdle, api.PeerState_CONNECT: routes.SessionConnect, api.PeerState_ACTIVE: routes.SessionActive,
+	api.PeerState_OPENSENT: routes.SessionOpenSent, api.PeerState_OPENCONFIRM: routes.SessionOpenConfirm, api.PeerState_ESTABLISHED: routes.SessionEstablished,
 }
 
 // event processes a state change from GoBGP.
@@ -179,11 +179,11 @@ func (s *session) event(r *api.WatchEventResponse) {
 	if !s.is(p.NeighborAddress) || state == "" || s.overLimit {
 		return
 	}
-	if state == plan.SessionOpenConfirm || state == plan.SessionEstablished {
+	if state == routes.SessionOpenConfirm || state == routes.SessionEstablished {
 		s.peerASN = p.PeerAsn
 		s.peerID, _ = netip.ParseAddr(p.RouterId)
 	}
-	if state == plan.SessionIdle && s.state == plan.SessionActive && !s.until.IsZero() {
+	if state == routes.SessionIdle && s.state == routes.SessionActive && !s.until.IsZero() {
 		return // a pause between two attempts, which is shown as Active
 	}
 	s.setState(state)
@@ -191,19 +191,19 @@ func (s *session) event(r *api.WatchEventResponse) {
 }
 
 // setState records a new state. s.mu must be held.
-func (s *session) setState(state plan.SessionState) {
+func (s *session) setState(state routes.SessionState) {
 	before, since, now := s.state, s.since, time.Now()
 	if state == before {
 		return
 	}
 	s.state, s.since = state, now
 	switch {
-	case state == plan.SessionEstablished:
+	case state == routes.SessionEstablished:
 		s.fail, s.pending, s.expected, s.refusalUnknown, s.broken, s.lost = cause{}, cause{}, cause{}, false, false, false
 		s.shown.State, s.shown.Since = state, now
 		s.shown.PeerASN, s.shown.PeerID = s.peerASN, s.peerID
 		s.shown.Changes++
-	case before == plan.SessionEstablished:
+	case before == routes.SessionEstablished:
 		s.down, s.lost = s.pending, s.broken && s.expected.reason == ""
 		if s.failed = now; s.expected.reason != "" || now.Sub(since) >= steady {
 			s.fresh(now.Add(s.initialPaceFor(s.peer)))
@@ -212,9 +212,9 @@ func (s *session) setState(state plan.SessionState) {
 			s.down = s.expected
 		}
 		s.fail, s.pending, s.expected = s.down, cause{}, cause{}
-		s.shown.State, s.shown.Since = plan.SessionIdle, now
-	case state == plan.SessionIdle:
-		if before == plan.SessionOpenSent || before == plan.SessionOpenConfirm {
+		s.shown.State, s.shown.Since = routes.SessionIdle, now
+	case state == routes.SessionIdle:
+		if before == routes.SessionOpenSent || before == routes.SessionOpenConfirm {
 			s.failed = now
 		}
 		if s.pending.reason != "" {
@@ -225,16 +225,16 @@ func (s *session) setState(state plan.SessionState) {
 
 // show updates the shown state and returns when it may change by time only, the zero time if it does not.
 func (s *session) show(now time.Time) (recheck time.Time) {
-	if s.state != plan.SessionEstablished && s.shown.State != s.state {
+	if s.state != routes.SessionEstablished && s.shown.State != s.state {
 		if recheck = s.since.Add(settled); !recheck.After(now) {
 			s.shown.State, recheck = s.state, time.Time{}
 		}
 	}
-	if s.shown.State == plan.SessionOpenSent && (s.fail.reason == "" || s.fail == s.down) { // why the last one ended is not why there is none
-		s.fail = cause{plan.NoAnswer, "the router accepts the connection and sends nothing: check ttlSecurity on both sides"}
+	if s.shown.State == routes.SessionOpenSent && (s.fail.reason == "" || s.fail == s.down) { // why the last one ended is not why there is none
+		s.fail = cause{routes.NoAnswer, "the router accepts the connection and sends nothing: check ttlSecurity on both sides"}
 	}
 	why := s.fail
-	if s.state == plan.SessionEstablished {
+	if s.state == routes.SessionEstablished {
 		why = s.down
 	}
 	s.shown.Reason, s.shown.Message = why.reason, why.message
@@ -242,7 +242,7 @@ func (s *session) show(now time.Time) (recheck time.Time) {
 }
 
 // transition is a change of the session, for the log.
-type transition struct{ was, now plan.Session }
+type transition struct{ was, now routes.Session }
 
 // changed returns the change since the last call, and whether there is one.
 func (s *session) changed(now time.Time) (t transition, is bool) {

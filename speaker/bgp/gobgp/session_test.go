@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 	"github.com/ironlb/ironlb/test/lab/router"
 )
@@ -43,7 +43,7 @@ func TestFirstChanges(t *testing.T) {
 type kind struct {
 	six, both bool
 	// set changes the configuration of both sides.
-	set func(*router.Neighbor, *plan.Peer)
+	set func(*router.Neighbor, *routes.Peer)
 	// seen checks further properties of the router's session.
 	seen func(router.Session) bool
 	asn  uint32 // as seen by the router; 0 is nodeASN
@@ -57,21 +57,21 @@ var kinds = []struct {
 	{"ipv6", kind{six: true}},
 	{"both over ipv4", kind{both: true}},
 	{"both over ipv6", kind{six: true, both: true}},
-	{"both over link-local, any AS", kind{six: true, both: true, set: func(n *router.Neighbor, p *plan.Peer) {
+	{"both over link-local, any AS", kind{six: true, both: true, set: func(n *router.Neighbor, p *routes.Peer) {
 		n.Address, n.Local, p.Address, p.Source = addr("fe80::a1%eth0"), netip.Addr{}, addr("fe80::b1%eth0"), netip.Addr{}
 		p.PeerASN, p.Dynamic = 0, view.AnyExternal
 	}}},
 	{"timers", kind{
-		set: func(n *router.Neighbor, p *plan.Peer) {
+		set: func(n *router.Neighbor, p *routes.Peer) {
 			p.HoldTime, p.KeepaliveTime = 33*time.Second, 10*time.Second
 		},
 		seen: func(s router.Session) bool { return s.Hold == 33*time.Second && s.RestartTime == 0 },
 	}},
 	{"graceful restart", kind{
-		set:  func(n *router.Neighbor, p *plan.Peer) { p.GracefulRestart, p.RestartTime = true, 77*time.Second },
+		set:  func(n *router.Neighbor, p *routes.Peer) { p.GracefulRestart, p.RestartTime = true, 77*time.Second },
 		seen: func(s router.Session) bool { return s.RestartTime == 77*time.Second },
 	}},
-	{"localASN", kind{asn: 65011, set: func(n *router.Neighbor, p *plan.Peer) { n.ASN, p.LocalASN = 65011, 65011 }}},
+	{"localASN", kind{asn: 65011, set: func(n *router.Neighbor, p *routes.Peer) { n.ASN, p.LocalASN = 65011, 65011 }}},
 }
 
 // TestSessions: one router with a session of each kind, each with its own prefix. The router accepts each session from
@@ -81,7 +81,7 @@ func TestSessions(t *testing.T) {
 		w.node.Address(t, "eth0", "fe80::a1/64")
 		f.space.Address(t, "eth0", "fe80::b1/64")
 		var neighbors []router.Neighbor
-		peers, routes := map[string]plan.Peer{}, map[netip.Prefix]plan.Route{}
+		peers, prefixes := map[string]routes.Peer{}, map[netip.Prefix]routes.Route{}
 		want := map[bool]map[netip.Prefix][]netip.Addr{true: {}, false: {}}
 		count := map[bool]int{}
 		for i, k := range kinds {
@@ -109,7 +109,7 @@ func TestSessions(t *testing.T) {
 				if !four {
 					prefix, hop = netip.PrefixFrom(addr(fmt.Sprintf("2001:db8:f::%x", 0x100+i)), 128), hop6
 				}
-				routes[prefix] = to(k.name)
+				prefixes[prefix] = to(k.name)
 				if four && p.IPv4 || !four && p.IPv6 {
 					want[four][prefix] = []netip.Addr{hop}
 				}
@@ -117,7 +117,7 @@ func TestSessions(t *testing.T) {
 		}
 		f.neighbors(t, neighbors...)
 		d := startNode(t, w.node)
-		d.apply(t, wanted(peers, routes))
+		d.apply(t, wanted(peers, prefixes))
 		for _, k := range kinds {
 			s := d.up(t, k.name)
 			prefixes := 1
@@ -139,8 +139,8 @@ func TestSessions(t *testing.T) {
 			if s.ID != nodeID || s.ASN != cmp.Or(k.asn, nodeASN) || k.seen != nil && !k.seen(s) {
 				t.Errorf("%s: the router has %+v", k.name, s)
 			}
-			for prefix := range routes {
-				if _, announced := routes[prefix][k.name]; announced && (prefix.Addr().Is4() && peers[k.name].IPv4 || prefix.Addr().Is6() && peers[k.name].IPv6) {
+			for prefix := range prefixes {
+				if _, announced := prefixes[prefix][k.name]; announced && (prefix.Addr().Is4() && peers[k.name].IPv4 || prefix.Addr().Is6() && peers[k.name].IPv6) {
 					f.path(t, prefix, func(p router.Path) bool { return p.ASPath == fmt.Sprint(cmp.Or(k.asn, nodeASN)) })
 				}
 			}
@@ -167,8 +167,8 @@ func TestAttributes(t *testing.T) {
 			host := view.Attributes{LocalPref: 300, Communities: view.NewCommunitySet(65001<<16|100, 65001<<16|7),
 				LargeCommunities: view.NewLargeCommunitySet(view.LargeCommunity{Global: 4200000000, Local1: 1, Local2: 2})}
 			net := view.Attributes{LocalPref: 50, Communities: view.NewCommunitySet(65001<<16 | 24)}
-			routes := map[netip.Prefix]plan.Route{vip4: {"in": host, "out": net}, pool4: {"in": net, "out": host}}
-			d.apply(t, wanted(map[string]plan.Peer{"in": pin, "out": out.peer()}, routes))
+			prefixes := map[netip.Prefix]routes.Route{vip4: {"in": host, "out": net}, pool4: {"in": net, "out": host}}
+			d.apply(t, wanted(map[string]routes.Peer{"in": pin, "out": out.peer()}, prefixes))
 			is := func(f *far, prefix netip.Prefix, a view.Attributes, pref uint32) {
 				t.Helper()
 				f.path(t, prefix, func(p router.Path) bool {
@@ -181,16 +181,16 @@ func TestAttributes(t *testing.T) {
 			is(out, vip4, net, pref)
 			is(out, pool4, host, pref)
 
-			d.apply(t, plan.BGPChange{RouterID: nodeID, Routes: map[netip.Prefix]plan.Route{vip4: {"in": net, "out": host}}})
+			d.apply(t, routes.Change{RouterID: nodeID, Routes: map[netip.Prefix]routes.Route{vip4: {"in": net, "out": host}}})
 			is(in, vip4, net, 50)
 			is(out, vip4, host, pref)
 			is(in, pool4, net, 50)
 
-			d.apply(t, plan.BGPChange{RouterID: nodeID, Routes: map[netip.Prefix]plan.Route{vip4: {"in": net}, pool4: nil}})
+			d.apply(t, routes.Change{RouterID: nodeID, Routes: map[netip.Prefix]routes.Route{vip4: {"in": net}, pool4: nil}})
 			in.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {in.link.node}})
 			out.kernel(t, 4, map[netip.Prefix][]netip.Addr{})
-			d.session(t, "in", "one prefix", func(s plan.Session) bool { return s.Prefixes == 1 && s.Changes == 1 })
-			d.session(t, "out", "no prefix", func(s plan.Session) bool { return s.Prefixes == 0 && s.Changes == 1 })
+			d.session(t, "in", "one prefix", func(s routes.Session) bool { return s.Prefixes == 1 && s.Changes == 1 })
+			d.session(t, "out", "no prefix", func(s routes.Session) bool { return s.Prefixes == 0 && s.Changes == 1 })
 		})
 	}
 }

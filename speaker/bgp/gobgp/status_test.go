@@ -7,7 +7,7 @@ import (
 
 	api "github.com/osrg/gobgp/v3/api"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -19,17 +19,17 @@ func TestReasonOfNone(t *testing.T) {
 			s.changed(time.Now())
 			return s.shown.Reason
 		}
-		s.expectUp(plan.BFDWentDown)
-		if got := reason(); got != plan.BFDWentDown {
+		s.expectUp(routes.BFDWentDown)
+		if got := reason(); got != routes.BFDWentDown {
 			t.Errorf("the reason is %q after it went down", got)
 		}
 		s.is(api.PeerState_ACTIVE)
-		if got := reason(); got != plan.BFDWentDown {
+		if got := reason(); got != routes.BFDWentDown {
 			t.Errorf("the reason is %q while the router is tried", got)
 		}
 		s.is(api.PeerState_OPENSENT)
 		time.Sleep(settled)
-		if got := reason(); got != plan.NoAnswer {
+		if got := reason(); got != routes.NoAnswer {
 			t.Errorf("the reason is %q while the router sends nothing", got)
 		}
 	})

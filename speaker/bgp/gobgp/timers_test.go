@@ -10,7 +10,7 @@ import (
 	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
 
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 	"github.com/ironlb/ironlb/test/bench/capture"
 )
@@ -96,15 +96,15 @@ func TestTimersChange(t *testing.T) {
 		keepalives := watch(t, w.node, isKeepalive(f.link.router))
 		agreed := func(name, neighbor string, changes uint64, hold time.Duration) {
 			t.Helper()
-			d.session(t, name, "restarted", func(s plan.Session) bool { return s.State == plan.SessionEstablished && s.Changes == changes })
+			d.session(t, name, "restarted", func(s routes.Session) bool { return s.State == routes.SessionEstablished && s.Changes == changes })
 			eventually(t, "the router has the hold time "+hold.String(), func() bool {
 				s, err := f.Sessions(t.Context())
 				return err == nil && s[neighbor].Established && s[neighbor].Hold == hold
 			})
 		}
-		change := func(name string, p plan.Peer) {
+		change := func(name string, p routes.Peer) {
 			t.Helper()
-			d.apply(t, plan.BGPChange{RouterID: nodeID, Peers: map[string]*plan.Peer{name: &p}})
+			d.apply(t, routes.Change{RouterID: nodeID, Peers: map[string]*routes.Peer{name: &p}})
 		}
 		every := func(gaps []time.Duration, want time.Duration) {
 			t.Helper()
@@ -164,7 +164,7 @@ func TestConnectTime(t *testing.T) {
 	p := f.peer()
 	p.Port, p.ConnectTime = 1790, 3*time.Second
 	d := startNode(t, w.node)
-	d.apply(t, wanted(map[string]plan.Peer{"r": p}, nil))
+	d.apply(t, wanted(map[string]routes.Peer{"r": p}, nil))
 	within := func(gaps []time.Duration, tick time.Duration) {
 		t.Helper()
 		if late := 2 * time.Second; slices.Min(gaps) < tick*9/10 || slices.Max(gaps) > 2*tick+late {
@@ -174,7 +174,7 @@ func TestConnectTime(t *testing.T) {
 	within(tries.gaps(t, "tries every 3 s", time.Time{}, 3), p.ConnectTime)
 	p.ConnectTime = time.Second
 	changed := time.Now()
-	d.apply(t, plan.BGPChange{RouterID: nodeID, Peers: map[string]*plan.Peer{"r": &p}})
+	d.apply(t, routes.Change{RouterID: nodeID, Peers: map[string]*routes.Peer{"r": &p}})
 	within(tries.gaps(t, "tries every second", changed, 5), p.ConnectTime)
 	if first := tries.since(changed)[0].Sub(changed); first > 3*time.Second {
 		t.Errorf("tried %v after the change", first)

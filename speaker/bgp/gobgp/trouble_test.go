@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 	"github.com/ironlb/ironlb/test/lab/router"
 )
@@ -25,17 +25,17 @@ func TestPassword(t *testing.T) {
 		wrong, right := f.peer(), f.peer6()
 		wrong.Password, right.Password = "wrong", "battery-staple"
 		wrong.ConnectTime = 3 * time.Second
-		routes := map[netip.Prefix]plan.Route{vip4: to("r4"), vip6: to("r6")}
-		d.apply(t, wanted(map[string]plan.Peer{"r4": wrong, "r6": right}, routes))
+		prefixes := map[netip.Prefix]routes.Route{vip4: to("r4"), vip6: to("r6")}
+		d.apply(t, wanted(map[string]routes.Peer{"r4": wrong, "r6": right}, prefixes))
 		d.up(t, "r6")
 		f.kernel(t, 6, map[netip.Prefix][]netip.Addr{vip6: {f.node6}})
-		s := d.fails(t, "r4", plan.NoAnswer)
+		s := d.fails(t, "r4", routes.NoAnswer)
 		if !strings.Contains(s.Message, "password") {
 			t.Errorf("the password is not mentioned: %s", s.Message)
 		}
 		six := f.since(t, "node6")
 		wrong.Password = "correct-horse"
-		d.apply(t, plan.BGPChange{RouterID: nodeID, Peers: map[string]*plan.Peer{"r4": &wrong}})
+		d.apply(t, routes.Change{RouterID: nodeID, Peers: map[string]*routes.Peer{"r4": &wrong}})
 		d.up(t, "r4")
 		f.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {f.link.node}})
 		f.still(t, "node6", six)
@@ -54,7 +54,7 @@ func TestTTLSecurity(t *testing.T) {
 					family, bits = 6, 128
 				}
 				var neighbors []router.Neighbor
-				peers, routes := map[string]plan.Peer{}, map[netip.Prefix]plan.Route{}
+				peers, prefixes := map[string]routes.Peer{}, map[netip.Prefix]routes.Route{}
 				prefix := func(i int) netip.Prefix {
 					return netip.PrefixFrom(addr(map[int]string{4: "192.0.2.", 6: "2001:db8:f::"}[family]+fmt.Sprint(i+1)), bits)
 				}
@@ -63,17 +63,17 @@ func TestTTLSecurity(t *testing.T) {
 					n, p := f.pair(t, w, i, six)
 					n.Name, n.TTLSecurity, p.TTLSecurity = who, who != "ours", who != "theirs"
 					p.HoldTime = 3 * time.Second
-					neighbors, peers[who], routes[prefix(i)] = append(neighbors, n), p, to(who)
+					neighbors, peers[who], prefixes[prefix(i)] = append(neighbors, n), p, to(who)
 				}
 				f.neighbors(t, neighbors...)
 				d := startNode(t, w.node)
-				d.apply(t, wanted(peers, routes))
+				d.apply(t, wanted(peers, prefixes))
 				d.up(t, "both")
 				// Routers check the TTL once a connection exists, so this side sees a router that becomes silent at
 				// some time.
-				s := d.session(t, "theirs", "a reason", func(s plan.Session) bool { return s.Reason != "" })
+				s := d.session(t, "theirs", "a reason", func(s routes.Session) bool { return s.Reason != "" })
 				t.Logf("the router wants 255, this side sends 1: %s: %s", s.Reason, s.Message)
-				s = d.session(t, "ours", "a reason", func(s plan.Session) bool { return s.Reason == plan.NoAnswer })
+				s = d.session(t, "ours", "a reason", func(s routes.Session) bool { return s.Reason == routes.NoAnswer })
 				t.Logf("this side wants 255: %s: %s", s.Reason, s.Message)
 				want[prefix(0)] = []netip.Addr{neighbors[0].Address}
 				f.kernel(t, family, want)
@@ -102,8 +102,8 @@ func TestMultiHop(t *testing.T) {
 		f.space.Route(t, "203.0.113.64/28", "203.0.113.82")
 		sources := map[string]netip.Addr{"fixed": addr("203.0.113.67"), "any": addr("203.0.113.68")}
 		ends := map[string]netip.Addr{"fixed": addr("203.0.113.83"), "any": addr("203.0.113.84")}
-		prefixes := map[string]netip.Prefix{"fixed": vip4, "any": more}
-		peers, routes, neighbors := map[string]plan.Peer{}, map[netip.Prefix]plan.Route{}, []router.Neighbor{}
+		prefixOf := map[string]netip.Prefix{"fixed": vip4, "any": more}
+		peers, prefixes, neighbors := map[string]routes.Peer{}, map[netip.Prefix]routes.Route{}, []router.Neighbor{}
 		for name, source := range sources {
 			node.Address(t, "eth0", source.String()+"/28")
 			f.space.Address(t, "eth1", ends[name].String()+"/28")
@@ -113,14 +113,14 @@ func TestMultiHop(t *testing.T) {
 			if name == "any" {
 				p.PeerASN, p.Dynamic = 0, view.AnyExternal
 			}
-			peers[name], routes[prefixes[name]] = p, to(name)
+			peers[name], prefixes[prefixOf[name]] = p, to(name)
 		}
 		f.neighbors(t, neighbors...)
 		d := startNode(t, node)
-		d.apply(t, wanted(peers, routes))
-		change := plan.BGPChange{RouterID: nodeID, Peers: map[string]*plan.Peer{}}
+		d.apply(t, wanted(peers, prefixes))
+		change := routes.Change{RouterID: nodeID, Peers: map[string]*routes.Peer{}}
 		for name, p := range peers {
-			s := d.session(t, name, "failed", func(s plan.Session) bool { return s.Reason == plan.NoAnswer || s.Reason == plan.Unreachable })
+			s := d.session(t, name, "failed", func(s routes.Session) bool { return s.Reason == routes.NoAnswer || s.Reason == routes.Unreachable })
 			t.Logf("%s without ebgpMultiHop: %s: %s", name, s.Reason, s.Message)
 			if s.Changes > 0 {
 				t.Errorf("%s has been up without ebgpMultiHop: %+v", name, s)
@@ -131,7 +131,7 @@ func TestMultiHop(t *testing.T) {
 		d.apply(t, change)
 		for name, source := range sources {
 			d.up(t, name)
-			f.path(t, prefixes[name], func(p router.Path) bool { return p.NextHop == source && p.From == source })
+			f.path(t, prefixOf[name], func(p router.Path) bool { return p.NextHop == source && p.From == source })
 		}
 	})
 }
@@ -144,42 +144,42 @@ func TestMisconfigured(t *testing.T) {
 		n4 := f.neighbor()
 		f.neighbors(t, n4, n6)
 		d := startNode(t, w.node)
-		with := func(change func(*plan.Peer)) *plan.Peer {
+		with := func(change func(*routes.Peer)) *routes.Peer {
 			p := f.peer()
 			change(&p)
 			return &p
 		}
-		d.apply(t, wanted(map[string]plan.Peer{"good": f.peer6()}, map[netip.Prefix]plan.Route{vip6: to("good")}))
+		d.apply(t, wanted(map[string]routes.Peer{"good": f.peer6()}, map[netip.Prefix]routes.Route{vip6: to("good")}))
 		d.up(t, "good")
 		good := f.since(t, "node6")
-		bad := map[string]*plan.Peer{
-			"asn":        with(func(p *plan.Peer) { p.PeerASN = 65099 }),
-			"refused":    with(func(p *plan.Peer) { p.Address, p.Port = f.link.node, 1790 }), // the node itself
-			"noroute":    with(func(p *plan.Peer) { p.Address = addr("203.0.113.250") }),
-			"nohost":     with(func(p *plan.Peer) { p.Address = addr("198.51.100.14"); p.ConnectTime = 6 * time.Second }),
-			"source":     with(func(p *plan.Peer) { p.Address, p.Source = addr("198.51.100.13"), addr("203.0.113.99") }),
-			"impossible": with(func(p *plan.Peer) { p.Address = addr("198.51.100.12"); p.MultiHop, p.TTLSecurity = true, true }),
+		bad := map[string]*routes.Peer{
+			"asn":        with(func(p *routes.Peer) { p.PeerASN = 65099 }),
+			"refused":    with(func(p *routes.Peer) { p.Address, p.Port = f.link.node, 1790 }), // the node itself
+			"noroute":    with(func(p *routes.Peer) { p.Address = addr("203.0.113.250") }),
+			"nohost":     with(func(p *routes.Peer) { p.Address = addr("198.51.100.14"); p.ConnectTime = 6 * time.Second }),
+			"source":     with(func(p *routes.Peer) { p.Address, p.Source = addr("198.51.100.13"), addr("203.0.113.99") }),
+			"impossible": with(func(p *routes.Peer) { p.Address = addr("198.51.100.12"); p.MultiHop, p.TTLSecurity = true, true }),
 		}
-		d.apply(t, plan.BGPChange{RouterID: nodeID, Peers: bad})
-		for name, why := range map[string]view.Reason{"asn": plan.WrongASN, "refused": plan.Refused,
-			"noroute": plan.Unreachable, "nohost": plan.Unreachable, "source": plan.NotConfigured, "impossible": plan.NotConfigured} {
+		d.apply(t, routes.Change{RouterID: nodeID, Peers: bad})
+		for name, why := range map[string]view.Reason{"asn": routes.WrongASN, "refused": routes.Refused,
+			"noroute": routes.Unreachable, "nohost": routes.Unreachable, "source": routes.NotConfigured, "impossible": routes.NotConfigured} {
 			d.fails(t, name, why)
 		}
 		// Fixed one by one; for the AS, the router's side is wrong next.
 		f.conf.Neighbors[0].ASN = 65099
 		f.neighbors(t, f.conf.Neighbors...)
-		d.apply(t, plan.BGPChange{RouterID: nodeID, Peers: map[string]*plan.Peer{"asn": with(func(p *plan.Peer) {})}})
-		d.session(t, "asn", "the router's message", func(s plan.Session) bool {
-			return s.Reason == plan.WrongASN && strings.Contains(s.Message, "NOTIFICATION")
+		d.apply(t, routes.Change{RouterID: nodeID, Peers: map[string]*routes.Peer{"asn": with(func(p *routes.Peer) {})}})
+		d.session(t, "asn", "the router's message", func(s routes.Session) bool {
+			return s.Reason == routes.WrongASN && strings.Contains(s.Message, "NOTIFICATION")
 		})
-		d.apply(t, plan.BGPChange{RouterID: nodeID, Peers: map[string]*plan.Peer{"asn": with(func(p *plan.Peer) { p.LocalASN = 65099 })},
-			Routes: map[netip.Prefix]plan.Route{vip4: to("asn")}})
+		d.apply(t, routes.Change{RouterID: nodeID, Peers: map[string]*routes.Peer{"asn": with(func(p *routes.Peer) { p.LocalASN = 65099 })},
+			Routes: map[netip.Prefix]routes.Route{vip4: to("asn")}})
 		d.up(t, "asn")
 		f.path(t, vip4, func(p router.Path) bool { return p.ASPath == "65099" })
 		f.still(t, "node6", good)
 		// The address gets another name.
 		again := f.peer6()
-		d.apply(t, plan.BGPChange{RouterID: nodeID, Peers: map[string]*plan.Peer{"good": nil, "again": &again}, Routes: map[netip.Prefix]plan.Route{vip6: to("again")}})
+		d.apply(t, routes.Change{RouterID: nodeID, Peers: map[string]*routes.Peer{"good": nil, "again": &again}, Routes: map[netip.Prefix]routes.Route{vip6: to("again")}})
 		d.up(t, "again")
 		f.kernel(t, 6, map[netip.Prefix][]netip.Addr{vip6: {f.node6}})
 		if _, ok := d.has("good"); ok {
@@ -199,35 +199,35 @@ func TestDynamicASN(t *testing.T) {
 	n.ASN = 0
 	out.neighbors(t, n)
 	d := startNode(t, w.node)
-	dynamic := func(f *far, kind view.DynamicASN) plan.Peer {
+	dynamic := func(f *far, kind view.DynamicASN) routes.Peer {
 		p := f.peer()
 		p.PeerASN, p.Dynamic = 0, kind
 		return p
 	}
-	routes := map[netip.Prefix]plan.Route{vip4: {"in": {LocalPref: 77}, "out": {LocalPref: 77}}}
-	d.apply(t, wanted(map[string]plan.Peer{"in": dynamic(in, view.AnyInternal), "out": dynamic(out, view.AnyExternal)}, routes))
-	d.session(t, "in", "up with this node's AS", func(s plan.Session) bool { return s.State == plan.SessionEstablished && s.PeerASN == nodeASN })
-	d.session(t, "out", "up with the router's AS", func(s plan.Session) bool { return s.State == plan.SessionEstablished && s.PeerASN == routerASN })
+	prefixes := map[netip.Prefix]routes.Route{vip4: {"in": {LocalPref: 77}, "out": {LocalPref: 77}}}
+	d.apply(t, wanted(map[string]routes.Peer{"in": dynamic(in, view.AnyInternal), "out": dynamic(out, view.AnyExternal)}, prefixes))
+	d.session(t, "in", "up with this node's AS", func(s routes.Session) bool { return s.State == routes.SessionEstablished && s.PeerASN == nodeASN })
+	d.session(t, "out", "up with the router's AS", func(s routes.Session) bool { return s.State == routes.SessionEstablished && s.PeerASN == routerASN })
 	in.path(t, vip4, func(p router.Path) bool { return p.LocalPref == 77 && p.ASPath == "" })
 	out.path(t, vip4, func(p router.Path) bool { return p.LocalPref != 77 && p.ASPath == "65001" })
 
 	// Another external AS is accepted like the first one, and an internal one is not.
 	out.conf.ASN = 4200000002
 	out.neighbors(t, n)
-	d.session(t, "out", "up with the router's new AS", func(s plan.Session) bool {
-		return s.State == plan.SessionEstablished && s.PeerASN == out.conf.ASN
+	d.session(t, "out", "up with the router's new AS", func(s routes.Session) bool {
+		return s.State == routes.SessionEstablished && s.PeerASN == out.conf.ASN
 	})
 	out.path(t, vip4, func(p router.Path) bool { return p.ASPath == "65001" })
 	p := dynamic(in, view.AnyExternal)
-	d.apply(t, plan.BGPChange{RouterID: nodeID, Peers: map[string]*plan.Peer{"in": &p}})
-	d.fails(t, "in", plan.WrongASN)
+	d.apply(t, routes.Change{RouterID: nodeID, Peers: map[string]*routes.Peer{"in": &p}})
+	d.fails(t, "in", routes.WrongASN)
 }
 
 // TestNothingAccepted: routes from routers are in no table here.
 func TestNothingAccepted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "bird", "frr")
-	peers := map[string]plan.Peer{}
+	peers := map[string]routes.Peer{}
 	for _, f := range w.routers {
 		f.conf.Announce = []netip.Prefix{pfx("203.0.113.128/25"), pfx("2001:db8:aa::/64")}
 		n := f.neighbor()
@@ -238,7 +238,7 @@ func TestNothingAccepted(t *testing.T) {
 		peers[f.kind] = p
 	}
 	d := startNode(t, w.node)
-	d.apply(t, wanted(peers, map[netip.Prefix]plan.Route{vip4: to("bird", "frr"), vip6: to("bird", "frr")}))
+	d.apply(t, wanted(peers, map[netip.Prefix]routes.Route{vip4: to("bird", "frr"), vip6: to("bird", "frr")}))
 	var have answer
 	eventuallyElse(t, "both routers' prefixes have come", func() bool {
 		have = d.order(t, order{Paths: true})

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 	"github.com/ironlb/ironlb/test/lab/router"
 )
@@ -123,11 +123,11 @@ func (f *far) neighbor() router.Neighbor {
 }
 
 // peer returns the node's default configuration of the router over IPv4.
-func (f *far) peer() plan.Peer {
-	return plan.Peer{Address: f.link.router, Port: 179, MyASN: nodeASN, PeerASN: routerASN, IPv4: true, ConnectTime: time.Second}
+func (f *far) peer() routes.Peer {
+	return routes.Peer{Address: f.link.router, Port: 179, MyASN: nodeASN, PeerASN: routerASN, IPv4: true, ConnectTime: time.Second}
 }
 
-func (f *far) peer6() plan.Peer {
+func (f *far) peer6() routes.Peer {
 	p := f.peer()
 	p.Address, p.IPv4, p.IPv6 = f.router6, false, true
 	return p
@@ -135,7 +135,7 @@ func (f *far) peer6() plan.Peer {
 
 // pair adds an address to each end of the link for session i (0 to 4) of a family, and returns the configurations of
 // the session on the router and on the node: between these two addresses. The node would choose another source address.
-func (f *far) pair(t testing.TB, w *world, i int, six bool) (router.Neighbor, plan.Peer) {
+func (f *far) pair(t testing.TB, w *world, i int, six bool) (router.Neighbor, routes.Peer) {
 	t.Helper()
 	n, p, bits := f.neighbor(), f.peer(), "/28"
 	near, far := addr(fmt.Sprintf("198.51.100.%d", 3+i)), addr(fmt.Sprintf("198.51.100.%d", 14-i))
@@ -150,8 +150,8 @@ func (f *far) pair(t testing.TB, w *world, i int, six bool) (router.Neighbor, pl
 }
 
 // wanted returns a full set.
-func wanted(peers map[string]plan.Peer, routes map[netip.Prefix]plan.Route) plan.BGPChange {
-	c := plan.BGPChange{Full: true, RouterID: nodeID, Peers: map[string]*plan.Peer{}, Routes: routes}
+func wanted(peers map[string]routes.Peer, prefixes map[netip.Prefix]routes.Route) routes.Change {
+	c := routes.Change{Full: true, RouterID: nodeID, Peers: map[string]*routes.Peer{}, Routes: prefixes}
 	for name, p := range peers {
 		c.Peers[name] = &p
 	}
@@ -159,8 +159,8 @@ func wanted(peers map[string]plan.Peer, routes map[netip.Prefix]plan.Route) plan
 }
 
 // to returns a route without attributes to these peers.
-func to(names ...string) plan.Route {
-	r := plan.Route{}
+func to(names ...string) routes.Route {
+	r := routes.Route{}
 	for _, n := range names {
 		r[n] = view.Attributes{}
 	}

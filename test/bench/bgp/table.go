@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/ironlb/ironlb/speaker/bgp"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 	"github.com/ironlb/ironlb/test/lab"
 	"github.com/ironlb/ironlb/test/lab/router"
@@ -25,16 +25,16 @@ func (b *bench) tables(ctx context.Context) error {
 	if err := errors.Join(n.KillSpeaker(), n.KillBGP()); err != nil {
 		return err
 	}
-	peers := map[string]*plan.Peer{}
+	peers := map[string]*routes.Peer{}
 	for _, r := range b.tors {
 		c := r.config(nil, router.Neighbor{})
 		c.Neighbors = []router.Neighbor{{Name: n.Name, Address: n.Addr6, ASN: nodeASN}}
 		if err := r.Configure(ctx, c); err != nil {
 			return err
 		}
-		peers[r.name] = &plan.Peer{Address: r.machine.Addr6, Port: 179, MyASN: nodeASN, PeerASN: routerASN, ConnectTime: time.Second, IPv6: true}
+		peers[r.name] = &routes.Peer{Address: r.machine.Addr6, Port: 179, MyASN: nodeASN, PeerASN: routerASN, ConnectTime: time.Second, IPv6: true}
 	}
-	full := plan.BGPChange{Full: true, RouterID: n.Addr, Peers: peers, Routes: b.prefixes()}
+	full := routes.Change{Full: true, RouterID: n.Addr, Peers: peers, Routes: b.prefixes()}
 	var applied []time.Duration
 	tables, gone := map[*tor][]time.Duration{}, map[*tor][]time.Duration{}
 	used := map[string]float64{}
@@ -60,18 +60,18 @@ func (b *bench) tables(ctx context.Context) error {
 }
 
 // prefixes returns IPv6 addresses with a few sets of attributes, as of that many Services, advertised to all routers.
-func (b *bench) prefixes() map[netip.Prefix]plan.Route {
-	routes := map[netip.Prefix]plan.Route{}
+func (b *bench) prefixes() map[netip.Prefix]routes.Route {
+	prefixes := map[netip.Prefix]routes.Route{}
 	a := netip.MustParseAddr("2001:db8:e::").As16()
 	for i := range b.o.prefixes {
 		binary.BigEndian.PutUint32(a[12:], uint32(i+1))
-		route := plan.Route{}
+		route := routes.Route{}
 		for _, r := range b.tors {
 			route[r.name] = view.Attributes{Communities: view.NewCommunitySet(nodeASN<<16 | uint32(i%4))}
 		}
-		routes[netip.PrefixFrom(netip.AddrFrom16(a), 128)] = route
+		prefixes[netip.PrefixFrom(netip.AddrFrom16(a), 128)] = route
 	}
-	return routes
+	return prefixes
 }
 
 // usage of ironlb-bgpd and its children, one for each router.
@@ -80,7 +80,7 @@ type usage struct {
 	parent, children float64       // maximum memory, in MB; that of the children together
 }
 
-func (b *bench) table(ctx context.Context, n *lab.Node, full plan.BGPChange, tables, gone map[*tor][]time.Duration) (u usage, err error) {
+func (b *bench) table(ctx context.Context, n *lab.Node, full routes.Change, tables, gone map[*tor][]time.Duration) (u usage, err error) {
 	if err := n.StartBGP(ctx); err != nil {
 		return u, err
 	}
@@ -98,7 +98,7 @@ func (b *bench) table(ctx context.Context, n *lab.Node, full plan.BGPChange, tab
 	if u, err = used(ctx, n); err != nil {
 		return u, err
 	}
-	none := plan.BGPChange{RouterID: full.RouterID, Routes: map[netip.Prefix]plan.Route{}}
+	none := routes.Change{RouterID: full.RouterID, Routes: map[netip.Prefix]routes.Route{}}
 	for prefix := range full.Routes {
 		none.Routes[prefix] = nil
 	}
@@ -127,9 +127,9 @@ func (b *bench) all(ctx context.Context, began time.Time, deleted bool, took map
 			if changes < b.o.prefixes && time.Since(last) < time.Second {
 				return fmt.Errorf("%d changes", changes)
 			}
-			routes, err := r.Routes(ctx, 6)
-			if err == nil && len(routes) != want {
-				err = fmt.Errorf("it has %d", len(routes))
+			prefixes, err := r.Routes(ctx, 6)
+			if err == nil && len(prefixes) != want {
+				err = fmt.Errorf("it has %d", len(prefixes))
 			}
 			return err
 		})

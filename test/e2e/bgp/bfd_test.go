@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/test/lab"
 	"github.com/ironlb/ironlb/test/lab/router"
 )
@@ -126,7 +126,7 @@ func cut(t *testing.T, all []*watcher, n *lab.Node) {
 	for _, w := range all {
 		w.down(t, n)
 		reports(t, n, w.peer, "that BFD ended it", func(s v1alpha1.SessionStatus) bool {
-			return s.State != v1alpha1.SessionEstablished && s.Reason == string(plan.BFDWentDown) && s.BFD != nil && s.BFD.State != v1alpha1.BFDUp
+			return s.State != v1alpha1.SessionEstablished && s.Reason == string(routes.BFDWentDown) && s.BFD != nil && s.BFD.State != v1alpha1.BFDUp
 		})
 	}
 	repair()

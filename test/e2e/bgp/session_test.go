@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/test/lab/process"
 	"github.com/ironlb/ironlb/test/lab/router"
 )
@@ -85,7 +85,7 @@ func TestPassword(t *testing.T) {
 	password(t, "routers", never)
 	second(t, "passwordSecret: {name: routers}", func(n *router.Neighbor) { n.Password = right })
 	for _, r := range tors {
-		wrong(t, r.name6(), plan.NoAnswer)
+		wrong(t, r.name6(), routes.NoAnswer)
 	}
 	down(t)
 	password(t, "routers", right)
@@ -93,7 +93,7 @@ func TestPassword(t *testing.T) {
 	routed(t, host(vip6), nodes(false)...)
 	password(t, "routers", no)
 	for _, r := range tors {
-		wrong(t, r.name6(), plan.NoAnswer)
+		wrong(t, r.name6(), routes.NoAnswer)
 	}
 	down(t)
 	same(t, before)
@@ -140,7 +140,7 @@ func TestPasswordMissing(t *testing.T) {
 	before := initial(t)
 	second(t, "passwordSecret: {name: absent}", func(n *router.Neighbor) { n.Password = "open-sesame" })
 	for _, r := range tors {
-		wrong(t, r.name6(), plan.PasswordMissing)
+		wrong(t, r.name6(), routes.PasswordMissing)
 	}
 	password(t, "absent", "open-sesame")
 	up(t)
@@ -163,7 +163,7 @@ func TestTTLSecurity(t *testing.T) {
 		apply(t, "BGPPeer/"+r.name6(), r.peer("6", "ttlSecurity: true"))
 	}
 	for _, r := range tors {
-		if message := wrong(t, r.name6(), plan.NoAnswer); !strings.Contains(message, "ttlSecurity") {
+		if message := wrong(t, r.name6(), routes.NoAnswer); !strings.Contains(message, "ttlSecurity") {
 			t.Errorf("the Event about the peer %s: got %q, want it to ask for ttlSecurity", r.name6(), message)
 		}
 	}
@@ -181,7 +181,7 @@ func TestMultiHop(t *testing.T) {
 			far, peer := r.machine, r.name
 			const spec = "{myASN: %d, peerASN: %d, peerAddress: %q, connectTime: 1s, ebgpMultiHop: %t}"
 			apply(t, "BGPPeer/"+peer, fmt.Sprintf(spec, nodeASN, routerASN, far.Addr, false))
-			wrong(t, peer, plan.Unreachable)
+			wrong(t, peer, routes.Unreachable)
 			if err := put(t.Context(), "BGPPeer/"+peer, fmt.Sprintf(spec, nodeASN, routerASN, far.Addr, true)); err != nil {
 				t.Fatal(err)
 			}
@@ -224,9 +224,9 @@ func (r *tor) beyond(t *testing.T, timers router.BFDTimers) *tor {
 	})
 	t.Cleanup(func() { // when the peer is gone; a killed router leaves its routes behind
 		eventually(t, "the far router has no route any more", func(ctx context.Context) error {
-			routes, err := far.Routes(ctx, 4)
-			if err == nil && len(routes) > 0 {
-				err = fmt.Errorf("it has %v", routes)
+			prefixes, err := far.Routes(ctx, 4)
+			if err == nil && len(prefixes) > 0 {
+				err = fmt.Errorf("it has %v", prefixes)
 			}
 			return err
 		})

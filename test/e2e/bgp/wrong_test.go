@@ -11,7 +11,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 	"github.com/ironlb/ironlb/test/lab/router"
 )
@@ -28,17 +28,17 @@ func TestMisconfigured(t *testing.T) {
 		reason view.Reason
 		peer   func(*tor) (spec, words string) // words are in the message
 	}{
-		{"wrong AS of the router", plan.WrongASN, func(r *tor) (spec, words string) {
+		{"wrong AS of the router", routes.WrongASN, func(r *tor) (spec, words string) {
 			return strings.Replace(r.peer("6", ""), fmt.Sprint(routerASN), "64999", 1), "AS"
 		}},
-		{"wrong AS of the node", plan.WrongASN, func(r *tor) (spec, words string) {
+		{"wrong AS of the node", routes.WrongASN, func(r *tor) (spec, words string) {
 			return strings.Replace(r.peer("6", ""), fmt.Sprint(nodeASN), "64998", 1), "myASN"
 		}},
-		{"unreachable", plan.Unreachable, func(r *tor) (spec, words string) {
+		{"unreachable", routes.Unreachable, func(r *tor) (spec, words string) {
 			return strings.Replace(r.peer("", ""), r.machine.Addr.String(), none[r.name], 1), none[r.name]
 		}},
-		{"refused", plan.Refused, func(r *tor) (spec, words string) { return r.peer("6", "peerPort: 1790"), "1790" }},
-		{"duplicate", plan.Duplicate, func(r *tor) (spec, words string) { return r.peer("", ""), "same peerAddress" }},
+		{"refused", routes.Refused, func(r *tor) (spec, words string) { return r.peer("6", "peerPort: 1790"), "1790" }},
+		{"duplicate", routes.Duplicate, func(r *tor) (spec, words string) { return r.peer("", ""), "same peerAddress" }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			before := initial(t)

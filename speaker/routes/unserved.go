@@ -1,4 +1,4 @@
-package plan
+package routes
 
 import (
 	"maps"
@@ -72,7 +72,7 @@ func (r *adReach) add(q adReach) {
 // expected that a node without an endpoint announces nothing for policy Local while another node can, and that only
 // another node has a peer.
 func (p *Planner) mustReport(v *view.View, addr netip.Addr, s sharers, reason view.Reason) bool {
-	h := &p.bgp.held
+	h := &p.held
 	delete(h.doubtful, addr)
 	switch reason {
 	case view.NoLocalEndpoint, view.NoPeer, view.NoEndpoint, view.Excluded:
@@ -106,14 +106,14 @@ func (p *Planner) evaluated(v *view.View, addr netip.Addr, d doubt, others bool)
 			}
 		}
 	}
-	d.report = d.noNode && all.first == p.options.Node && !lacksClusterState(v)
+	d.report = d.noNode && all.first == p.name && !lacksClusterState(v)
 	return d
 }
 
 // reevaluate adds to out the addresses that this node must report differently because of other nodes. If all is set,
 // addresses that are decided anyway are not evaluated here.
 func (p *Planner) reevaluate(v *view.View, touched view.Touched, all bool, out map[netip.Addr]struct{}) {
-	h := &p.bgp.held
+	h := &p.held
 	before := h.ignorant
 	h.ignorant = lacksClusterState(v)
 	if peers := len(touched.BGPPeers) > 0; peers || all {
@@ -142,7 +142,7 @@ func (p *Planner) reevaluate(v *view.View, touched view.Touched, all bool, out m
 
 // reevaluateDoubtful evaluates each doubtful address again; others is as in evaluated.
 func (p *Planner) reevaluateDoubtful(v *view.View, others func(doubt) bool, out map[netip.Addr]struct{}) {
-	doubtful := p.bgp.held.doubtful
+	doubtful := p.held.doubtful
 	for addr, before := range doubtful {
 		now := p.evaluated(v, addr, before, others(before))
 		if now.report != before.report {
@@ -157,7 +157,7 @@ func (p *Planner) reevaluateDoubtful(v *view.View, others func(doubt) bool, out 
 // otherStandings drops the standings of the touched nodes and returns those with a different one now. Most changes of a
 // Node affect none.
 func (p *Planner) otherStandings(v *view.View, touched view.Touched) map[string]struct{} {
-	h, out := &p.bgp.held, map[string]struct{}{}
+	h, out := &p.held, map[string]struct{}{}
 	for _, names := range []map[string]struct{}{touched.Nodes, touched.Members} {
 		for name := range names {
 			before := h.standings[name]
@@ -179,7 +179,7 @@ func lacksClusterState(v *view.View) bool { return v.Members.Observer || v.FromS
 
 // coveredBy returns the advertisements for the Services and pools of an address, on any node.
 func (p *Planner) coveredBy(v *view.View, s sharers) (ads []string) {
-	for _, name := range p.bgp.ads {
+	for _, name := range p.ads {
 		ad := v.BGPAdvertisements[name]
 		if len(ad.Missing) == 0 && ad.Covers(s.labels) && !slices.ContainsFunc(s.pools, func(pool string) bool { return !ad.Serves(pool, v.Pools[pool].Labels) }) {
 			ads = append(ads, name)
@@ -195,10 +195,10 @@ func (p *Planner) announces(v *view.View, ads []string, node string, v4 bool) bo
 }
 
 // standing returns the standing of a node, computed once for all addresses. A reachable node whose Node object is
-// deleted continues as before (bgpPlan.node), so it is assumed to be able to announce. An unreachable one has no
+// deleted continues as before (Planner.node), so it is assumed to be able to announce. An unreachable one has no
 // standing.
 func (p *Planner) standing(v *view.View, name string) standing {
-	h := &p.bgp.held
+	h := &p.held
 	if out, known := h.standings[name]; known {
 		return out
 	}
@@ -207,7 +207,7 @@ func (p *Planner) standing(v *view.View, name string) standing {
 		return standing{}
 	}
 	out, peers := standing{known, map[adFamily]rank{}}, p.sessionsOf(v, node, known)
-	for _, of := range p.bgp.ads {
+	for _, of := range p.ads {
 		ad := v.BGPAdvertisements[of]
 		if known && !ad.On(node.Labels) {
 			continue
@@ -243,7 +243,7 @@ func hasFamily(n view.Node, v4 bool) bool {
 
 // sessionsOf returns the peers of a node, as in planPeers, or the possible peers of an unknown node.
 func (p *Planner) sessionsOf(v *view.View, node view.Node, known bool) (out []string) {
-	h := &p.bgp.held
+	h := &p.held
 	if h.oldest == nil {
 		h.oldest = oldestFirst(v.BGPPeers)
 	}
@@ -268,7 +268,7 @@ func isOut(n view.Node) bool { return n.Excluded || n.BeingDeleted || n.NetworkU
 
 // reachOf returns the reach of an advertisement, computed once for all addresses.
 func (p *Planner) reachOf(v *view.View, of adFamily) adReach {
-	h := &p.bgp.held
+	h := &p.held
 	if r, known := h.reach[of]; known {
 		return r
 	}
@@ -279,7 +279,7 @@ func (p *Planner) reachOf(v *view.View, of adFamily) adReach {
 			continue
 		}
 		r := adReach{rank: is, received: is == rankAnnounces}
-		if member := v.Members.Peers[name]; name == p.options.Node || member.Alive && !member.Leaving {
+		if member := v.Members.Peers[name]; name == p.name || member.Alive && !member.Leaving {
 			r.first = name
 		}
 		out.add(r)

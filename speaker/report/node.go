@@ -1,8 +1,9 @@
-package plan
+package report
 
 import (
 	"net/netip"
 
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -31,9 +32,9 @@ type NodeStatus struct {
 	Unreachable map[string]view.UnreachableEndpoints
 	// Sessions are the BGP sessions by the name of the BGPPeer, one for each that selects this node, even an impossible
 	// one.
-	Sessions map[string]Session
+	Sessions map[string]routes.Session
 	// LocalPrefs are the contradictions of BGPAdvertisements on this node, with the number of prefixes.
-	LocalPrefs map[LocalPrefs]int
+	LocalPrefs map[routes.LocalPrefs]int
 	// Unserved are addresses that a BGPAdvertisement covers and that this node reports as not serving traffic.
 	Unserved map[view.Reason]Unserved
 }
