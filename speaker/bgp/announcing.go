@@ -8,8 +8,8 @@ import (
 	"github.com/ironlb/ironlb/speaker/routes"
 )
 
-// maxPending is the maximum number of pending changes; an ironlb-bgpd of version 1 never reports that it has applied
-// one.
+// maxPending is the maximum number of pending changes: GoBGP may hang, or ironlb-bgpd be unreachable. Then the oldest are
+// not measured.
 const maxPending = 1024
 
 // announcing measures the time until a prefix to announce is in GoBGP.
