@@ -23,11 +23,6 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 )
 
-// each is the largest number of virtual servers that are listed by its own request; above it, one request lists all
-// entries. For every request the kernel scans its full table, which takes 10 ms and more even if it is empty. Each
-// returned entry takes 3 µs (BenchmarkClean).
-const each = 4
-
 // Clean deletes entries of the calling thread's network namespace whose original destination is a virtual server of the
 // table, and returns their number. It deletes
 //
@@ -60,47 +55,6 @@ func Clean(ctx context.Context, table ipvs.Table) (int, error) {
 		}
 	}
 	return deleted, errors.Join(errs...)
-}
-
-// filter selects the entries of one request: those of a family, AF_UNSPEC for both, of a protocol if it has one, and of
-// one virtual server if it has an address.
-type filter struct {
-	family uint8
-	key    ipvs.Key
-}
-
-func (f filter) String() string {
-	switch {
-	case f.key.Addr.IsValid():
-		return f.key.String()
-	case f.key.Protocol != 0:
-		return f.key.Protocol.String()
-	}
-	return "all protocols"
-}
-
-func familyOf(addr netip.Addr) uint8 {
-	if addr.Is6() {
-		return unix.AF_INET6
-	}
-	return unix.AF_INET
-}
-
-// filters returns the requests that together list the entries of all these virtual servers, in order.
-func filters(table ipvs.Table) (all []filter) {
-	for _, key := range table.Keys() {
-		all = append(all, filter{family: familyOf(key.Addr), key: key})
-	}
-	if len(all) <= each {
-		return all
-	}
-	common := filter{family: all[0].family, key: ipvs.Key{Protocol: all[0].key.Protocol}}
-	for _, f := range all {
-		if f.family != common.family || f.key.Protocol != common.key.Protocol {
-			return []filter{{}}
-		}
-	}
-	return []filter{common}
 }
 
 // stale reports whether an entry of a virtual server with these real servers must be deleted, by the rules of [Clean].

@@ -16,42 +16,10 @@ const (
 	ctaStatus = 3
 	ctaID     = 12
 	ctaZone   = 18
-	ctaFilter = 25
 
 	// statusSeenReply is IPS_SEEN_REPLY (include/uapi/linux/netfilter/nf_conntrack_common.h).
 	statusSeenReply = 1 << 1
-
-	ctaFilterOrigFlags = 1
-
-	// net/netfilter/nf_internals.h: the parts of the tuple that must match.
-	filterIPDst   = 1 << 1
-	filterProto   = 1 << 3
-	filterDstPort = 1 << 5
 )
-
-// attributes returns the filter in the kernel's format: a tuple, and the parts of it that must match. An IPv6 address
-// is left out, because ctnetlink_filter_match_tuple (net/netfilter/nf_conntrack_netlink.c) then matches all others but
-// it.
-func (f filter) attributes() []*nl.RtAttr {
-	if f.key.Protocol == 0 {
-		return nil
-	}
-	flags := uint32(filterProto)
-	tuple := nl.NewRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_ORIG, nil)
-	if f.key.Addr.Is4() {
-		flags |= filterIPDst
-		tuple.AddRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_IP, nil).AddRtAttr(nl.CTA_IP_V4_DST, f.key.Addr.AsSlice())
-	}
-	proto := tuple.AddRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_PROTO, nil)
-	proto.AddRtAttr(nl.CTA_PROTO_NUM, []byte{byte(f.key.Protocol)})
-	if f.key.Port != 0 {
-		flags |= filterDstPort
-		proto.AddRtAttr(nl.CTA_PROTO_DST_PORT, binary.BigEndian.AppendUint16(nil, f.key.Port))
-	}
-	which := nl.NewRtAttr(unix.NLA_F_NESTED|ctaFilter, nil)
-	which.AddRtAttr(ctaFilterOrigFlags, binary.NativeEndian.AppendUint32(nil, flags))
-	return []*nl.RtAttr{tuple, which}
-}
 
 // entry contains the used parts of a conntrack entry.
 type entry struct {

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"runtime"
 
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
@@ -67,23 +66,6 @@ func (c *conn) close() {
 			*fd = -1
 		}
 	}
-}
-
-// within runs f in the namespace, on a thread that ends with it.
-func within(ns netns.NsHandle, f func() error) error {
-	if !ns.IsOpen() {
-		return f()
-	}
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread()
-		err := netns.Set(ns)
-		if err == nil {
-			err = f()
-		}
-		done <- err
-	}()
-	return <-done
 }
 
 // begin starts a request in the send buffer and returns its number.

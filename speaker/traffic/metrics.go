@@ -1,9 +1,13 @@
 package traffic
 
 import (
+	"net/netip"
+	"strconv"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/speaker/plan"
 )
 
 var (
@@ -51,14 +55,10 @@ func (c counters) with(s ipvs.Stats) map[*prometheus.Desc]uint64 {
 	}
 }
 
-// Describe lists the metrics.
-func (c *Collector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []counters{virtualDescs, endpointDescs} {
-		for desc := range d.with(ipvs.Stats{}) {
-			out <- desc
-		}
+// labels returns the values of virtualLabels.
+func labels(key ipvs.Key, of plan.ServicePort) []string {
+	return []string{
+		of.Service.Namespace, of.Service.Name, strconv.Itoa(int(of.Port)), key.Protocol.String(),
+		netip.AddrPortFrom(key.Addr, key.Port).String(),
 	}
-	out <- activeDesc
-	out <- inactiveDesc
-	out <- omittedDesc
 }

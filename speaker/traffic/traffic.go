@@ -8,7 +8,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strconv"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -84,6 +83,18 @@ func (c *Collector) Update(desired *plan.Desired, changed map[ipvs.Key]struct{})
 	}
 }
 
+// Describe lists the metrics.
+func (c *Collector) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []counters{virtualDescs, endpointDescs} {
+		for desc := range d.with(ipvs.Stats{}) {
+			out <- desc
+		}
+	}
+	out <- activeDesc
+	out <- inactiveDesc
+	out <- omittedDesc
+}
+
 // Collect reads the counters.
 func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	c.scraping.Lock()
@@ -155,12 +166,4 @@ func (c *Collector) collectEndpoints(out chan<- prometheus.Metric, servers map[i
 		}
 	}
 	return nil
-}
-
-// labels returns the values of virtualLabels.
-func labels(key ipvs.Key, of plan.ServicePort) []string {
-	return []string{
-		of.Service.Namespace, of.Service.Name, strconv.Itoa(int(of.Port)), key.Protocol.String(),
-		netip.AddrPortFrom(key.Addr, key.Port).String(),
-	}
 }
