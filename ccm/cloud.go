@@ -24,6 +24,7 @@ import (
 	"github.com/ironlb/ironlb/ccm/addresspool"
 	"github.com/ironlb/ironlb/ccm/allocation"
 	"github.com/ironlb/ironlb/ccm/loop"
+	"github.com/ironlb/ironlb/ccm/warnings"
 	"github.com/ironlb/ironlb/ccm/watch"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
@@ -48,7 +49,10 @@ type Cloud struct {
 	lease    *lease // nil without leader election
 	outage   *outage
 	pools    atomic.Pointer[addresspool.Status] // once started
-	fatal    func(error)
+	// unserved and endpoints are shared by the BGP controller and the publisher of warnings.
+	unserved  *warnings.Unserved
+	endpoints *watch.EndpointSlices
+	fatal     func(error)
 }
 
 // New prepares the cloud and starts nothing. fatal is called when a task fails permanently; it should end the process.
@@ -85,7 +89,9 @@ func New(config *cloudconfig.CompletedConfig, settings Settings, log *slog.Logge
 		outage:   apiOutage,
 		liveness: loop.NewLiveness(),
 		fatal:    fatal,
+		unserved: warnings.NewUnserved(),
 	}
+	c.endpoints = watch.NewEndpointSlices(log, c.core)
 	c.services = allocation.New(allocation.Config{
 		Log: log, Events: c.events, Scope: &c.settings.Scope, Core: c.core, API: config.ClientBuilder.ClientOrDie(Name).CoreV1(),
 		Workers: int(config.ComponentConfig.ServiceController.ConcurrentServiceSyncs),

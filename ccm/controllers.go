@@ -72,7 +72,7 @@ func startPoolController(_ app.ControllerInitContext, config *cloudconfig.Comple
 		c.services.OnPoolsChanged(changed)
 		published, err := warnings.New(ctx, warnings.Config{
 			Log: c.log, Events: c.events, Settings: &c.settings.Settings, Allocation: c.services.Ledger,
-			Core: c.core, Kinds: c.kinds, API: config.ClientBuilder.ClientOrDie(Name).CoreV1(),
+			Core: c.core, Kinds: c.kinds, Endpoints: c.endpoints, Unserved: c.unserved, API: config.ClientBuilder.ClientOrDie(Name).CoreV1(),
 		})
 		if err != nil {
 			return nil, false, err
@@ -121,6 +121,10 @@ func startBGPController(_ app.ControllerInitContext, _ *cloudconfig.CompletedCon
 		services, nodes := c.core.Core().V1().Services(), c.core.Core().V1().Nodes()
 		b := bgpstatus.New(c.log, c.events, c.client, services.Lister(), nodes.Lister())
 		b.Liveness = c.liveness
+		if err := b.WatchEndpoints(c.log, c.endpoints, c.services.Ledger, c.unserved.Set, c.settings.IgnoreExcludeLB); err != nil {
+			return nil, false, err
+		}
+		c.unserved.Expect()
 		if err := b.Watch(ctx, c.core, c.kinds); err != nil {
 			return nil, false, err
 		}

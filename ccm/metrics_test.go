@@ -9,6 +9,7 @@ import (
 
 	"github.com/ironlb/ironlb/ccm/addresspool"
 	"github.com/ironlb/ironlb/ccm/allocation"
+	"github.com/ironlb/ironlb/ccm/bgpstatus"
 	"github.com/ironlb/ironlb/ccm/virtualip"
 )
 
@@ -24,7 +25,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 	for _, m := range regexp.MustCompile("(?m)^\\| `(ironlb_[a-z0-9_]+)").FindAllStringSubmatch(section, -1) {
 		want = append(want, m[1])
 	}
-	for _, m := range slices.Concat(allocation.Metrics, addresspool.Metrics, virtualip.Metrics) {
+	for _, m := range slices.Concat(allocation.Metrics, addresspool.Metrics, bgpstatus.Metrics, virtualip.Metrics) {
 		got = append(got, m.FQName())
 	}
 	slices.Sort(got)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/speaker/dataplane"
 	"github.com/ironlb/ironlb/speaker/report"
 	"github.com/ironlb/ironlb/speaker/routes"
@@ -397,50 +398,57 @@ func TestSessionWithoutBFD(t *testing.T) {
 	})
 }
 
-// Addresses that no node announces are logged once, in one line, and stay in the node status until they are announced.
+// Addresses that this node could not program are in the node status, until they are programmed. An address without a
+// peer is not: other nodes may announce it.
 func TestUnservedIsReported(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		v := baseView()
 		service(v, "web", vip1, []uint16{80}, 2, "a")
-		all := []string{vip1.String()}
-		for addr := vip1.Next(); len(all) < 12; addr = addr.Next() {
-			service(v, addr.String(), addr, []uint16{80}, 2, "a")
-			all = append(all, addr.String())
-		}
 		r := start(t, newWorld(t), &cluster{view: v, synced: true})
 		defer r.stop()
 		r.wantPlanned(t)
-		reported := func() map[view.Reason]report.Unserved {
+		reported := func() (map[view.Reason][]netip.Addr, map[string]report.SessionFamilies) {
 			r.world.mu.Lock()
 			defer r.world.mu.Unlock()
-			return r.nodeStatus.Unserved
+			return r.nodeStatus.Unserved, r.nodeStatus.Families
 		}
-		before := reported()
+		want := func(what string, unserved map[view.Reason][]netip.Addr, families map[string]report.SessionFamilies) {
+			t.Helper()
+			if u, f := reported(); !maps.EqualFunc(u, unserved, slices.Equal) || !maps.Equal(f, families) {
+				t.Errorf("%s: unserved %v, families %v; want %v and %v", what, u, f, unserved, families)
+			}
+		}
+		_, families := reported()
+		want("at first", nil, families)
+		if len(families) != 2 || !families["near"].IPv4 {
+			t.Errorf("families %v", families)
+		}
+		peers := map[string]struct{}{"near": {}, "far": {}}
 		r.touch(func(v *view.View) view.Touched {
 			delete(v.BGPPeers, "near")
 			delete(v.BGPPeers, "far")
-			return view.Touched{BGPPeers: map[string]struct{}{"near": {}, "far": {}}}
+			return view.Touched{BGPPeers: peers}
 		})
 		r.wantPlanned(t)
-		none := reported()[view.NoPeer]
-		if len(before[view.NoPeer].Addresses) > 0 || len(none.Addresses) != 12 || !strings.Contains(none.Message, "BGPPeer") {
-			t.Fatalf("unserved is %+v without peers, and %+v with them", none, before)
-		}
+		want("without peers", nil, nil)
+		r.world.mu.Lock()
+		r.world.failFilter = errInjected
+		r.world.mu.Unlock()
 		r.touch(func(v *view.View) view.Touched {
 			withBGP(v)
-			return view.Touched{BGPPeers: map[string]struct{}{"near": {}, "far": {}}}
+			service(v, "api", vip2, []uint16{80}, 2, "a")
+			return view.Touched{BGPPeers: peers, Services: map[pools.ServiceKey]struct{}{named("api"): {}}}
 		})
+		time.Sleep(time.Minute)
+		if got, _ := reported(); !slices.Equal(got[view.DataPlaneNotReady], []netip.Addr{vip2}) {
+			t.Errorf("not programmed: %v", got)
+		}
+		r.world.mu.Lock()
+		r.world.failFilter = nil
+		r.world.mu.Unlock()
+		time.Sleep(time.Minute)
 		r.wantPlanned(t)
-		if after := reported(); len(after[view.NoPeer].Addresses) > 0 {
-			t.Errorf("with peers again: %+v", after)
-		}
-		ten := ` count=12 addresses="[` + strings.Join(all[:10], " ") + `]"`
-		for _, text := range []string{`msg="BGP addresses not serving traffic`, `reason=NoPeer message="` + none.Message + `"` + ten,
-			`msg="BGP addresses serving traffic, or reported by another node" reason=Announced` + ten} {
-			if got := strings.Count(r.log.String(), text); got != 1 {
-				t.Errorf("%d lines %q, want one:\n%s", got, text, r.log.String())
-			}
-		}
+		want("programmed", nil, families)
 	})
 }
 

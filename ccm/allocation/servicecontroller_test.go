@@ -30,7 +30,7 @@ import (
 	klog "k8s.io/klog/v2"
 
 	"github.com/ironlb/ironlb/ccm/ccmtest"
-	"github.com/ironlb/ironlb/ccm/virtualip"
+	ironwatch "github.com/ironlb/ironlb/ccm/watch"
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
@@ -200,7 +200,7 @@ func TestExcludedAsKubernetes(t *testing.T) {
 				n.Labels[v1.LabelNodeExcludeBalancers] = value
 			}
 		})
-		if virtualip.ExclusionReason(n, false) == "" {
+		if ironwatch.ExclusionReason(n, false) == "" {
 			want = append(want, name)
 		}
 		objects = append(objects, n)

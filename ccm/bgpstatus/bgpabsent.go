@@ -34,20 +34,16 @@ func (a *absences) evaluate(absent map[string]v1alpha1.Absence, now time.Time) (
 	return counts, recheck
 }
 
-// recordAbsent adds the absent speakers to o. Reports of speakers about each other count only if the node's status is
-// known.
-func (b *Controller) recordAbsent(o *bgpObjects) {
+// recordAbsent adds the absent speakers to o, and returns the delay until the next evaluation. Reports of speakers
+// about each other count only if the node's status is known.
+func (b *Controller) recordAbsent(o *bgpObjects, now time.Time) (recheck time.Duration) {
 	live := make(map[string]bool, len(o.nodes))
 	for _, n := range o.nodes {
 		live[n.Name] = !watch.StatusUnknown(n)
 	}
 	absent := v1alpha1.Absent(o.speakers.Items, func(node string) bool { return live[node] })
-	counts, recheck := b.absences.evaluate(absent, time.Now())
-	o.absent = counts
-	b.due.Stop()
-	if recheck > 0 {
-		b.due.Reset(recheck)
-	}
+	o.absent, recheck = b.absences.evaluate(absent, now)
+	return recheck
 }
 
 var _ cache.TransformFunc = watch.Speakers

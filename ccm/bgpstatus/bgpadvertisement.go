@@ -34,6 +34,8 @@ type bgpAdvertisement struct {
 	// reason is that of the first problem; problems are all of them.
 	reason   string
 	problems []string
+	// withheld is set while a community is missing: it announces nothing.
+	withheld bool
 }
 
 func (a *bgpAdvertisement) problem(reason, text string) {
@@ -62,8 +64,8 @@ func (a *bgpAdvertisement) length(addr netip.Addr) int {
 	return int(a.spec.AggregationLengthV6)
 }
 
-// evaluateAdvertisements returns the condition Ready of each advertisement, by name.
-func evaluateAdvertisements(o *bgpObjects) map[string]metav1.Condition {
+// evaluateAdvertisements returns the condition Ready of each advertisement, by name, and the parsed advertisements.
+func evaluateAdvertisements(o *bgpObjects) (map[string]metav1.Condition, []bgpAdvertisement) {
 	ads := make([]bgpAdvertisement, len(o.ads.Items))
 	known, labels := communitiesOf(o.communities.Items), make(map[string]map[string]string, len(o.pools.Items))
 	for i := range o.pools.Items {
@@ -108,7 +110,7 @@ func evaluateAdvertisements(o *bgpObjects) map[string]metav1.Condition {
 		}
 		out[a.name] = c
 	}
-	return out
+	return out, ads
 }
 
 // communitiesOf returns, per name and value, the objects that define it.
@@ -131,7 +133,9 @@ func (a *bgpAdvertisement) checkReferences(known map[string]map[string][]string,
 		if !v1alpha1.CommunityName(entry) {
 			continue
 		}
-		switch values := known[entry]; len(values) {
+		values := known[entry]
+		a.withheld = a.withheld || len(values) != 1
+		switch len(values) {
 		case 1:
 		case 0:
 			a.problem(reasonUnknownCommunity, fmt.Sprintf("spec.communities: no Community has the name %s: add it to one, or remove it. The advertisement announces nothing until then", entry))

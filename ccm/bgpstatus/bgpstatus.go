@@ -10,6 +10,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -47,7 +48,8 @@ type Controller struct {
 	published map[types.UID]string
 
 	absences absences
-	// due triggers a pass when an absent speaker starts to count.
+	unserved unserved
+	// due triggers a pass when an absent speaker or an unserved address starts to count.
 	due *time.Timer
 }
 
@@ -70,14 +72,19 @@ func (b *Controller) Handler() cache.ResourceEventHandler {
 			same := false
 			switch before := before.(type) {
 			case *v1.Service:
-				same = !watch.ServiceChanged(before, after.(*v1.Service))
+				after := after.(*v1.Service)
+				same = !watch.ServiceChanged(before, after) && before.Spec.ExternalTrafficPolicy == after.Spec.ExternalTrafficPolicy &&
+					before.Annotations[v1alpha1.AnnotationForwarding] == after.Annotations[v1alpha1.AnnotationForwarding]
 			case *v1.Node:
 				after := after.(*v1.Node)
-				same = labels.Equals(before.Labels, after.Labels) && watch.StatusUnknown(before) == watch.StatusUnknown(after)
+				same = labels.Equals(before.Labels, after.Labels) && watch.StatusUnknown(before) == watch.StatusUnknown(after) &&
+					watch.ExclusionReason(before, b.unserved.ignoreExclude) == watch.ExclusionReason(after, b.unserved.ignoreExclude)
 			case *v1alpha1.IPAddressPool:
 				same = !watch.PoolChanged(before, after.(*v1alpha1.IPAddressPool))
 			case *v1alpha1.SpeakerStatus:
 				same = reflect.DeepEqual(before.Status, after.(*v1alpha1.SpeakerStatus).Status) // trimmed
+			case *discoveryv1.EndpointSlice:
+				same = reflect.DeepEqual(before.Endpoints, after.(*discoveryv1.EndpointSlice).Endpoints) // trimmed
 			}
 			if !same {
 				loop.Trigger(b.trigger)
@@ -177,7 +184,8 @@ func (b *Controller) pass(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b.recordAbsent(&o)
+	now := time.Now()
+	recheck := b.recordAbsent(&o, now)
 	written, published := b.written, b.published
 	b.written, b.published = map[types.UID]string{}, map[types.UID]string{}
 	var errs []error
@@ -192,13 +200,28 @@ func (b *Controller) pass(ctx context.Context) error {
 			errs = append(errs, b.write(ctx, peer, peer.Status, written))
 		}
 	}
-	ready := evaluateAdvertisements(&o)
+	ready, ads := evaluateAdvertisements(&o)
+	before := make([][]v1alpha1.UnservedStatus, len(ads))
+	for i := range o.ads.Items {
+		before[i] = o.ads.Items[i].Status.Unserved
+	}
+	if b.unserved.ready != nil && b.unserved.ready() {
+		if at := b.unserved.update(&o, ads, now); at > 0 && (recheck == 0 || at < recheck) {
+			recheck = at
+		}
+	}
 	for i := range o.ads.Items {
 		ad := &o.ads.Items[i]
 		b.publish(ad, ready[ad.Name], published)
-		if meta.SetStatusCondition(&ad.Status.Conditions, ready[ad.Name]) {
-			errs = append(errs, b.write(ctx, ad, ad.Status, written))
+		differs := meta.SetStatusCondition(&ad.Status.Conditions, ready[ad.Name])
+		if differs || !reflect.DeepEqual(before[i], ad.Status.Unserved) {
+			status := map[string]any{"conditions": ad.Status.Conditions, "unserved": ad.Status.Unserved} // null removes it
+			errs = append(errs, b.write(ctx, ad, status, written))
 		}
+	}
+	b.due.Stop()
+	if recheck > 0 {
+		b.due.Reset(recheck)
 	}
 	return errors.Join(errs...)
 }

@@ -317,7 +317,7 @@ func TestEvaluateAdvertisements(t *testing.T) {
 				{ObjectMeta: metav1.ObjectMeta{Name: "one"}, Spec: v1alpha1.CommunitySpec{Communities: []v1alpha1.NamedCommunity{{Name: "gold", Value: "65000:2"}, {Name: "twice", Value: "65000:3"}}}},
 				{ObjectMeta: metav1.ObjectMeta{Name: "two"}, Spec: v1alpha1.CommunitySpec{Communities: []v1alpha1.NamedCommunity{{Name: "gold", Value: "65000:2"}, {Name: "twice", Value: "65000:4"}}}},
 			}
-			got := evaluateAdvertisements(&o)
+			got, _ := evaluateAdvertisements(&o)
 			for i, want := range tt.want {
 				ccmtest.Expect(t, conditionText(got[tt.ads[i].Name]), want)
 			}

@@ -16,3 +16,6 @@ const (
 // Warnings is the type of the condition of a managed Service while there are warnings for its author. Most Services
 // have none.
 const Warnings = "ironlb.io/Warnings"
+
+// Problem is a reason with its message.
+type Problem struct{ Reason, Message string }

@@ -648,7 +648,7 @@ func TestExcluded(t *testing.T) {
 	if got := d.eventTexts(); got != "Normal OwnerNotEligible placed on node b instead of node a" {
 		t.Errorf("Events: %s", got)
 	}
-	d.nodes["b"].Spec.Taints = []v1.Taint{{Key: taintToBeDeleted}}
+	d.nodes["b"].Spec.Taints = []v1.Taint{{Key: watch.TaintToBeDeleted}}
 	d.pass(time.Second)
 	if got := d.led(); got != "- -" {
 		t.Errorf("led by %s", got)

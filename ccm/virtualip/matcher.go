@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -12,6 +11,7 @@ import (
 	"github.com/ironlb/ironlb/ccm/advertisement"
 	"github.com/ironlb/ironlb/ccm/condition"
 	"github.com/ironlb/ironlb/ccm/placement"
+	"github.com/ironlb/ironlb/ccm/watch"
 	"github.com/ironlb/ironlb/pools"
 )
 
@@ -50,7 +50,7 @@ func newMatcher(ads []advertisement.Selection, nodes []*v1.Node, ignoreExclude b
 	m := &matcher{ads: ads, nodes: slices.Clone(nodes), excluded: map[string]string{}, poolOf: poolOf, services: services, cached: map[string]match{}}
 	slices.SortFunc(m.nodes, func(a, b *v1.Node) int { return cmp.Compare(a.Name, b.Name) })
 	for _, n := range m.nodes {
-		if why := ExclusionReason(n, ignoreExclude); why != "" {
+		if why := watch.ExclusionReason(n, ignoreExclude); why != "" {
 			m.excluded[n.Name] = why
 		}
 	}
@@ -162,37 +162,7 @@ func (m *matcher) compute(of []string, ads []int) match {
 	return out
 }
 
-// taintToBeDeleted is set by the cluster autoscaler on a node that it is about to remove.
-const taintToBeDeleted = "ToBeDeletedByClusterAutoscaler"
-
-// ExclusionReason returns why the node may have no addresses at all, empty if it may. A cordoned or not ready node may.
-// The value of the exclude label counts as in k8s.io/cloud-provider since 1.34: only false keeps the node.
-func ExclusionReason(n *v1.Node, ignoreExclude bool) string {
-	if v, ok := n.Labels[v1.LabelNodeExcludeBalancers]; ok && !ignoreExclude {
-		if excluded, err := strconv.ParseBool(v); err != nil || excluded {
-			return "labelled " + v1.LabelNodeExcludeBalancers
-		}
-	}
-	switch {
-	case n.DeletionTimestamp != nil:
-		return "being deleted"
-	case slices.ContainsFunc(n.Spec.Taints, func(t v1.Taint) bool { return t.Key == taintToBeDeleted }):
-		return "tainted " + taintToBeDeleted
-	case hasCondition(n, v1.NodeNetworkUnavailable):
-		return "its network is unavailable"
-	}
-	return ""
-}
-
-// hasCondition reports whether the condition is True. Unknown is inconclusive: after an outage of the API server all
-// conditions may be Unknown.
-func hasCondition(n *v1.Node, kind v1.NodeConditionType) bool {
-	return slices.ContainsFunc(n.Status.Conditions, func(c v1.NodeCondition) bool {
-		return c.Type == kind && c.Status == v1.ConditionTrue
-	})
-}
-
 // placementNode returns the node's properties that placement needs.
 func placementNode(n *v1.Node) placement.Node {
-	return placement.Node{Name: n.Name, Ready: hasCondition(n, v1.NodeReady), Cordoned: n.Spec.Unschedulable}
+	return placement.Node{Name: n.Name, Ready: watch.HasCondition(n, v1.NodeReady), Cordoned: n.Spec.Unschedulable}
 }

@@ -174,7 +174,7 @@ func (p *Placer) Wake() { loop.Trigger(p.Trigger) }
 // nodeMatters reports whether the change is relevant to placement: heartbeats are not.
 func (p *Placer) nodeMatters(before, after *v1.Node) bool {
 	return placementNode(before) != placementNode(after) ||
-		ExclusionReason(before, p.ignoreExclude) != ExclusionReason(after, p.ignoreExclude) ||
+		watch.ExclusionReason(before, p.ignoreExclude) != watch.ExclusionReason(after, p.ignoreExclude) ||
 		!labels.Equals(before.Labels, after.Labels)
 }
 

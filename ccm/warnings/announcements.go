@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -14,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/ironlb/ironlb/ccm/advertisement"
@@ -25,12 +23,8 @@ import (
 )
 
 // notAdvertised is the reason of a warning about an address that no advertisement covers. For other unannounced
-// addresses the VirtualIP and the SpeakerStatus have the reason.
+// addresses the VirtualIP and the BGPAdvertisement have the reason.
 const notAdvertised = "NotAdvertised"
-
-// announceGrace is how long an address may be unannounced before that is reported. Meanwhile the author creates an
-// advertisement, a failover ends, or a Pod starts.
-const announceGrace = 10 * time.Second
 
 // announcements determines which addresses of Services are not announced, and why. Informers feed it; the
 // warningPublisher queries it.
@@ -41,58 +35,46 @@ type announcements struct {
 	changed func(pools.ServiceKey)
 	now     func() time.Time
 
-	mu        sync.Mutex
-	pools     map[string]map[string]string // labels
-	l2, bgp   map[string]advertisement.Selection
-	vips      map[string]*v1alpha1.VirtualIP
-	of        map[pools.ServiceKey]map[string]struct{} // names of VirtualIPs
-	speakers  map[string]map[netip.Addr]unservedSince  // by node
-	reporting map[string]struct{}                      // nodes that exist and report their status
+	mu       sync.Mutex
+	pools    map[string]map[string]string // labels
+	l2, bgp  map[string]advertisement.Selection
+	vips     map[string]*v1alpha1.VirtualIP
+	of       map[pools.ServiceKey]map[string]struct{} // names of VirtualIPs
+	unserved *Unserved
 }
 
-// unservedSince is a speaker's report about an address that a BGPAdvertisement covers.
-type unservedSince struct {
-	reason, message string
-	since           time.Time
-}
-
-func newAnnouncements() *announcements {
+func newAnnouncements(unserved *Unserved) *announcements {
 	return &announcements{
 		held: func(*v1.Service) []pools.Address { return nil }, changed: func(pools.ServiceKey) {}, now: time.Now,
 		pools: map[string]map[string]string{}, l2: map[string]advertisement.Selection{}, bgp: map[string]advertisement.Selection{},
-		vips: map[string]*v1alpha1.VirtualIP{}, of: map[pools.ServiceKey]map[string]struct{}{},
-		speakers: map[string]map[netip.Addr]unservedSince{}, reporting: map[string]struct{}{},
+		vips: map[string]*v1alpha1.VirtualIP{}, of: map[pools.ServiceKey]map[string]struct{}{}, unserved: unserved,
 	}
 }
 
 // watch feeds the announcements. It returns the sync functions of the informers.
-func (a *announcements) watch(ctx context.Context, core informers.SharedInformerFactory, kinds watch.Kinds) ([]cache.InformerSynced, error) {
-	reg, err := core.Core().V1().Nodes().Informer().AddEventHandler(a.handler())
-	if err != nil {
-		return nil, fmt.Errorf("watching Nodes: %w", err)
-	}
+func (a *announcements) watch(ctx context.Context, kinds watch.Kinds) ([]cache.InformerSynced, error) {
 	synced, err := kinds.WatchAll(ctx, a.handler(),
-		&v1alpha1.IPAddressPool{}, &v1alpha1.L2Advertisement{}, &v1alpha1.BGPAdvertisement{}, &v1alpha1.VirtualIP{}, &v1alpha1.SpeakerStatus{})
-	return append(synced, reg.HasSynced), err
+		&v1alpha1.IPAddressPool{}, &v1alpha1.L2Advertisement{}, &v1alpha1.BGPAdvertisement{}, &v1alpha1.VirtualIP{})
+	return append(synced, a.unserved.known), err
 }
 
 func (a *announcements) handler() cache.ResourceEventHandler {
-	set := func(o any, exists, first bool) {
+	set := func(o any, exists bool) {
 		a.mu.Lock()
-		changed := a.record(o, exists, first)
+		changed := a.record(o, exists)
 		a.mu.Unlock()
 		for _, key := range changed {
 			a.changed(key)
 		}
 	}
-	return cache.ResourceEventHandlerDetailedFuncs{
-		AddFunc:    func(o any, first bool) { set(o, true, first) },
-		UpdateFunc: func(_, o any) { set(o, true, false) },
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(o any) { set(o, true) },
+		UpdateFunc: func(_, o any) { set(o, true) },
 		DeleteFunc: func(o any) {
 			if tomb, ok := o.(cache.DeletedFinalStateUnknown); ok {
 				o = tomb.Obj
 			}
-			set(o, false, false)
+			set(o, false)
 		},
 	}
 }
@@ -100,14 +82,9 @@ func (a *announcements) handler() cache.ResourceEventHandler {
 // affectsAll is returned by record for a change that may affect every Service.
 var affectsAll = []pools.ServiceKey{allServices}
 
-// record records an object or its deletion, and returns the affected Services. Reports in a first list do not start a
-// new grace period.
-func (a *announcements) record(o any, exists, first bool) []pools.ServiceKey {
+// record records an object or its deletion, and returns the affected Services.
+func (a *announcements) record(o any, exists bool) []pools.ServiceKey {
 	switch o := o.(type) {
-	case *v1.Node:
-		if setOrDelete(a.reporting, o.Name, exists && !watch.StatusUnknown(o), func(struct{}) bool { return true }, struct{}{}) {
-			return affectsAll
-		}
 	case *v1alpha1.IPAddressPool:
 		same := func(old map[string]string) bool { return labels.Equals(old, o.Labels) }
 		if setOrDelete(a.pools, o.Name, exists, same, o.Labels) {
@@ -123,12 +100,6 @@ func (a *announcements) record(o any, exists, first bool) []pools.ServiceKey {
 		return affectsAll
 	case *v1alpha1.VirtualIP:
 		return a.recordVIP(o, exists)
-	case *v1alpha1.SpeakerStatus:
-		unserved := a.unservedBy(o, first)
-		same := func(old map[netip.Addr]unservedSince) bool { return maps.Equal(old, unserved) }
-		if setOrDelete(a.speakers, o.Name, exists && len(unserved) > 0, same, unserved) {
-			return affectsAll
-		}
 	}
 	return nil
 }
@@ -175,34 +146,6 @@ func (a *announcements) recordVIP(vip *v1alpha1.VirtualIP, exists bool) (changed
 	return changed
 }
 
-// unservedBy returns a speaker's report of addresses that no node announces by BGP. It leaves out connections refused
-// for lack of an endpoint, and what a single node could not program.
-func (a *announcements) unservedBy(status *v1alpha1.SpeakerStatus, first bool) map[netip.Addr]unservedSince {
-	out := map[netip.Addr]unservedSince{}
-	if status.Status.BGP == nil || status.Status.Stopped != nil {
-		return out
-	}
-	for _, u := range status.Status.BGP.Unserved {
-		if u.Reason == "NoEndpoint" || u.Reason == "DataPlaneNotReady" {
-			continue
-		}
-		for _, text := range u.Addresses {
-			addr, err := netip.ParseAddr(text)
-			if err != nil {
-				continue
-			}
-			one := unservedSince{reason: u.Reason, message: u.Message}
-			if before, was := a.speakers[status.Name][addr]; was {
-				one.since = before.since
-			} else if !first {
-				one.since = a.now()
-			}
-			out[addr] = one
-		}
-	}
-	return out
-}
-
 // warnings returns why the addresses of a Service are unreachable, and the delay after which there may be more: 0 for
 // never.
 func (a *announcements) warnings(svc *v1.Service) (out []warning, recheck time.Duration) {
@@ -212,7 +155,7 @@ func (a *announcements) warnings(svc *v1.Service) (out []warning, recheck time.D
 	now := a.now()
 	// later reports whether a state that began at since must be reported later, and records when.
 	later := func(since time.Time) bool {
-		left := since.Add(announceGrace).Sub(now)
+		left := since.Add(watch.UnannouncedFor).Sub(now)
 		if left > 0 && (recheck == 0 || left < recheck) {
 			recheck = left
 		}
@@ -226,12 +169,8 @@ func (a *announcements) warnings(svc *v1.Service) (out []warning, recheck time.D
 		out = append(out, virtualIPWarnings(a.vips[name], later)...)
 	}
 	for _, h := range held {
-		for _, node := range slices.Sorted(maps.Keys(a.speakers)) {
-			u, is := a.speakers[node][h.Addr]
-			if _, reports := a.reporting[node]; is && reports && !later(u.since) {
-				out = append(out, warning{u.reason, fmt.Sprintf("%s by BGP: %s", h.Addr, u.message)})
-				break
-			}
+		if one, is := a.unserved.of(h.Addr); is {
+			out = append(out, warning{one.Reason, one.Message})
 		}
 	}
 	return out, recheck

@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/ironlb/ironlb/ccm/ccmtest"
+	"github.com/ironlb/ironlb/ccm/condition"
 	"github.com/ironlb/ironlb/ccm/servicerecord"
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
@@ -27,10 +28,11 @@ type stage struct {
 }
 
 func newStage() *stage {
-	s := &stage{announcements: newAnnouncements(), clock: time.Unix(1000, 0)}
+	s := &stage{announcements: newAnnouncements(NewUnserved()), clock: time.Unix(1000, 0)}
 	s.svc = ccmtest.WarnedService("web", func(svc *v1.Service) { svc.Labels = map[string]string{"app": "web"} })
 	s.announcements.now = func() time.Time { return s.clock }
 	s.announcements.changed = func(key pools.ServiceKey) { s.changedKeys = append(s.changedKeys, key) }
+	s.unserved.onChange(func() { s.changed(allServices) })
 	s.announcements.held = func(*v1.Service) []pools.Address {
 		return []pools.Address{{Addr: netip.MustParseAddr("203.0.113.4"), Pool: "web"}}
 	}
@@ -163,55 +165,33 @@ func TestNotAnnounced(t *testing.T) {
 	}
 }
 
-// TestNotAnnouncedByBGP: a speaker's report counts while the speaker runs and its node is ready.
+// TestNotAnnouncedByBGP: the BGP controller's warning about an address of the Service counts. All Services are
+// evaluated again only when a warning changed.
 func TestNotAnnouncedByBGP(t *testing.T) {
-	reports := func(reason string, addresses ...string) *v1alpha1.SpeakerStatus {
-		st := &v1alpha1.SpeakerStatus{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
-		unserved := []v1alpha1.UnservedStatus{{Reason: reason, Message: "why", Addresses: addresses}}
-		st.Status.BGP = &v1alpha1.BGPStatus{Unserved: unserved}
-		return st
-	}
-	const want = "NoPeer: 203.0.113.4 by BGP: why"
 	s := newStage()
 	s.set(l2("a", v1alpha1.L2AdvertisementSpec{}))
-	expect := func(what, want string) {
-		t.Helper()
-		if got := s.summary(); got != want {
-			t.Errorf("%s: %q, want %q", what, got, want)
+	s.unserved.Expect()
+	of := func(address string) map[netip.Addr]condition.Problem {
+		return map[netip.Addr]condition.Problem{netip.MustParseAddr(address): {Reason: "NoPeer", Message: address + " by BGP: why"}}
+	}
+	for _, step := range []struct {
+		what     string
+		unserved map[netip.Addr]condition.Problem
+		want     string
+		changed  bool
+	}{
+		{"unserved", of("203.0.113.4"), "NoPeer: 203.0.113.4 by BGP: why", true},
+		{"the same", of("203.0.113.4"), "NoPeer: 203.0.113.4 by BGP: why", false},
+		{"another address", of("203.0.113.5"), "", true},
+		{"none", nil, "", true},
+	} {
+		before := s.unserved.known()
+		s.changedKeys = nil
+		s.unserved.Set(step.unserved)
+		if got := s.summary(); got != step.want || (len(s.changedKeys) > 0) != step.changed || before != (step.what != "unserved") {
+			t.Errorf("%s: %q, changed %v, complete before: %v", step.what, got, s.changedKeys, before)
 		}
 	}
-	s.set(ccmtest.Node("n1"))
-	s.set(reports("NoPeer", "203.0.113.4", "203.0.113.5"))
-	expect("at once", "recheck in 10s")
-	s.clock = s.clock.Add(10 * time.Second)
-	s.changedKeys = nil
-	s.set(reports("NoPeer", "203.0.113.4", "203.0.113.5"))
-	if len(s.changedKeys) > 0 {
-		t.Errorf("changed %v by a repeated report", s.changedKeys)
-	}
-	expect("after ten seconds", want)
-	n := ccmtest.Node("n1", func(n *v1.Node) {
-		n.Status.Conditions = []v1.NodeCondition{{Type: v1.NodeReady, Status: v1.ConditionUnknown}}
-	})
-	s.set(n)
-	expect("the node is away", "")
-	s.handler().OnDelete(n)
-	expect("the node is deleted", "")
-	s.set(ccmtest.Node("n1"))
-	expect("the node is back", want)
-	ended := reports("NoPeer", "203.0.113.4")
-	ended.Status.Stopped = &metav1.Time{}
-	s.set(ended)
-	expect("the speaker has ended", "")
-	s.set(reports("NoEndpoint", "203.0.113.4"))
-	s.clock = s.clock.Add(time.Minute)
-	expect("announced, without an endpoint", "")
-	s.set(reports("NoPeer", "203.0.113.5"))
-	s.clock = s.clock.Add(time.Minute)
-	expect("another address", "")
-	s.handler().OnDelete(reports(""))
-	s.handler().OnAdd(reports("NoPeer", "203.0.113.4"), true)
-	expect("in the first list", want)
 }
 
 // TestUnannouncedIsOnTheService: the warning is an Event and a condition; the condition ends with the cause.

@@ -46,22 +46,24 @@ func newGuard(settings *Settings) *guard {
 
 // watch feeds the guard with the addresses that the cluster depends on. It returns the sync functions of the informers.
 func (g *guard) watch(
-	ctx context.Context, log *slog.Logger, core informers.SharedInformerFactory, kinds watch.Kinds,
+	ctx context.Context, log *slog.Logger, core informers.SharedInformerFactory, kinds watch.Kinds, endpoints *watch.EndpointSlices,
 ) (synced []cache.InformerSynced, err error) {
 	reg, err := core.Core().V1().Nodes().Informer().AddEventHandler(g.handler())
 	if err != nil {
 		return nil, fmt.Errorf("watching Nodes: %w", err)
 	}
 	synced = append(synced, reg.HasSynced)
-	networks, endpoints := core.Networking().V1().ServiceCIDRs().Informer(), cache.SharedIndexInformer(nil)
-	is, err := optional(log, "ServiceCIDRs", networks, func() (cache.ResourceEventHandlerRegistration, error) { return networks.AddEventHandler(g.handler()) })
+	networks := core.Networking().V1().ServiceCIDRs().Informer()
+	if reg, err = networks.AddEventHandler(g.handler()); err != nil {
+		return nil, fmt.Errorf("watching ServiceCIDRs: %w", err)
+	}
+	is, err := watch.Optional(log, "ServiceCIDRs", networks, reg, &atomic.Bool{})
 	if err != nil {
 		return nil, err
 	}
 	synced = append(synced, is)
 	if len(g.allowed) > 0 {
-		endpoints = core.Discovery().V1().EndpointSlices().Informer()
-		is, err := optional(log, "EndpointSlices", endpoints, func() (cache.ResourceEventHandlerRegistration, error) { return g.watchEndpoints(endpoints) })
+		is, err := g.watchEndpoints(endpoints)
 		if err != nil {
 			return nil, err
 		}
@@ -69,26 +71,6 @@ func (g *guard) watch(
 	}
 	own, err := kinds.WatchAll(ctx, g.handler(), &v1alpha1.BGPPeer{}, &v1alpha1.SpeakerStatus{})
 	return append(synced, own...), err
-}
-
-// optional watches a kind that the API server may lack or may deny to this process: API servers before Kubernetes 1.33
-// have no ServiceCIDRs, and the manifests permit EndpointSlices only with a list of external IPs. The first error is
-// logged, and counts as the first list.
-func optional(log *slog.Logger, what string, inf cache.SharedIndexInformer, add func() (cache.ResourceEventHandlerRegistration, error)) (cache.InformerSynced, error) {
-	failed := &atomic.Bool{}
-	err := inf.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) {
-		if !failed.Swap(true) {
-			log.Warn("watch failed; Services with an address of these objects get no warning", "resource", what, "error", err)
-		}
-	})
-	if err != nil {
-		return nil, fmt.Errorf("watching %s: %w", what, err)
-	}
-	reg, err := add()
-	if err != nil {
-		return nil, fmt.Errorf("watching %s: %w", what, err)
-	}
-	return func() bool { return reg.HasSynced() || failed.Load() }, nil
 }
 
 // handler feeds the addresses of an object to the guard.
@@ -150,17 +132,9 @@ func (g *guard) record(o any, exists bool) bool {
 // byAddress is the index of EndpointSlices by the addresses of their endpoints.
 const byAddress = "address"
 
-// watchEndpoints feeds the guard with the same endpoints that the speakers use, and trims each slice to the needed
-// fields.
-func (g *guard) watchEndpoints(inf cache.SharedIndexInformer) (cache.ResourceEventHandlerRegistration, error) {
-	if err := inf.SetTransform(trimSlice); err != nil {
-		return nil, err
-	}
-	err := inf.AddIndexers(cache.Indexers{byAddress: func(o any) ([]string, error) { return endpointsIn(o.(*discoveryv1.EndpointSlice)), nil }})
-	if err != nil {
-		return nil, err
-	}
-	g.endpoints = inf.GetIndexer()
+// watchEndpoints feeds the guard with the same endpoints that the speakers use.
+func (g *guard) watchEndpoints(endpoints *watch.EndpointSlices) (cache.InformerSynced, error) {
+	g.endpoints = endpoints.Informer().GetIndexer()
 	changed := func(o any) {
 		slice, ok := o.(*discoveryv1.EndpointSlice)
 		if !ok {
@@ -175,7 +149,8 @@ func (g *guard) watchEndpoints(inf cache.SharedIndexInformer) (cache.ResourceEve
 			g.changed()
 		}
 	}
-	return inf.AddEventHandler(cache.ResourceEventHandlerFuncs{
+	byEndpoint := cache.Indexers{byAddress: func(o any) ([]string, error) { return endpointsIn(o.(*discoveryv1.EndpointSlice)), nil }}
+	_, synced, err := endpoints.Watch(byEndpoint, cache.ResourceEventHandlerFuncs{
 		AddFunc: changed,
 		UpdateFunc: func(before, after any) {
 			if !slices.Equal(endpointsIn(before.(*discoveryv1.EndpointSlice)), endpointsIn(after.(*discoveryv1.EndpointSlice))) {
@@ -190,6 +165,7 @@ func (g *guard) watchEndpoints(inf cache.SharedIndexInformer) (cache.ResourceEve
 			changed(o)
 		},
 	})
+	return synced, err
 }
 
 // recordAPIServers records the addresses of the API server from its own EndpointSlice.
@@ -204,23 +180,6 @@ func (g *guard) recordAPIServers() {
 	if changed {
 		g.changed()
 	}
-}
-
-func trimSlice(o any) (any, error) {
-	slice, ok := o.(*discoveryv1.EndpointSlice)
-	if !ok {
-		return o, nil
-	}
-	out := &discoveryv1.EndpointSlice{AddressType: slice.AddressType}
-	out.Name, out.Namespace, out.UID, out.ResourceVersion = slice.Name, slice.Namespace, slice.UID, slice.ResourceVersion
-	out.Labels = map[string]string{discoveryv1.LabelServiceName: slice.Labels[discoveryv1.LabelServiceName]}
-	if _, headless := slice.Labels[v1.IsHeadlessService]; headless {
-		return out, nil // ignored by the speakers
-	}
-	for _, e := range slice.Endpoints {
-		out.Endpoints = append(out.Endpoints, discoveryv1.Endpoint{Addresses: e.Addresses[:min(1, len(e.Addresses))]})
-	}
-	return out, nil
 }
 
 // endpointsIn returns the addresses of a slice in the form of netip.

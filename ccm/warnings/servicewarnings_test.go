@@ -22,6 +22,7 @@ import (
 
 	"github.com/ironlb/ironlb/ccm/ccmtest"
 	"github.com/ironlb/ironlb/ccm/condition"
+	"github.com/ironlb/ironlb/ccm/watch"
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
@@ -153,7 +154,7 @@ func startPublisher(t *testing.T, client *fake.Clientset) (*publisherWorld, func
 
 func startPublisherWith(t *testing.T, client *fake.Clientset, g *guard) (*publisherWorld, func()) {
 	t.Helper()
-	return startPublisherOf(t, client, g, newAnnouncements())
+	return startPublisherOf(t, client, g, newAnnouncements(NewUnserved()))
 }
 
 func startPublisherOf(t *testing.T, client *fake.Clientset, g *guard, of *announcements) (*publisherWorld, func()) {
@@ -161,15 +162,14 @@ func startPublisherOf(t *testing.T, client *fake.Clientset, g *guard, of *announ
 	recorder := record.NewFakeRecorder(100)
 	factory := informers.NewSharedInformerFactory(client, 0)
 	services := factory.Core().V1().Services()
-	a := newPublisher(slog.New(slog.DiscardHandler), recorder, g, services.Lister(), client.CoreV1())
-	a.announcements, of.changed = of, a.queue.Add
+	a := newPublisher(slog.New(slog.DiscardHandler), recorder, g, services.Lister(), client.CoreV1(), of)
 	reg, err := services.Informer().AddEventHandler(a.handler())
 	if err != nil {
 		t.Fatal(err)
 	}
 	a.synced = []cache.InformerSynced{reg.HasSynced}
 	if len(g.settings.ExternalIPCIDRs) > 0 {
-		if _, err := g.watchEndpoints(factory.Discovery().V1().EndpointSlices().Informer()); err != nil {
+		if _, err := g.watchEndpoints(watch.NewEndpointSlices(slog.New(slog.DiscardHandler), factory)); err != nil {
 			t.Fatal(err)
 		}
 	}

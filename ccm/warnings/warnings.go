@@ -83,15 +83,18 @@ type Config struct {
 	Allocation Allocations
 	Core       informers.SharedInformerFactory
 	Kinds      watch.Kinds
-	API        corev1.ServicesGetter
+	// Endpoints are watched only if external IPs are allowed.
+	Endpoints *watch.EndpointSlices
+	Unserved  *Unserved
+	API       corev1.ServicesGetter
 }
 
 // New returns a publisher that watches the objects that it depends on.
 func New(ctx context.Context, c Config) (*Publisher, error) {
 	services := c.Core.Core().V1().Services()
-	p := newPublisher(c.Log, c.Events, newGuard(c.Settings), services.Lister(), c.API)
+	p := newPublisher(c.Log, c.Events, newGuard(c.Settings), services.Lister(), c.API, newAnnouncements(c.Unserved))
 	p.foreign, p.guard.poolOf, p.announcements.held = c.Allocation.Foreign, c.Allocation.PoolOf, c.Allocation.Standing
-	known, err := p.guard.watch(ctx, c.Log, c.Core, c.Kinds)
+	known, err := p.guard.watch(ctx, c.Log, c.Core, c.Kinds, c.Endpoints)
 	if err != nil {
 		return nil, err
 	}
@@ -99,7 +102,7 @@ func New(ctx context.Context, c Config) (*Publisher, error) {
 	if err != nil {
 		return nil, fmt.Errorf("watching Services: %w", err)
 	}
-	fed, err := p.announcements.watch(ctx, c.Core, c.Kinds)
+	fed, err := p.announcements.watch(ctx, c.Kinds)
 	if err != nil {
 		return nil, err
 	}
@@ -107,11 +110,13 @@ func New(ctx context.Context, c Config) (*Publisher, error) {
 	return p, nil
 }
 
-func newPublisher(log *slog.Logger, events record.EventRecorder, g *guard, services corelisters.ServiceLister, api corev1.ServicesGetter) *Publisher {
+func newPublisher(
+	log *slog.Logger, events record.EventRecorder, g *guard, services corelisters.ServiceLister, api corev1.ServicesGetter, of *announcements,
+) *Publisher {
 	a := &Publisher{
 		log: log, events: events, settings: g.settings, guard: g, services: services, api: api,
 		foreign:       func(*v1.Service) bool { return false },
-		announcements: newAnnouncements(), announced: map[pools.ServiceKey]string{},
+		announcements: of, announced: map[pools.ServiceKey]string{},
 		claims: newClaims(), refused: map[pools.ServiceKey][]refusedAddress{}, published: map[pools.ServiceKey]string{}, written: map[pools.ServiceKey]string{},
 		queue: workqueue.NewTypedRateLimitingQueueWithConfig(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[pools.ServiceKey](firstRetry, lastRetry),
@@ -120,6 +125,7 @@ func newPublisher(log *slog.Logger, events record.EventRecorder, g *guard, servi
 	}
 	g.changed = func() { a.queue.Add(allServices) }
 	a.announcements.changed = a.queue.Add
+	a.announcements.unserved.onChange(func() { a.queue.Add(allServices) })
 	return a
 }
 

@@ -6,3 +6,7 @@ import (
 
 // AbsentFor is how long a speaker must be absent to count. A restarted or upgraded speaker returns earlier.
 const AbsentFor = 30 * time.Second
+
+// UnannouncedFor is how long an address may be unannounced before that is reported. Meanwhile the author creates an
+// advertisement, a failover ends, or a Pod starts.
+const UnannouncedFor = 10 * time.Second

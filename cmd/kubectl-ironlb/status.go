@@ -20,17 +20,18 @@ import (
 
 func (t *tool) statusCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "status [ADDRESS | NAMESPACE/SERVICE | NODE | PEER]...",
+		Use:   "status [ADDRESS | NAMESPACE/SERVICE | NODE | PEER | BGPADVERTISEMENT]...",
 		Short: "Show the owner of each address and why, BGP sessions, and reachability between speakers",
 		Long: `status shows each VirtualIP: its addresses and Services, its owner and since when, whether it is announced and why, and
 the node that takes over next, followed by the problems. Then each speaker: whether its node forwards, the number of
 VirtualIPs it owns, how many of the other speakers it receives, and which ones it does not. Then the BGP sessions of
 each node: the router, the age of the session's state, the number of advertised prefixes, and why it is not established.
-Last, the addresses that a BGPAdvertisement covers and that serve no traffic, at most ten per reason, and the nodes that
-report them.
+Last, the addresses of each BGPAdvertisement that no node serves, and those that a node could not program, at most ten
+per reason.
 
 With arguments only the VirtualIPs with one of the addresses, of one of the Services, or owned by one of the nodes, and
-the BGP sessions of one of the nodes, or with one of the BGPPeers or routers' addresses. Addresses announced only by BGP
+the BGP sessions of one of the nodes, or with one of the BGPPeers or routers' addresses, and the problems of one of the
+addresses, nodes or BGPAdvertisements. Addresses announced only by BGP
 have no VirtualIP: only their problems are shown.`,
 		Example: `  kubectl ironlb status
   kubectl ironlb status 192.0.2.10
@@ -49,11 +50,16 @@ func (t *tool) status(ctx context.Context, only []string) error {
 	if err := t.client.List(ctx, &speakers); err != nil {
 		return fmt.Errorf("listing SpeakerStatuses: %w", err)
 	}
+	var ads v1alpha1.BGPAdvertisementList
+	if err := t.client.List(ctx, &ads); err != nil {
+		return fmt.Errorf("listing BGPAdvertisements: %w", err)
+	}
 	shown := slices.DeleteFunc(vips.Items, func(v v1alpha1.VirtualIP) bool { return len(only) > 0 && !selected(&v, only) })
 	slices.SortFunc(shown, func(a, b v1alpha1.VirtualIP) int {
 		return cmp.Or(address(&a).Compare(address(&b)), cmp.Compare(a.Name, b.Name))
 	})
 	slices.SortFunc(speakers.Items, func(a, b v1alpha1.SpeakerStatus) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(ads.Items, func(a, b v1alpha1.BGPAdvertisement) int { return cmp.Compare(a.Name, b.Name) })
 	var out bytes.Buffer
 	if len(only) == 0 || len(shown) > 0 {
 		t.writeVIPs(&out, shown)
@@ -62,7 +68,7 @@ func (t *tool) status(ctx context.Context, only []string) error {
 		t.writeSpeakers(&out, speakers.Items)
 	}
 	sessions := t.writeSessions(&out, speakers.Items, only)
-	if unserved := writeUnserved(&out, speakers.Items, only); len(only) > 0 && len(shown) == 0 && !sessions && !unserved {
+	if unserved := writeUnserved(&out, ads.Items, speakers.Items, only); len(only) > 0 && len(shown) == 0 && !sessions && !unserved {
 		return fmt.Errorf("there is no VirtualIP of %s, and no BGP session (addresses announced only by BGP have no VirtualIP, and no problem is reported for them): see kubectl ironlb status",
 			strings.Join(only, ", "))
 	}

@@ -121,6 +121,15 @@ type BGPAdvertisementStatus struct {
 	// +listMapKey=type
 	// +optional
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+
+	// unserved are the addresses covered by the advertisement that serve no traffic, by reason: no node announces them, or
+	// they are announced and no Service has an endpoint.
+	//
+	// +kubebuilder:validation:MaxItems=32
+	// +listType=map
+	// +listMapKey=reason
+	// +optional
+	Unserved []UnservedStatus `json:"unserved,omitempty"`
 }
 
 // BGPAdvertisementList is a list of advertisements.

@@ -1,6 +1,11 @@
 package v1alpha1
 
-import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+import (
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
 
 // SpeakerStatus is the status of one node, written by its speaker. Its name is that of the node. The speaker writes it
 // on change, at most once a second. It is informational: for people and for kubectl ironlb status.
@@ -264,9 +269,8 @@ type BGPStatus struct {
 	// +optional
 	Sessions []SessionStatus `json:"sessions,omitempty"`
 
-	// unserved are the addresses covered by a BGPAdvertisement that serve no traffic, by reason. What no node
-	// announces, and what is announced though no Service has an endpoint, is listed by one node: not where another one
-	// announces it. What could not be programmed is listed by each node that could not.
+	// unserved are the addresses covered by a BGPAdvertisement that this node could not program, by reason. The status of
+	// the BGPAdvertisement has the addresses that no node serves.
 	//
 	// +kubebuilder:validation:MaxItems=32
 	// +listType=map
@@ -299,6 +303,15 @@ type UnservedStatus struct {
 	// +listType=atomic
 	// +optional
 	Addresses []string `json:"addresses,omitempty"`
+}
+
+// NewUnservedStatus returns the status of the addresses, which are sorted.
+func NewUnservedStatus(reason, message string, addresses []netip.Addr) UnservedStatus {
+	out := UnservedStatus{Reason: reason, Message: message, Count: int32(len(addresses))}
+	for _, addr := range addresses[:min(len(addresses), MostUnserved)] {
+		out.Addresses = append(out.Addresses, addr.String())
+	}
+	return out
 }
 
 // SessionState is how far a BGP session is (RFC 4271, 8.2.2).
@@ -338,6 +351,12 @@ type SessionStatus struct {
 	//
 	// +optional
 	Message string `json:"message,omitempty"`
+	// families that the node announces over the session; none while it has no such session.
+	//
+	// +kubebuilder:validation:MaxItems=2
+	// +listType=set
+	// +optional
+	Families []corev1.IPFamily `json:"families,omitempty"`
 	// prefixes is the number of prefixes sent to the router; 0 while the session is not established.
 	//
 	// +kubebuilder:validation:Minimum=0

@@ -5,6 +5,7 @@
 package v1alpha1
 
 import (
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 )
@@ -242,6 +243,13 @@ func (in *BGPAdvertisementStatus) DeepCopyInto(out *BGPAdvertisementStatus) {
 	if in.Conditions != nil {
 		in, out := &in.Conditions, &out.Conditions
 		*out = make([]v1.Condition, len(*in))
+		for i := range *in {
+			(*in)[i].DeepCopyInto(&(*out)[i])
+		}
+	}
+	if in.Unserved != nil {
+		in, out := &in.Unserved, &out.Unserved
+		*out = make([]UnservedStatus, len(*in))
 		for i := range *in {
 			(*in)[i].DeepCopyInto(&(*out)[i])
 		}
@@ -961,6 +969,11 @@ func (in *SessionStatus) DeepCopyInto(out *SessionStatus) {
 	if in.Since != nil {
 		in, out := &in.Since, &out.Since
 		*out = (*in).DeepCopy()
+	}
+	if in.Families != nil {
+		in, out := &in.Families, &out.Families
+		*out = make([]corev1.IPFamily, len(*in))
+		copy(*out, *in)
 	}
 	if in.BFD != nil {
 		in, out := &in.BFD, &out.BFD

@@ -206,7 +206,7 @@ func (r *NodeReporter) status() (v1alpha1.SpeakerStatusStatus, bool) {
 		}
 	}
 	reachStatus(&out, w)
-	out.BGP = withUnserved(bgpStatusOf(w.Sessions, r.peers), w.Unserved)
+	out.BGP = withUnserved(bgpStatusOf(w.Sessions, w.Families, r.peers), w.Unserved)
 	out.Alive = fmt.Sprintf("%d/%d", alive, len(w.Members))
 	return out, true
 }

@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
+	"github.com/ironlb/ironlb/speaker/report"
 	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 )
@@ -27,7 +28,7 @@ const (
 )
 
 // bgpStatusOf returns the status of the sessions; nil for none.
-func bgpStatusOf(sessions map[string]routes.Session, peers cache.Store) *v1alpha1.BGPStatus {
+func bgpStatusOf(sessions map[string]routes.Session, families map[string]report.SessionFamilies, peers cache.Store) *v1alpha1.BGPStatus {
 	if len(sessions) == 0 {
 		return nil
 	}
@@ -41,6 +42,12 @@ func bgpStatusOf(sessions map[string]routes.Session, peers cache.Store) *v1alpha
 		to := v1alpha1.SessionStatus{
 			Peer: name, State: state, Since: timeOf(s.Since), Reason: string(s.Reason), Message: s.Message,
 			Prefixes: int32(s.Prefixes), PeerASN: int64(s.PeerASN),
+		}
+		if families[name].IPv4 {
+			to.Families = append(to.Families, corev1.IPv4Protocol)
+		}
+		if families[name].IPv6 {
+			to.Families = append(to.Families, corev1.IPv6Protocol)
 		}
 		if peer := peerNamed(peers, name); peer != nil {
 			to.Address = peer.Spec.PeerAddress

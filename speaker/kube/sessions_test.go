@@ -7,11 +7,13 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
+	"github.com/ironlb/ironlb/speaker/report"
 	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 )
@@ -35,18 +37,18 @@ func TestSessionsInTheSpeakerStatus(t *testing.T) {
 		"tor": {State: routes.SessionEstablished, Since: at, Prefixes: 7, PeerASN: 4200000000, PeerID: netip.MustParseAddr("192.0.2.254"), BFD: view.BFDUp, BFDSince: at, Changes: 3},
 		"six": {State: routes.SessionActive, Since: at, Reason: routes.Refused, Message: "connection refused", BFD: view.BFDDown, BFDMessage: "a TTL of 63", BFDReason: routes.BFDNotUp},
 		"new": {Reason: routes.PasswordMissing, Message: "no Secret"},
-	}, torStore(t))
+	}, map[string]report.SessionFamilies{"tor": {IPv4: true, IPv6: true}, "six": {IPv6: true}}, torStore(t))
 	want := &v1alpha1.BGPStatus{Established: "1/3", Sessions: []v1alpha1.SessionStatus{
 		{Peer: "new", State: "Idle", Reason: "PasswordMissing", Message: "no Secret"},
-		{Peer: "six", Address: "2001:db8::1", State: "Active", Since: &since, Reason: "Refused", Message: "connection refused",
+		{Peer: "six", Address: "2001:db8::1", State: "Active", Since: &since, Reason: "Refused", Message: "connection refused", Families: []corev1.IPFamily{corev1.IPv6Protocol},
 			BFD: &v1alpha1.BFDStatus{State: "Down", Reason: "BFDNotUp", Message: "a TTL of 63"}},
-		{Peer: "tor", Address: "192.0.2.1", State: "Established", Since: &since, Prefixes: 7, PeerASN: 4200000000, PeerID: "192.0.2.254",
+		{Peer: "tor", Address: "192.0.2.1", State: "Established", Since: &since, Prefixes: 7, PeerASN: 4200000000, PeerID: "192.0.2.254", Families: []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol},
 			BFD: &v1alpha1.BFDStatus{State: "Up", Since: &since}},
 	}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	if got := bgpStatusOf(nil, torStore(t)); got != nil {
+	if got := bgpStatusOf(nil, nil, torStore(t)); got != nil {
 		t.Errorf("without sessions: %v", got)
 	}
 }

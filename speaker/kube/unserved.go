@@ -2,15 +2,18 @@ package kube
 
 import (
 	"maps"
+	"net/netip"
 	"slices"
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
-	"github.com/ironlb/ironlb/speaker/report"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
-// withUnserved adds the addresses that serve no traffic, the lowest ones of each reason.
-func withUnserved(out *v1alpha1.BGPStatus, unserved map[view.Reason]report.Unserved) *v1alpha1.BGPStatus {
+// notProgrammed is the message for an address that the node could not program.
+const notProgrammed = "this node does not announce it: it could not be programmed; see /readyz of the speaker"
+
+// withUnserved adds the addresses that the node could not program, the lowest ones of each reason.
+func withUnserved(out *v1alpha1.BGPStatus, unserved map[view.Reason][]netip.Addr) *v1alpha1.BGPStatus {
 	if len(unserved) == 0 {
 		return out
 	}
@@ -18,12 +21,7 @@ func withUnserved(out *v1alpha1.BGPStatus, unserved map[view.Reason]report.Unser
 		out = &v1alpha1.BGPStatus{}
 	}
 	for _, reason := range slices.Sorted(maps.Keys(unserved)) {
-		of := unserved[reason]
-		to := v1alpha1.UnservedStatus{Reason: string(reason), Message: of.Message, Count: int32(len(of.Addresses))}
-		for _, addr := range of.Addresses[:min(len(of.Addresses), v1alpha1.MostUnserved)] {
-			to.Addresses = append(to.Addresses, addr.String())
-		}
-		out.Unserved = append(out.Unserved, to)
+		out.Unserved = append(out.Unserved, v1alpha1.NewUnservedStatus(string(reason), notProgrammed, unserved[reason]))
 	}
 	return out
 }

@@ -6,23 +6,20 @@ import (
 	"testing"
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
-	"github.com/ironlb/ironlb/speaker/report"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // TestUnservedStatus: at most ten addresses are listed per reason, and all are counted.
 func TestUnservedStatus(t *testing.T) {
-	unserved := map[view.Reason]report.Unserved{view.NoPeer: {Message: "words", Addresses: []netip.Addr{netip.MustParseAddr("203.0.113.200")}}}
-	many := report.Unserved{}
+	var many []netip.Addr
 	for i := range 12 {
-		many.Addresses = append(many.Addresses, netip.AddrFrom4([4]byte{203, 0, 113, byte(i)}))
+		many = append(many, netip.AddrFrom4([4]byte{203, 0, 113, byte(i)}))
 	}
-	unserved[view.NoEndpoint] = many
-	got := withUnserved(nil, unserved)
+	got := withUnserved(nil, map[view.Reason][]netip.Addr{view.KernelAnswers: many[3:4], view.DataPlaneNotReady: many})
 	want := &v1alpha1.BGPStatus{Unserved: []v1alpha1.UnservedStatus{
-		{Reason: "NoEndpoint", Count: 12, Addresses: []string{"203.0.113.0", "203.0.113.1", "203.0.113.2", "203.0.113.3", "203.0.113.4", "203.0.113.5",
+		{Reason: "DataPlaneNotReady", Message: notProgrammed, Count: 12, Addresses: []string{"203.0.113.0", "203.0.113.1", "203.0.113.2", "203.0.113.3", "203.0.113.4", "203.0.113.5",
 			"203.0.113.6", "203.0.113.7", "203.0.113.8", "203.0.113.9"}},
-		{Reason: "NoPeer", Message: "words", Count: 1, Addresses: []string{"203.0.113.200"}},
+		{Reason: "KernelAnswers", Message: notProgrammed, Count: 1, Addresses: []string{"203.0.113.3"}},
 	}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)

@@ -35,17 +35,15 @@ type NodeStatus struct {
 	Sessions map[string]routes.Session
 	// LocalPrefs are the contradictions of BGPAdvertisements on this node, with the number of prefixes.
 	LocalPrefs map[routes.LocalPrefs]int
-	// Unserved are addresses that a BGPAdvertisement covers and that this node reports as not serving traffic.
-	Unserved map[view.Reason]Unserved
+	// Families are those that the node announces over each session; none for an impossible one.
+	Families map[string]SessionFamilies
+	// Unserved are the addresses that a BGPAdvertisement covers and that this node could not program, sorted. They are
+	// immutable.
+	Unserved map[view.Reason][]netip.Addr
 }
 
-// Unserved are the addresses that do not serve traffic for one reason. It is immutable.
-type Unserved struct {
-	// Message explains the reason and the remediation.
-	Message string
-	// Addresses are all of them, sorted.
-	Addresses []netip.Addr
-}
+// SessionFamilies are the families that a session is configured for.
+type SessionFamilies struct{ IPv4, IPv6 bool }
 
 // MemberState is the state of another member.
 type MemberState string

@@ -29,7 +29,7 @@ func (p *Planner) decideAddress(v *view.View, addr netip.Addr, why map[netip.Pre
 		p.count(c, -1)
 		why[c.prefix] = reason
 	}
-	routed := Routed{Reason: reason, Report: p.mustReport(v, addr, s, reason)}
+	routed := Routed{Reason: reason}
 	for _, c := range by {
 		routed.Prefixes = append(routed.Prefixes, c.prefix)
 	}

@@ -25,7 +25,6 @@ func (p *Planner) Plan(v *view.View, touched view.Touched, now time.Time) (Routi
 	p.changed.NodeDecommissioning = p.routing.BGP.NodeDecommissioning != p.node.Decommissioning()
 	p.routing.BGP.NodeDecommissioning = p.node.Decommissioning()
 	addrs := p.touchedAddresses(v, touched)
-	p.reevaluate(v, touched, all, addrs)
 	why := map[netip.Prefix]view.Reason{} // of prefixes whose route may differ
 	if all {
 		p.ads = slices.Sorted(maps.Keys(v.BGPAdvertisements))

@@ -51,12 +51,20 @@ type Routed struct {
 	Reason view.Reason
 	// Prefixes are the announced ones, sorted; none if it is not announced.
 	Prefixes []netip.Prefix
-	// Report is set if it is not served as expected and this node is the one to report it.
-	Report bool
+}
+
+// Failed reports whether this node could not program the address. Whether any node serves an address is evaluated by
+// ironlb-ccm.
+func (r Routed) Failed() bool {
+	switch r.Reason {
+	case view.Announced, view.GracefulShutdown, view.NoEndpoint, view.NoLocalEndpoint, view.NoPeer, view.Excluded, view.NoService, view.NoAdvertisement:
+		return false
+	}
+	return true
 }
 
 func (r Routed) equal(s Routed) bool {
-	return r.Reason == s.Reason && r.Report == s.Report && slices.Equal(r.Prefixes, s.Prefixes)
+	return r.Reason == s.Reason && slices.Equal(r.Prefixes, s.Prefixes)
 }
 
 // LocalPrefs are two BGPAdvertisements of the same prefix to one internal peer with different values of localPref. The

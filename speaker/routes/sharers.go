@@ -15,8 +15,6 @@ type sharers struct {
 	// here is set if this node may take traffic of the address: each Service with policy Local that has an endpoint has
 	// one here, and not only a new one that should wait. anywhere is set if one of the Services has an endpoint.
 	here, anywhere bool
-	// could are the nodes with endpoints if here is not set; this node may be one of them.
-	could map[string]struct{}
 }
 
 // sharers collects the Services that really have the address on this data plane. A terminating endpoint counts for
@@ -58,9 +56,6 @@ func (p *Planner) sharers(v *view.View, addr netip.Addr, announced bool) sharers
 	out.here = (open || local) && !lacks
 	if out.here && !announced && len(arriving) > 0 {
 		out.here = !p.waits(addr.Is4(), common(ends), arriving)
-	}
-	if !out.here {
-		out.could = common(ends)
 	}
 	return out
 }

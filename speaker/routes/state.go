@@ -32,7 +32,6 @@ type Planner struct {
 	// alone is the route of an advertisement that shares its prefix with no other; all such prefixes of a family have
 	// the same.
 	alone map[adFamily]Route
-	held  held
 	// conflicts are those of each prefix, sorted.
 	conflicts map[netip.Prefix][]LocalPrefs
 }
@@ -43,7 +42,7 @@ func New(node string, plane view.DataPlane) *Planner {
 		name: node, plane: plane, routing: NewRouting(),
 		addresses: map[pools.ServiceKey][]netip.Addr{}, byAddr: incremental.Index[netip.Addr, pools.ServiceKey]{},
 		addrs: map[netip.Addr]routedAddress{}, counts: map[netip.Prefix]map[string]int{}, alone: map[adFamily]Route{},
-		conflicts: map[netip.Prefix][]LocalPrefs{}, held: newHeld(),
+		conflicts: map[netip.Prefix][]LocalPrefs{},
 	}
 }
 

@@ -10,8 +10,8 @@ func (s *Status) reportRoutes(addrs map[netip.Addr]struct{}) {
 	for addr := range addrs {
 		routed, covered := s.in.Desired.Routed[addr]
 		s.routed.set(addr, routed.Reason, covered)
+		s.unserved.record(addr, routed, covered)
 	}
-	s.recordUnserved(addrs)
 	for prefs := range s.in.Desired.LocalPrefs {
 		if !has(s.prefs, prefs) {
 			s.cfg.Log.Warn("two BGPAdvertisements announce a prefix to an internal peer with different localPref: the lower one is used, make them equal",

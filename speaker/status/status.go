@@ -182,6 +182,10 @@ func (s *Status) ReportNode(in Inputs) {
 	}
 	if in.BGP {
 		status.Sessions, status.LocalPrefs, status.Unserved = maps.Clone(s.in.Sessions), s.prefs, s.unserved.list()
+		status.Families = make(map[string]report.SessionFamilies, len(status.Sessions))
+		for name, peer := range s.in.Desired.BGP.Peers {
+			status.Families[name] = report.SessionFamilies{IPv4: peer.IPv4, IPv6: peer.IPv6}
+		}
 	}
 	s.cfg.Nodes.ReportNode(status)
 }

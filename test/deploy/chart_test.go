@@ -360,8 +360,7 @@ func TestIgnoreExcludeLB(t *testing.T) {
 	}
 }
 
-// TestExternalIPs: the list of external IPs is in the speakers' configuration and in the flags of ironlb-ccm, which
-// then also reads EndpointSlices.
+// TestExternalIPs: the list of external IPs is in the speakers' configuration and in the flags of ironlb-ccm.
 func TestExternalIPs(t *testing.T) {
 	c := open(t)
 	for flags, want := range map[string]bool{"": false, "externalIPCIDRs={192.0.2.0/24,2001:db8::/64}": true} {
@@ -369,7 +368,6 @@ func TestExternalIPs(t *testing.T) {
 		for _, one := range []struct{ kind, name, text string }{
 			{"ConfigMap", "ironlb-speaker", "externalIPCIDRs:\n    - 192.0.2.0/24\n    - 2001:db8::/64"},
 			{"Deployment", "ironlb-ccm", "- --external-ip-cidrs=192.0.2.0/24,2001:db8::/64"},
-			{"ClusterRole", "ironlb-ccm", "endpointslices"},
 		} {
 			doc, err := docs.Find(one.kind, one.name)
 			if err != nil {

@@ -168,6 +168,48 @@ var managerChecks = []check{
 			return w.peerIs(ctx, peer, "Established", metav1.ConditionFalse, fmt.Sprintf("Round%d", i))
 		})
 	}},
+	{"a BGPAdvertisement lists addresses without an endpoint", reads("endpointslices"), func(ctx context.Context, w *world) error {
+		name, peer, names := w.name("bgp"), w.name("peer"), make([]string, rounds)
+		unserved := func(ctx context.Context, want int32) error {
+			var o v1alpha1.BGPAdvertisement
+			if err := w.get(ctx, &o, name); err != nil {
+				return err
+			}
+			var got int32
+			for _, u := range o.Status.Unserved {
+				if u.Reason == "NoEndpoint" {
+					got = u.Count
+				}
+			}
+			if got != want {
+				return fmt.Errorf("%d addresses without an endpoint, want %d: %+v", got, want, o.Status.Unserved)
+			}
+			return nil
+		}
+		if err := errors.Join(w.addNode(ctx, name, "192.0.2.98"), w.own(ctx, "BGPPeer", peer, "%s", idlePeer(w)),
+			w.own(ctx, "IPAddressPool", name, "{addresses: [%q, %q], autoAssign: false}", w.addresses(), w.addresses()),
+			w.create(ctx, "{apiVersion: ironlb.io/v1alpha1, kind: SpeakerStatus, metadata: {name: %s}}", name),
+			w.patch(ctx, &v1alpha1.SpeakerStatus{ObjectMeta: named(name)}, fmt.Sprintf("{status: {dataPlane: {healthy: true}, virtualIPs: 0, "+
+				"bgp: {sessions: [{peer: %s, state: Idle, families: [IPv4], prefixes: 0}]}}}", peer), "status"),
+			w.own(ctx, "BGPAdvertisement", name, "{ipAddressPools: [%s], nodeSelectors: [{matchLabels: {name: %s}}]}", name, name)); err != nil {
+			return err
+		}
+		for i := range names {
+			names[i] = w.name("idle")
+			if err := w.create(ctx, "{apiVersion: v1, kind: Service, metadata: {name: %s, namespace: default, annotations: {ironlb.io/ip-pool: %s}}, "+
+				"spec: {type: LoadBalancer, ports: [{port: 80}]}}", names[i], name); err != nil {
+				return err
+			}
+		}
+		// They count after ten seconds.
+		if err := until(ctx, 40*time.Second, func(ctx context.Context) error { return unserved(ctx, rounds) }); err != nil {
+			return err
+		}
+		return w.each(ctx, func(i int) error {
+			return w.create(ctx, "{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: %s, namespace: default, labels: {kubernetes.io/service-name: %s}}, "+
+				"addressType: IPv4, ports: [{port: 80}], endpoints: [{addresses: [192.0.2.97]}]}", names[i], names[i])
+		}, func(ctx context.Context, i int) error { return unserved(ctx, int32(rounds-1-i)) })
+	}},
 	{"an address gets a VirtualIP", []string{"create virtualips", "list virtualips"}, func(ctx context.Context, w *world) error {
 		_, err := w.virtualIP(ctx, "")
 		return err

@@ -1,0 +1,73 @@
+package bgpstatus
+
+import (
+	"log/slog"
+	"net/netip"
+
+	v1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/ironlb/ironlb/ccm/condition"
+	"github.com/ironlb/ironlb/ccm/watch"
+	"github.com/ironlb/ironlb/pools"
+)
+
+// Allocations is what unserved addresses depend on of the allocation of addresses.
+type Allocations interface {
+	// Standing returns the addresses that the Service shows rightfully.
+	Standing(svc *v1.Service) []pools.Address
+	// Adopted reports whether recorded addresses have been adopted: before that no Service holds anything.
+	Adopted() bool
+}
+
+// Publish takes the problem of each listed address that no node serves.
+type Publish func(map[netip.Addr]condition.Problem)
+
+// WatchEndpoints has the controller evaluate which addresses no node serves.
+func (b *Controller) WatchEndpoints(log *slog.Logger, endpoints *watch.EndpointSlices, of Allocations, publish Publish, ignoreExclude bool) error {
+	handler := cache.FilteringResourceEventHandler{
+		FilterFunc: func(o any) bool { return ofLoadBalancer(b.services, o) }, Handler: b.Handler(),
+	}
+	known, synced, err := endpoints.Watch(cache.Indexers{byService: serviceOfSlice}, handler)
+	if err != nil {
+		return err
+	}
+	b.Synced = append(b.Synced, synced, of.Adopted)
+	b.unserved = unserved{
+		log: log, ready: of.Adopted, held: of.Standing, known: known, publish: publish, ignoreExclude: ignoreExclude,
+		endpoints: func(svc *v1.Service) (out []*discoveryv1.EndpointSlice) {
+			all, _ := endpoints.Informer().GetIndexer().ByIndex(byService, svc.Namespace+"/"+svc.Name) // the index exists
+			for _, o := range all {
+				out = append(out, o.(*discoveryv1.EndpointSlice))
+			}
+			return out
+		},
+	}
+	return nil
+}
+
+// byService is the index of EndpointSlices by their Service.
+const byService = "service"
+
+func serviceOfSlice(o any) ([]string, error) {
+	slice, ok := o.(*discoveryv1.EndpointSlice)
+	if !ok {
+		return nil, nil
+	}
+	return []string{slice.Namespace + "/" + slice.Labels[discoveryv1.LabelServiceName]}, nil
+}
+
+// ofLoadBalancer reports whether an EndpointSlice is one of a Service of type LoadBalancer.
+func ofLoadBalancer(services corelisters.ServiceLister, o any) bool {
+	if tomb, ok := o.(cache.DeletedFinalStateUnknown); ok {
+		o = tomb.Obj
+	}
+	slice, ok := o.(*discoveryv1.EndpointSlice)
+	if !ok {
+		return false
+	}
+	svc, err := services.Services(slice.Namespace).Get(slice.Labels[discoveryv1.LabelServiceName])
+	return err == nil && svc.Spec.Type == v1.ServiceTypeLoadBalancer
+}

@@ -1,0 +1,317 @@
+package bgpstatus
+
+import (
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/ironlb/ironlb/ccm/condition"
+	"github.com/ironlb/ironlb/ccm/watch"
+	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+)
+
+// Reasons why no node serves an address that a BGPAdvertisement covers. A node without an endpoint announces nothing
+// for policy Local while another one does, and one without a peer announces nothing at all: both are as expected, and
+// only the state of all nodes shows whether an address is served.
+const (
+	reasonNoPeer          = "NoPeer"
+	reasonExcluded        = "Excluded"
+	reasonNoLocalEndpoint = "NoLocalEndpoint"
+	reasonNoEndpoint      = "NoEndpoint"
+)
+
+// unservedMessages explain each reason and its remediation.
+var unservedMessages = map[string]string{
+	reasonNoLocalEndpoint: "no node announces it: externalTrafficPolicy is Local, and no node that may announce it " +
+		"has an endpoint of the Service (of each Service, if several share the address); start a Pod there, or use Cluster",
+	reasonNoEndpoint: "it is announced, and connections are refused: the Service has no endpoint that is ready",
+	reasonNoPeer: "no node announces it: no node that the BGPAdvertisement covers has a BGPPeer that it names and that takes addresses of the family; " +
+		"check the condition Ready of both, and their nodeSelectors",
+	reasonExcluded: "no node announces it: every node that the BGPAdvertisement covers is excluded by label, being deleted or has no network",
+}
+
+// reasonPasswordUnknown is the reason of a session whose password a speaker has not read yet: ironlb-bgpd keeps it.
+const reasonPasswordUnknown = "PasswordUnknown"
+
+// unserved evaluates which addresses of BGPAdvertisements no node serves: from the speakers' reports about the sessions
+// of their own nodes, the Nodes, and the endpoints of the Services.
+type unserved struct {
+	log *slog.Logger
+	// ready reports whether the addresses of all Services are known; nil: not in use.
+	ready func() bool
+	// held returns the addresses of a Service, with their pools.
+	held func(*v1.Service) []pools.Address
+	// endpoints returns the EndpointSlices of a Service; known reports whether they are known.
+	endpoints func(*v1.Service) []*discoveryv1.EndpointSlice
+	known     func() bool
+	// publish takes the warning about each listed address.
+	publish       func(map[netip.Addr]condition.Problem)
+	ignoreExclude bool
+
+	// since is when each address was first found unserved: the zero time at the first evaluation, because an earlier
+	// process may have reported it.
+	since  map[netip.Addr]time.Time
+	logged map[string][]netip.Addr
+}
+
+// unservedAddress is an address that no node serves, with the indexes of the advertisements that cover it.
+type unservedAddress struct {
+	reason string
+	ads    []int
+}
+
+// update lists the unserved addresses in the status of the advertisements, and publishes, counts and logs them. It
+// returns the delay until the next evaluation, 0 for none.
+func (u *unserved) update(o *bgpObjects, ads []bgpAdvertisement, now time.Time) (recheck time.Duration) {
+	first, before := u.since == nil, u.since
+	u.since = map[netip.Addr]time.Time{}
+	lists, all := make([]map[string][]netip.Addr, len(ads)), map[string][]netip.Addr{}
+	found := u.evaluate(o, ads)
+	for _, addr := range slices.SortedFunc(maps.Keys(found), netip.Addr.Compare) {
+		is := found[addr]
+		at, was := before[addr]
+		if !was && !first {
+			at = now
+		}
+		u.since[addr] = at
+		if left := at.Add(watch.UnannouncedFor).Sub(now); left > 0 {
+			if recheck == 0 || left < recheck {
+				recheck = left
+			}
+			continue
+		}
+		all[is.reason] = append(all[is.reason], addr)
+		for _, i := range is.ads {
+			if lists[i] == nil {
+				lists[i] = map[string][]netip.Addr{}
+			}
+			lists[i][is.reason] = append(lists[i][is.reason], addr)
+		}
+	}
+	warnings := map[netip.Addr]condition.Problem{}
+	for i := range ads {
+		o.ads.Items[i].Status.Unserved = nil
+		for _, reason := range slices.Sorted(maps.Keys(lists[i])) {
+			status := v1alpha1.NewUnservedStatus(reason, unservedMessages[reason], lists[i][reason])
+			o.ads.Items[i].Status.Unserved = append(o.ads.Items[i].Status.Unserved, status)
+			if reason == reasonNoEndpoint {
+				continue // its author knows
+			}
+			for _, addr := range lists[i][reason][:len(status.Addresses)] {
+				warnings[addr] = condition.Problem{Reason: reason, Message: fmt.Sprintf("%s by BGP: %s", addr, status.Message)}
+			}
+		}
+	}
+	u.publish(warnings)
+	measureUnserved(all)
+	u.report(all)
+	return recheck
+}
+
+// report logs one line for each reason whose addresses changed.
+func (u *unserved) report(all map[string][]netip.Addr) {
+	for _, reason := range slices.Sorted(maps.Keys(unservedMessages)) {
+		switch is := all[reason]; {
+		case slices.Equal(is, u.logged[reason]):
+		case len(is) == 0:
+			u.log.Info("BGP addresses serving traffic again", "reason", reason, "count", len(u.logged[reason]))
+		default:
+			u.log.Warn("BGP addresses not serving traffic", "reason", reason, "message", unservedMessages[reason],
+				"count", len(is), "addresses", is[:min(len(is), v1alpha1.MostUnserved)])
+		}
+	}
+	u.logged = all
+}
+
+// sharers are the Services on one address, with its pools.
+type sharers struct {
+	services []*v1.Service
+	pools    []string
+}
+
+// evaluate returns the addresses that no node serves.
+func (u *unserved) evaluate(o *bgpObjects, ads []bgpAdvertisement) map[netip.Addr]unservedAddress {
+	if len(ads) == 0 {
+		return nil
+	}
+	labels := map[string]map[string]string{}
+	for i := range o.pools.Items {
+		labels[o.pools.Items[i].Name] = o.pools.Items[i].Labels
+	}
+	of := map[netip.Addr]sharers{}
+	for _, svc := range o.services {
+		for _, h := range u.held(svc) {
+			s := of[h.Addr]
+			s.services = append(s.services, svc)
+			if !slices.Contains(s.pools, h.Pool) {
+				s.pools = append(s.pools, h.Pool)
+			}
+			of[h.Addr] = s
+		}
+	}
+	reach := make([]adReach, len(ads))
+	for i := range ads {
+		reach[i] = u.reach(o, &ads[i])
+	}
+	out := map[netip.Addr]unservedAddress{}
+	for addr, s := range of {
+		var is unservedAddress
+		var by []adReach
+		for i := range ads {
+			if ads[i].covers(s, labels) {
+				is.ads, by = append(is.ads, i), append(by, reach[i])
+			}
+		}
+		if is.reason = u.reason(addr, s, by); is.reason != "" {
+			out[addr] = is
+		}
+	}
+	return out
+}
+
+// covers reports whether the advertisement selects all Services on an address and its pools. One that lacks a community
+// announces nothing.
+func (a *bgpAdvertisement) covers(s sharers, labels map[string]map[string]string) bool {
+	return !a.withheld && !slices.ContainsFunc(s.services, func(svc *v1.Service) bool { return !a.SelectsService(svc.Labels) }) &&
+		!slices.ContainsFunc(s.pools, func(pool string) bool { return !a.SelectsPool(pool, labels[pool]) })
+}
+
+// adReach is the reach of an advertisement.
+type adReach struct {
+	// covered is set if it selects a node with a speaker, eligible if one of them is not excluded.
+	covered, eligible bool
+	// announcing are the eligible nodes with a session that accepts the family, excluded is set if another node has one.
+	announcing map[v1.IPFamily]map[string]struct{}
+	excluded   map[v1.IPFamily]bool
+}
+
+func (u *unserved) reach(o *bgpObjects, a *bgpAdvertisement) adReach {
+	r := adReach{announcing: map[v1.IPFamily]map[string]struct{}{v1.IPv4Protocol: {}, v1.IPv6Protocol: {}}, excluded: map[v1.IPFamily]bool{}}
+	nodes := make(map[string]*v1.Node, len(o.nodes))
+	for _, n := range o.nodes {
+		nodes[n.Name] = n
+	}
+	for i := range o.speakers.Items {
+		s := &o.speakers.Items[i]
+		n := nodes[s.Name]
+		excluded := false
+		switch {
+		case n == nil && o.absent[s.Name] != "": // a node without a Node object announces while its speaker runs
+			continue
+		case n != nil && !a.SelectsNode(n):
+			continue
+		case n != nil:
+			excluded = watch.ExclusionReason(n, u.ignoreExclude) != ""
+			r.covered, r.eligible = true, r.eligible || !excluded
+		}
+		for family, nodes := range r.announcing {
+			if a.announcedBy(s, family) {
+				if r.excluded[family] = r.excluded[family] || excluded; !excluded {
+					nodes[s.Name] = struct{}{}
+				}
+			}
+		}
+	}
+	return r
+}
+
+// announcedBy reports whether a session of the node receives the advertisement and accepts the family.
+func (a *bgpAdvertisement) announcedBy(s *v1alpha1.SpeakerStatus, family v1.IPFamily) bool {
+	return s.Status.BGP != nil && slices.ContainsFunc(s.Status.BGP.Sessions, func(session v1alpha1.SessionStatus) bool {
+		return a.advertisesTo(session.Peer) && (slices.Contains(session.Families, family) || session.Reason == reasonPasswordUnknown)
+	})
+}
+
+// reason returns why no node serves an address that advertisements of this reach cover, empty if one does.
+func (u *unserved) reason(addr netip.Addr, s sharers, by []adReach) string {
+	family := v1.IPv6Protocol
+	if addr.Is4() {
+		family = v1.IPv4Protocol
+	}
+	covered, eligible, announced, excluded := false, false, false, false
+	for _, r := range by {
+		covered, eligible = covered || r.covered, eligible || r.eligible
+		announced, excluded = announced || len(r.announcing[family]) > 0, excluded || r.excluded[family]
+	}
+	switch {
+	case !covered: // the condition Ready of the advertisement explains it
+		return ""
+	case !announced && !eligible && excluded:
+		return reasonExcluded
+	case !announced:
+		return reasonNoPeer
+	case !u.known():
+		return ""
+	}
+	return u.endpointReason(s, func(node string) bool {
+		return slices.ContainsFunc(by, func(r adReach) bool { _, is := r.announcing[family][node]; return is })
+	})
+}
+
+// endpointReason returns which endpoints an announced address lacks. For policy Local, a node needs an endpoint of each
+// Service that has any (docs/design/bgp.md).
+func (u *unserved) endpointReason(s sharers, announces func(node string) bool) string {
+	open, anywhere := false, false
+	var local []map[string]struct{}
+	for _, svc := range s.services {
+		nodes := usableNodes(u.endpoints(svc))
+		anywhere = anywhere || len(nodes) > 0
+		forwarding, _ := v1alpha1.ParseForwarding(svc.Annotations[v1alpha1.AnnotationForwarding])
+		switch {
+		case svc.Spec.ExternalTrafficPolicy != v1.ServiceExternalTrafficPolicyLocal || forwarding == v1alpha1.ForwardingNodePort:
+			open = true
+		case len(nodes) > 0:
+			local = append(local, nodes)
+		}
+	}
+	if len(local) == 0 {
+		switch {
+		case !open:
+			return reasonNoLocalEndpoint
+		case !anywhere:
+			return reasonNoEndpoint
+		}
+		return ""
+	}
+	for node := range local[0] {
+		if announces(node) && !slices.ContainsFunc(local, func(nodes map[string]struct{}) bool { _, is := nodes[node]; return !is }) {
+			return ""
+		}
+	}
+	return reasonNoLocalEndpoint
+}
+
+// usableNodes returns the nodes with a ready endpoint, or, if there is none, those with a terminating one that still
+// serves. An endpoint without a node counts as one of the node "".
+func usableNodes(all []*discoveryv1.EndpointSlice) map[string]struct{} {
+	ready, terminating := map[string]struct{}{}, map[string]struct{}{}
+	for _, slice := range all {
+		for i := range slice.Endpoints {
+			e := &slice.Endpoints[i]
+			node := ""
+			if e.NodeName != nil {
+				node = *e.NodeName
+			}
+			is := func(condition *bool, otherwise bool) bool {
+				return condition == nil && otherwise || condition != nil && *condition
+			}
+			switch {
+			case is(e.Conditions.Ready, true):
+				ready[node] = struct{}{}
+			case is(e.Conditions.Serving, true) && is(e.Conditions.Terminating, false):
+				terminating[node] = struct{}{}
+			}
+		}
+	}
+	if len(ready) == 0 {
+		return terminating
+	}
+	return ready
+}
