@@ -8,8 +8,8 @@ import (
 	"github.com/ironlb/ironlb/speaker/routes"
 )
 
-// maxPending is the maximum number of pending changes: GoBGP may hang, or ironlb-bgpd be unreachable. Then the oldest are
-// not measured.
+// maxPending is the maximum number of pending changes: GoBGP may hang, or ironlb-bgpd be unreachable. Then the oldest
+// are not measured.
 const maxPending = 1024
 
 // announcing measures the time until a prefix to announce is in GoBGP.
