@@ -22,6 +22,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/speaker/dataplane"
+	"github.com/ironlb/ironlb/speaker/forwarding"
 	"github.com/ironlb/ironlb/speaker/ownership"
 	"github.com/ironlb/ironlb/speaker/plan"
 	"github.com/ironlb/ironlb/speaker/report"
@@ -29,9 +30,9 @@ import (
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
-var options = plan.Options{Node: "a", DetectLocal: plan.DetectLocal{
-	Mode: plan.ClusterCIDR, CIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/25")},
-}}
+var options = plan.Options{Node: "a", Options: forwarding.Options{DetectLocal: forwarding.DetectLocal{
+	Mode: forwarding.ClusterCIDR, CIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/25")},
+}}}
 
 var (
 	vip1 = netip.MustParseAddr("203.0.113.4")

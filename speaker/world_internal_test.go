@@ -8,7 +8,7 @@ import (
 
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/pools"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/forwarding"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -77,7 +77,7 @@ func (c worldConntrack) Clean(_ context.Context, table ipvs.Table) (int, error) 
 
 type worldPorts struct{ w *world }
 
-func (p worldPorts) Set(ports map[pools.ServiceKey]plan.HealthPort) map[pools.ServiceKey]error {
+func (p worldPorts) Set(ports map[pools.ServiceKey]forwarding.HealthPort) map[pools.ServiceKey]error {
 	p.w.mu.Lock()
 	defer p.w.mu.Unlock()
 	p.w.ports = ports

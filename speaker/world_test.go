@@ -16,8 +16,8 @@ import (
 	"github.com/ironlb/ironlb/ipvs/ipvstest"
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/speaker/dataplane"
+	"github.com/ironlb/ironlb/speaker/forwarding"
 	"github.com/ironlb/ironlb/speaker/ownership"
-	"github.com/ironlb/ironlb/speaker/plan"
 	"github.com/ironlb/ironlb/speaker/report"
 	"github.com/ironlb/ironlb/speaker/view"
 )
@@ -83,7 +83,7 @@ type world struct {
 	cleanings     []time.Time   // when each ended
 	slowClean     time.Duration // duration of each cleanup
 	entries       int           // deleted by each cleanup
-	ports         map[pools.ServiceKey]plan.HealthPort
+	ports         map[pools.ServiceKey]forwarding.HealthPort
 	failPorts     map[pools.ServiceKey]error
 	checks        map[view.Check]struct{}
 	ipv6          bool // the IPv6 sysctls are set

@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/speaker/forwarding"
 	"github.com/ironlb/ironlb/speaker/member"
-	"github.com/ironlb/ironlb/speaker/plan"
 	"github.com/ironlb/ironlb/speaker/traffic"
 )
 
@@ -26,7 +26,7 @@ type config struct {
 	NodePortPrimary bool
 	NodePortCIDRs   []netip.Prefix
 	// DetectLocal identifies packets of Pods: detectLocalMode, detectLocal and podCIDRs.
-	DetectLocal plan.DetectLocal
+	DetectLocal forwarding.DetectLocal
 	// ExternalIPCIDRs contain the external IPs that are served; empty: none.
 	ExternalIPCIDRs []netip.Prefix
 	// DrainLimit is how long a terminating endpoint keeps its connections.
@@ -121,7 +121,7 @@ func newConfig() config {
 		EndpointChecks:      true,
 		LeaveOutUnreachable: true,
 		ResetAfter:          10 * time.Second,
-		DetectLocal:         plan.DetectLocal{Mode: plan.NodeCIDR},
+		DetectLocal:         forwarding.DetectLocal{Mode: forwarding.NodeCIDR},
 		AnswerPing:          true,
 		HealthzAddress:      netip.AddrPortFrom(netip.IPv4Unspecified(), 10256),
 

@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironlb/ironlb/speaker/forwarding"
 	"github.com/ironlb/ironlb/speaker/link"
 	"github.com/ironlb/ironlb/speaker/member"
-	"github.com/ironlb/ironlb/speaker/plan"
 	"github.com/ironlb/ironlb/speaker/traffic"
 )
 
@@ -33,12 +33,12 @@ func TestConfig(t *testing.T) {
 		},
 		Failover:      failover{Profile: member.Standard, Port: 7948},
 		Announcements: announcements{Refresh: 100 * time.Second, PerSecond: 5000},
-		DetectLocal:   plan.DetectLocal{Mode: "NodeCIDR"},
+		DetectLocal:   forwarding.DetectLocal{Mode: "NodeCIDR"},
 	}
 	full := config{
 		ServiceProxy: true, IgnoreExcludeLB: true, IPv6Forwarding: true, Dataplane: "ipvs", Scheduler: "mh", Flags: 0x18,
 		NodePortCIDRs: prefixes("192.0.2.0/24", "2001:db8::/64"),
-		DetectLocal:   plan.DetectLocal{Mode: "ClusterCIDR", CIDRs: prefixes("198.51.100.0/24")},
+		DetectLocal:   forwarding.DetectLocal{Mode: "ClusterCIDR", CIDRs: prefixes("198.51.100.0/24")},
 		DrainLimit:    90 * time.Second, HealthzAddress: netip.MustParseAddrPort("[2001:db8::1]:10257"),
 		ProxyModeAddress: netip.MustParseAddrPort("[::1]:10250"), StateDir: "/var/lib/ironlb",
 		ResetAfter: 45 * time.Second,
@@ -65,15 +65,17 @@ func TestConfig(t *testing.T) {
 		{"no flags", "scheduler: sh,none", changed(func(c *config) { c.Scheduler = "sh" })},
 		{"no /proxyMode", "proxyModeBindAddress: ''", changed(func(c *config) { c.ProxyModeAddress = netip.AddrPort{} })},
 		{"the mode of podCIDRs", "podCIDRs: [198.51.100.0/24]", changed(func(c *config) {
-			c.DetectLocal = plan.DetectLocal{Mode: "ClusterCIDR", CIDRs: prefixes("198.51.100.0/24")}
+			c.DetectLocal = forwarding.DetectLocal{Mode: "ClusterCIDR", CIDRs: prefixes("198.51.100.0/24")}
 		})},
 		{
 			"Pods by a bridge", "detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: cni0}",
-			changed(func(c *config) { c.DetectLocal = plan.DetectLocal{Mode: "BridgeInterface", Interface: "cni0"} }),
+			changed(func(c *config) { c.DetectLocal = forwarding.DetectLocal{Mode: "BridgeInterface", Interface: "cni0"} }),
 		},
 		{
 			"Pods by a prefix", "detectLocalMode: InterfaceNamePrefix\ndetectLocal: {interfaceNamePrefix: cali}",
-			changed(func(c *config) { c.DetectLocal = plan.DetectLocal{Mode: "InterfaceNamePrefix", Interface: "cali"} }),
+			changed(func(c *config) {
+				c.DetectLocal = forwarding.DetectLocal{Mode: "InterfaceNamePrefix", Interface: "cali"}
+			}),
 		},
 		{"JSON", `{"dataplane": "nftables"}`, changed(func(c *config) { c.Dataplane = "nftables" })},
 		{"everything", `

@@ -17,7 +17,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/speaker"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/forwarding"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -52,7 +52,7 @@ func viewOfPod() *view.View {
 func runLoop(t *testing.T, node *netspace.Space, source speaker.Source, trigger *speaker.Trigger) context.Context {
 	t.Helper()
 	config := newConfig()
-	config.DetectLocal.Mode = plan.ClusterCIDR
+	config.DetectLocal.Mode = forwarding.ClusterCIDR
 	config.DetectLocal.CIDRs = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/25")}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	var loop sync.WaitGroup

@@ -15,6 +15,7 @@ import (
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/speaker"
 	"github.com/ironlb/ironlb/speaker/dataplane"
+	"github.com/ironlb/ironlb/speaker/forwarding"
 	"github.com/ironlb/ironlb/speaker/ownership"
 	"github.com/ironlb/ironlb/speaker/plan"
 	"github.com/ironlb/ironlb/speaker/report"
@@ -88,7 +89,7 @@ func TestDataPlane(t *testing.T) {
 	s := netspace.New(t)
 	s.Must(t, func() error {
 		config := newConfig()
-		config.DetectLocal.Mode = plan.ClusterCIDR
+		config.DetectLocal.Mode = forwarding.ClusterCIDR
 		config.DetectLocal.CIDRs = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
 		log := slog.New(slog.DiscardHandler)
 		node, closeNode, err := openNode(config, log, nil)

@@ -6,37 +6,37 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/forwarding"
 )
 
 // detectLocal parses how packets of Pods are identified. podCIDRs alone mean ClusterCIDR. A field that its mode does
 // not use is an error: it would have no effect.
-func (p *configParser) detectLocal(to *plan.DetectLocal, f configFile) {
+func (p *configParser) detectLocal(to *forwarding.DetectLocal, f configFile) {
 	to.CIDRs = p.prefixes("podCIDRs", f.PodCIDRs)
 	if len(f.PodCIDRs) > 0 {
-		to.Mode = plan.ClusterCIDR
+		to.Mode = forwarding.ClusterCIDR
 	}
 	if f.DetectLocalMode != nil {
-		to.Mode = plan.LocalMode(*f.DetectLocalMode)
+		to.Mode = forwarding.LocalMode(*f.DetectLocalMode)
 	}
-	if !slices.Contains(plan.LocalModes, to.Mode) {
-		p.fault("detectLocalMode", string(to.Mode), fmt.Sprintf("give one of %v", plan.LocalModes))
+	if !slices.Contains(forwarding.LocalModes, to.Mode) {
+		p.fault("detectLocalMode", string(to.Mode), fmt.Sprintf("give one of %v", forwarding.LocalModes))
 		return
 	}
-	if to.Mode == plan.ClusterCIDR && len(f.PodCIDRs) == 0 {
+	if to.Mode == forwarding.ClusterCIDR && len(f.PodCIDRs) == 0 {
 		p.fault("podCIDRs", "[]", "detectLocalMode ClusterCIDR needs the CIDRs of all Pods, as kube-proxy's clusterCIDR")
 	}
-	if to.Mode != plan.ClusterCIDR && len(f.PodCIDRs) > 0 {
-		p.fault("podCIDRs", strings.Join(f.PodCIDRs, ","), unused(to.Mode, plan.ClusterCIDR))
+	if to.Mode != forwarding.ClusterCIDR && len(f.PodCIDRs) > 0 {
+		p.fault("podCIDRs", strings.Join(f.PodCIDRs, ","), unused(to.Mode, forwarding.ClusterCIDR))
 	}
 	for _, is := range []struct {
 		field string
 		text  *string
-		mode  plan.LocalMode
+		mode  forwarding.LocalMode
 		most  int
 	}{
-		{"detectLocal.bridgeInterface", f.DetectLocal.BridgeInterface, plan.BridgeInterface, interfaceMost},
-		{"detectLocal.interfaceNamePrefix", f.DetectLocal.InterfaceNamePrefix, plan.InterfaceNamePrefix, interfaceMost - 1},
+		{"detectLocal.bridgeInterface", f.DetectLocal.BridgeInterface, forwarding.BridgeInterface, interfaceMost},
+		{"detectLocal.interfaceNamePrefix", f.DetectLocal.InterfaceNamePrefix, forwarding.InterfaceNamePrefix, interfaceMost - 1},
 	} {
 		switch {
 		case is.mode == to.Mode && (is.text == nil || !interfaceName(*is.text, is.most)):
@@ -50,7 +50,7 @@ func (p *configParser) detectLocal(to *plan.DetectLocal, f configFile) {
 	}
 }
 
-func unused(mode, by plan.LocalMode) string {
+func unused(mode, by forwarding.LocalMode) string {
 	return fmt.Sprintf("detectLocalMode %s does not use it: leave it out, or set detectLocalMode: %s", mode, by)
 }
 

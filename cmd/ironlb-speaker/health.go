@@ -11,8 +11,8 @@ import (
 
 	"github.com/ironlb/ironlb/ipvs/health"
 	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/speaker/forwarding"
 	"github.com/ironlb/ironlb/speaker/kube"
-	"github.com/ironlb/ironlb/speaker/plan"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -26,7 +26,7 @@ type healthPorts struct {
 	failed func(map[pools.ServiceKey]error)
 }
 
-func (h healthPorts) Set(want map[pools.ServiceKey]plan.HealthPort) map[pools.ServiceKey]error {
+func (h healthPorts) Set(want map[pools.ServiceKey]forwarding.HealthPort) map[pools.ServiceKey]error {
 	ports := make(map[health.Service]health.Port, len(want))
 	for key, port := range want {
 		ports[health.Service{Namespace: key.Namespace, Name: key.Name}] = health.Port{
@@ -58,7 +58,7 @@ func newChecks(source *kube.Source, log *slog.Logger, metrics prometheus.Registe
 		Changed: func(check health.Check, result health.Result) { c.found(view.Check(check), view.CheckResult(result)) },
 	})
 	c.newcomers = health.NewNewcomers(health.NewcomersConfig{
-		Log: log, Metrics: metrics, Limit: plan.NewFor,
+		Log: log, Metrics: metrics, Limit: forwarding.NewFor,
 		Ended: func(at netip.AddrPort) {
 			c.found(view.Check{Addr: at.Addr(), Port: at.Port()}, view.CheckResult{Healthy: true, Weight: 1})
 		},

@@ -19,8 +19,8 @@ import (
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/speaker"
 	"github.com/ironlb/ironlb/speaker/dataplane"
+	"github.com/ironlb/ironlb/speaker/forwarding"
 	"github.com/ironlb/ironlb/speaker/kubeproxy"
-	"github.com/ironlb/ironlb/speaker/plan"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -63,7 +63,7 @@ func alongside(b *testing.B, v *view.View, reach speaker.Reach, during func(*tes
 	config, log := newConfig(), slog.New(slog.DiscardHandler)
 	config.ServiceProxy = true
 	config.Conntrack = conntrackLimits{} // only the initial network namespace can set its size
-	config.DetectLocal.Mode = plan.ClusterCIDR
+	config.DetectLocal.Mode = forwarding.ClusterCIDR
 	config.DetectLocal.CIDRs = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}
 	node, closeNode, err := openNode(config, log, nil)
 	if err != nil {

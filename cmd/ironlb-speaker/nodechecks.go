@@ -12,9 +12,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/ironlb/ironlb/speaker/forwarding"
 	"github.com/ironlb/ironlb/speaker/kube"
 	"github.com/ironlb/ironlb/speaker/nodecheck"
-	"github.com/ironlb/ironlb/speaker/plan"
 	"github.com/ironlb/ironlb/speaker/report"
 )
 
@@ -26,7 +26,7 @@ const checkNodeEvery = 15 * time.Second
 type nodeChecks struct {
 	log    *slog.Logger
 	metric *prometheus.GaugeVec
-	detect plan.DetectLocal
+	detect forwarding.DetectLocal
 	// facts returns not ok until the cluster is known. With an error it returns the facts that could be determined.
 	facts func() (f nodecheck.Facts, ok bool, err error)
 	// warn writes an Event; an empty text means that the reason no longer applies. report publishes the conditions.

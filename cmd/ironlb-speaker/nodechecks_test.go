@@ -13,8 +13,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/ironlb/ironlb/speaker/forwarding"
 	"github.com/ironlb/ironlb/speaker/nodecheck"
-	"github.com/ironlb/ironlb/speaker/plan"
 	"github.com/ironlb/ironlb/speaker/report"
 )
 
@@ -32,7 +32,7 @@ func TestNodeChecks(t *testing.T) {
 	var fault error
 	var logged []string
 	c := newNodeChecks(slog.New(slog.DiscardHandler), prometheus.NewRegistry())
-	c.detect = plan.DetectLocal{Mode: plan.NodeCIDR}
+	c.detect = forwarding.DetectLocal{Mode: forwarding.NodeCIDR}
 	c.facts = func() (nodecheck.Facts, bool, error) { return facts, known, fault }
 	c.warn = func(reason, text string) {
 		if reason != "" {
@@ -87,7 +87,7 @@ func TestNodeChecks(t *testing.T) {
 func TestNotCoveredAtFirst(t *testing.T) {
 	var types []string
 	c := newNodeChecks(slog.New(slog.DiscardHandler), prometheus.NewRegistry())
-	c.detect = plan.DetectLocal{Mode: plan.NodeCIDR}
+	c.detect = forwarding.DetectLocal{Mode: forwarding.NodeCIDR}
 	c.facts = func() (nodecheck.Facts, bool, error) {
 		return nodecheck.Facts{Endpoints: map[netip.Addr]nodecheck.Route{netip.MustParseAddr("10.1.2.3"): {}}}, true, nil
 	}

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"net/url"
 
+	"github.com/ironlb/ironlb/speaker/forwarding"
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
@@ -11,18 +12,20 @@ import (
 func (o options) plan() plan.Options {
 	c := o.config
 	return plan.Options{
-		Node:            o.nodeName,
-		ServiceProxy:    c.ServiceProxy,
-		Scheduler:       c.Scheduler,
-		Flags:           c.Flags,
-		NodePortPrimary: c.NodePortPrimary,
-		NodePortCIDRs:   c.NodePortCIDRs,
-		DetectLocal:     c.DetectLocal,
-		ExternalIPs:     c.ExternalIPCIDRs,
-		DrainLimit:      c.DrainLimit,
-		EndpointChecks:  c.EndpointChecks,
-		ResetAfter:      c.ResetAfter,
-		Interval:        c.Failover.Profile.Interval,
+		Node:     o.nodeName,
+		Interval: c.Failover.Profile.Interval,
+		Options: forwarding.Options{
+			ServiceProxy:    c.ServiceProxy,
+			Scheduler:       c.Scheduler,
+			Flags:           c.Flags,
+			NodePortPrimary: c.NodePortPrimary,
+			NodePortCIDRs:   c.NodePortCIDRs,
+			DetectLocal:     c.DetectLocal,
+			ExternalIPs:     c.ExternalIPCIDRs,
+			DrainLimit:      c.DrainLimit,
+			EndpointChecks:  c.EndpointChecks,
+			ResetAfter:      c.ResetAfter,
+		},
 	}
 }
 

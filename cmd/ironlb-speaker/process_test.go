@@ -15,7 +15,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs/health"
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 	"github.com/ironlb/ironlb/pools"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/forwarding"
 )
 
 // Everything opened is closed when a later step fails, or at the end. A second speaker is refused before it changes
@@ -81,7 +81,7 @@ func TestHealthPortsAsPlanned(t *testing.T) {
 	h := healthPorts{ports, func(failed map[pools.ServiceKey]error) { reported = failed }}
 	set := func(addrs ...netip.Addr) (errs map[pools.ServiceKey]error) {
 		s.Must(t, func() error {
-			errs = h.Set(map[pools.ServiceKey]plan.HealthPort{key: {Port: 31000, Service: key, LocalEndpoints: 1, Addrs: plan.NewAddrSet(addrs...)}})
+			errs = h.Set(map[pools.ServiceKey]forwarding.HealthPort{key: {Port: 31000, Service: key, LocalEndpoints: 1, Addrs: forwarding.NewAddrSet(addrs...)}})
 			return nil
 		})
 		return errs
@@ -100,7 +100,7 @@ func TestHealthPortsAsPlanned(t *testing.T) {
 		if errs := set(at...); len(errs)+len(reported) > 0 {
 			t.Errorf("%v: %v, reported %v", at, errs, reported)
 		}
-		want := plan.NewAddrSet(at...).String()
+		want := forwarding.NewAddrSet(at...).String()
 		for _, addr := range []string{"192.0.2.1", "192.0.2.2", "127.0.0.1"} {
 			if got := serves(addr); got != strings.Contains(want, addr) {
 				t.Errorf("at %v: %s is served: %v", at, addr, got)

@@ -12,7 +12,7 @@ import (
 
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 	"github.com/ironlb/ironlb/ipvs/nft"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/forwarding"
 )
 
 // A permanent lack of the node ends the process with an error that names what to install; one that may be fixed does
@@ -55,7 +55,7 @@ func TestRequirements(t *testing.T) {
 // The probe passes with the rules of this kernel, leaves nothing, and names what is refused.
 func TestProbeFilter(t *testing.T) {
 	s := netspace.New(t)
-	for _, detect := range []plan.DetectLocal{{}, {Mode: plan.InterfaceNamePrefix, Interface: "cali"}} {
+	for _, detect := range []forwarding.DetectLocal{{}, {Mode: forwarding.InterfaceNamePrefix, Interface: "cali"}} {
 		c := newConfig()
 		c.DetectLocal = detect
 		s.Must(t, func() error {

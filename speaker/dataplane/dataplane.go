@@ -17,6 +17,7 @@ import (
 
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/speaker/forwarding"
 	"github.com/ironlb/ironlb/speaker/plan"
 	"github.com/ironlb/ironlb/speaker/view"
 )
@@ -62,7 +63,7 @@ type DataPlane struct {
 	drains   drains
 	// forwarding are the addresses that this node forwards, as last evaluated.
 	forwarding map[netip.Addr]struct{}
-	ports      map[pools.ServiceKey]plan.HealthPort
+	ports      map[pools.ServiceKey]forwarding.HealthPort
 	// ipv6 is set if the plan has IPv6 virtual servers.
 	ipv6 bool
 
@@ -83,7 +84,7 @@ func New(cfg Config, drivers Drivers) *DataPlane {
 		cleaning:   cleaning{waiting: map[ipvs.Key]struct{}{}},
 		drains:     drains{counted: map[ipvs.Key]time.Time{}, ended: map[ipvs.Key]map[netip.AddrPort]struct{}{}},
 		forwarding: map[netip.Addr]struct{}{},
-		ports:      map[pools.ServiceKey]plan.HealthPort{},
+		ports:      map[pools.ServiceKey]forwarding.HealthPort{},
 		failed:     NewWork(),
 	}
 }

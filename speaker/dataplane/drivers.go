@@ -7,7 +7,7 @@ import (
 
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/pools"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/forwarding"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -121,7 +121,7 @@ type Conntrack interface {
 // HealthPorts serve the healthCheckNodePorts of Services.
 type HealthPorts interface {
 	// Set replaces the served set and returns an error for each port that it cannot serve. Another call retries.
-	Set(map[pools.ServiceKey]plan.HealthPort) map[pools.ServiceKey]error
+	Set(map[pools.ServiceKey]forwarding.HealthPort) map[pools.ServiceKey]error
 }
 
 // Checks are the probes of other nodes and of new endpoints. Their results appear in the View.

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/forwarding"
 	"github.com/ironlb/ironlb/speaker/report"
 	"github.com/ironlb/ironlb/speaker/view"
 )
@@ -67,7 +67,7 @@ func (f Facts) pods() (pods []netip.Addr) {
 }
 
 // Evaluate returns one condition of each type that is not in Unknown, in the order of Types. It is pure.
-func Evaluate(f Facts, detect plan.DetectLocal) []report.NodeCondition {
+func Evaluate(f Facts, detect forwarding.DetectLocal) []report.NodeCondition {
 	all := []report.NodeCondition{f.podTraffic(detect), f.bridge(), f.networkPolicy(), f.proxyARP()}
 	return slices.DeleteFunc(all, func(c report.NodeCondition) bool { return slices.Contains(f.Unknown, c.Type) })
 }
@@ -100,7 +100,7 @@ func (f Facts) proxyARP() report.NodeCondition {
 		strings.Join(hosts, ", ") + "; its answers to this node's probes do not count"}
 }
 
-func (f Facts) podTraffic(detect plan.DetectLocal) report.NodeCondition {
+func (f Facts) podTraffic(detect forwarding.DetectLocal) report.NodeCondition {
 	for _, pod := range f.pods() {
 		via := f.Endpoints[pod].Interface
 		if detect.Covers(pod, via, f.PodCIDRs) {
@@ -116,14 +116,14 @@ func (f Facts) podTraffic(detect plan.DetectLocal) report.NodeCondition {
 }
 
 // remedy names the setting to change, and an interface mode only if that is certain to fit.
-func (f Facts) remedy(pod netip.Addr, detect plan.DetectLocal) string {
+func (f Facts) remedy(pod netip.Addr, detect forwarding.DetectLocal) string {
 	const ranges = "set podCIDRs to the ranges of all Pods (detectLocalMode: ClusterCIDR), or set detectLocalMode: "
 	switch route := f.Endpoints[pod]; {
-	case detect.Mode == plan.ClusterCIDR:
+	case detect.Mode == forwarding.ClusterCIDR:
 		return "add its range to podCIDRs"
-	case detect.Mode == plan.BridgeInterface:
+	case detect.Mode == forwarding.BridgeInterface:
 		return "set detectLocal.bridgeInterface to the bridge of the Pods, or choose another detectLocalMode"
-	case detect.Mode == plan.InterfaceNamePrefix:
+	case detect.Mode == forwarding.InterfaceNamePrefix:
 		return "set detectLocal.interfaceNamePrefix to what the names of the Pods' interfaces begin with, " +
 			"or choose another detectLocalMode"
 	case route.Bridge:

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/forwarding"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -28,14 +28,14 @@ func TestEvaluate(t *testing.T) {
 	}
 	nodes, on := prefixes("192.0.2.0/26", "2001:db8:1::/64"), [2]string{"1", "1"}
 	bridged := at("192.0.2.10 cni0 bridge")
-	node := plan.DetectLocal{Mode: plan.NodeCIDR}
-	cluster := plan.DetectLocal{Mode: plan.ClusterCIDR, CIDRs: prefixes("10.0.0.0/8")}
-	bridge := plan.DetectLocal{Mode: plan.BridgeInterface, Interface: "cni0"}
-	names := plan.DetectLocal{Mode: plan.InterfaceNamePrefix, Interface: "cali"}
+	node := forwarding.DetectLocal{Mode: forwarding.NodeCIDR}
+	cluster := forwarding.DetectLocal{Mode: forwarding.ClusterCIDR, CIDRs: prefixes("10.0.0.0/8")}
+	bridge := forwarding.DetectLocal{Mode: forwarding.BridgeInterface, Interface: "cni0"}
+	names := forwarding.DetectLocal{Mode: forwarding.InterfaceNamePrefix, Interface: "cali"}
 	for _, c := range []struct {
 		name    string
 		facts   Facts
-		detect  plan.DetectLocal
+		detect  forwarding.DetectLocal
 		wrong   string // types that are False
 		message []string
 	}{

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/speaker/incremental"
 	"github.com/ironlb/ironlb/speaker/view"
 )
@@ -72,11 +73,9 @@ func TestChangedNamesNoOther(t *testing.T) {
 	p.Plan(v, view.Touched{All: true}, time.Time{})
 	key := serviceKey("default/s7")
 	dropEndpoint(v, key)
-	_, c := p.Plan(v, view.Touched{Services: map[serviceName]struct{}{key: {}}}, time.Time{})
+	d, c := p.Plan(v, view.Touched{Services: map[serviceName]struct{}{key: {}}}, time.Time{})
 	keys := maps.Clone(c.Keys)
-	for k := range p.services[key].virtuals {
-		delete(keys, k)
-	}
+	maps.DeleteFunc(keys, func(k ipvs.Key, _ struct{}) bool { return d.ServicePorts[k].Service == key })
 	if len(c.Keys) == 0 || len(keys) > 0 || len(c.VIPs) > 1 || len(c.Services) != 1 || len(c.Addrs) > 0 {
 		t.Errorf("changed %+v for one endpoint of %v", c, key)
 	}

@@ -20,7 +20,7 @@ func TestPlannerEqualsMake(t *testing.T) {
 		p.Plan(v, view.Touched{All: true}, now)
 		for i, s := range randomSteps(r, 120) {
 			now = now.Add(one(r, 0, 100*time.Millisecond, time.Second, time.Minute))
-			fresh := carryOver(p)
+			fresh := p.Restart()
 			desired, _ := p.Plan(v, s.apply(v), now)
 			again, _ := fresh.Plan(v, view.Touched{All: true}, now)
 			got, want := text(desired)+p.owners.History(), text(again)+fresh.owners.History()
@@ -29,18 +29,6 @@ func TestPlannerEqualsMake(t *testing.T) {
 			}
 		}
 	}
-}
-
-// carryOver returns a Planner without a plan that keeps only what may influence one: the chosen endpoints, which decide
-// what drains, and the ownership.
-func carryOver(p *Planner) *Planner {
-	fresh := NewPlanner(p.options)
-	fresh.owners = p.owners.Restart(fresh)
-	for key, part := range p.services {
-		fresh.services[key] = servicePlan{lists: part.lists, since: part.since, checks: part.checks}
-	}
-	fresh.routes = p.routes.Restart(fresh)
-	return fresh
 }
 
 // The order in which the View and its unordered lists were filled does not change the plan.

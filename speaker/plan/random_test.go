@@ -9,6 +9,7 @@ import (
 
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/speaker/forwarding"
 	"github.com/ironlb/ironlb/speaker/incremental"
 	"github.com/ironlb/ironlb/speaker/view"
 )
@@ -31,8 +32,11 @@ func randomSteps(r *rand.Rand, n int) []step {
 
 func randomOptions(r *rand.Rand, node string) Options {
 	o := Options{
-		Node: node, BGP: true, ServiceProxy: r.IntN(2) == 0, EndpointChecks: r.IntN(2) == 0,
-		DrainLimit: time.Duration(r.IntN(3)) * 5 * time.Minute, ResetAfter: one(r, 0, 10*time.Second, time.Minute),
+		Node: node, BGP: true,
+		Options: forwarding.Options{
+			ServiceProxy: r.IntN(2) == 0, EndpointChecks: r.IntN(2) == 0,
+			DrainLimit: time.Duration(r.IntN(3)) * 5 * time.Minute, ResetAfter: one(r, 0, 10*time.Second, time.Minute),
+		},
 	}
 	if r.IntN(3) == 0 {
 		o.NodePortCIDRs = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/30"), netip.MustParsePrefix("2001:db8:0:9::/64")}
@@ -42,11 +46,11 @@ func randomOptions(r *rand.Rand, node string) Options {
 	}
 	switch r.IntN(6) {
 	case 0:
-		o.DetectLocal = DetectLocal{Mode: BridgeInterface, Interface: "cni0"}
+		o.DetectLocal = forwarding.DetectLocal{Mode: forwarding.BridgeInterface, Interface: "cni0"}
 	case 1:
-		o.DetectLocal = DetectLocal{Mode: InterfaceNamePrefix, Interface: "cali"}
+		o.DetectLocal = forwarding.DetectLocal{Mode: forwarding.InterfaceNamePrefix, Interface: "cali"}
 	case 2, 3:
-		o.DetectLocal = DetectLocal{Mode: ClusterCIDR, CIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/26")}}
+		o.DetectLocal = forwarding.DetectLocal{Mode: forwarding.ClusterCIDR, CIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/26")}}
 	}
 	return o
 }
@@ -132,6 +136,7 @@ func (s step) apply(v *view.View) view.Touched {
 		return view.Touched{Gateways: true}
 	case 29:
 		name := one(r, "kubernetes", "other")
+		apiServer := pools.ServiceKey{Namespace: "default", Name: "kubernetes"}
 		v.Slices[apiServer] = map[string]view.Slice{name: {Endpoints: []view.Endpoint{{Addr: netip.AddrFrom4([4]byte{203, 0, 113, byte(r.IntN(6))})}}}}
 		return view.Touched{Slices: map[pools.ServiceKey]struct{}{apiServer: {}}}
 	case 30:

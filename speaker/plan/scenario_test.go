@@ -17,6 +17,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/ipvs/ipvstest"
 	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/speaker/forwarding"
 	"github.com/ironlb/ironlb/speaker/incremental"
 	"github.com/ironlb/ironlb/speaker/view"
 )
@@ -149,7 +150,9 @@ func newWorld() *world {
 }
 
 // defaultOptions accept the external IPs of most scenarios.
-func defaultOptions() Options { return Options{BGP: true, ExternalIPs: prefixes("203.0.113.200/29")} }
+func defaultOptions() Options {
+	return Options{BGP: true, Options: forwarding.Options{ExternalIPs: prefixes("203.0.113.200/29")}}
+}
 
 func (w *world) plan(node string) *Desired {
 	if w.planners[node] == nil {
@@ -196,10 +199,10 @@ func (w *world) settings(words []string) bool {
 			case "nodeports":
 				w.options.NodePortCIDRs = prefixes(value)
 			case "pods":
-				w.options.DetectLocal = DetectLocal{Mode: ClusterCIDR, CIDRs: prefixes(value)}
+				w.options.DetectLocal = forwarding.DetectLocal{Mode: forwarding.ClusterCIDR, CIDRs: prefixes(value)}
 			case "detect":
 				mode, name, _ := strings.Cut(value, ":")
-				w.options.DetectLocal = DetectLocal{Mode: LocalMode(mode), Interface: name}
+				w.options.DetectLocal = forwarding.DetectLocal{Mode: forwarding.LocalMode(mode), Interface: name}
 			case "endpointchecks":
 				w.options.EndpointChecks = true
 			case "external":
@@ -259,7 +262,7 @@ func (w *world) command(words []string) (err error) {
 		at, path, _ := strings.Cut(rest[0], "/")
 		addr := netip.MustParseAddrPort(at)
 		if name == "endpoint" {
-			v.Checks[endpointCheck(addr)] = view.CheckResult{Healthy: true}
+			v.Checks[view.Check{Addr: addr.Addr(), Port: addr.Port()}] = view.CheckResult{Healthy: true}
 			break
 		}
 		result := view.CheckResult{Healthy: rest[1] == "healthy"}
@@ -310,7 +313,8 @@ func (w *world) command(words []string) (err error) {
 		case "other":
 			delete(v.OtherProxy, serviceKey(rest[0]))
 		case "check":
-			delete(v.Checks, endpointCheck(netip.MustParseAddrPort(rest[0])))
+			at := netip.MustParseAddrPort(rest[0])
+			delete(v.Checks, view.Check{Addr: at.Addr(), Port: at.Port()})
 		case "service":
 			delete(v.Services, serviceKey(rest[0]))
 		case "slice":

@@ -161,7 +161,7 @@ func takers(vs ipvs.VirtualServer) []string {
 func byTheBook(slice view.Slice, zone string, unreachable map[string]time.Time) (all, here []string) {
 	best := map[netip.Addr]view.Endpoint{} // 3.4
 	for _, e := range slice.Endpoints {
-		if before, twice := best[e.Addr]; e.Addr.Is4() && (!twice || compareEndpoints(&e, &before) < 0) {
+		if before, twice := best[e.Addr]; e.Addr.Is4() && (!twice || precedes(e, before)) {
 			best[e.Addr] = e
 		}
 	}
@@ -302,8 +302,10 @@ func notAccepted(v *view.View, o Options, addr netip.Addr) string {
 	}
 	if !cluster && !given {
 		for key, all := range v.Slices {
-			if hasEndpoint(all, addr) {
-				return "it is an endpoint of " + key.String()
+			for _, slice := range all {
+				if slices.ContainsFunc(slice.Endpoints, func(e view.Endpoint) bool { return e.Addr == addr }) {
+					return "it is an endpoint of " + key.String()
+				}
 			}
 		}
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/speaker/forwarding"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -26,7 +27,7 @@ func TestUnreachableMovesConnectionsAlone(t *testing.T) {
 		for i, s := range oftenUnreachable(r, 120) {
 			now = now.Add(one(r, 0, time.Second, 10*time.Second, time.Minute))
 			touched := s.apply(v)
-			reachable, without := *v, carryOver(p)
+			reachable, without := *v, p.Restart()
 			reachable.Unreachable = nil
 			d, _ := p.Plan(v, touched, now)
 			other, _ := without.Plan(&reachable, view.Touched{All: true}, now)
@@ -84,7 +85,7 @@ func unmoved(d *Desired) Desired {
 // comparePlans compares the real servers that take new connections with those of a plan in which all nodes are
 // reachable. It counts the lists that differ, and those that fail open.
 func comparePlans(v *view.View, p *Planner, d, other *Desired, key ipvs.Key) (moved, open int, err error) {
-	of := p.installed[key].service
+	of := d.ServicePorts[key].Service
 	for _, tables := range [][2]ipvs.Table{{d.Table, other.Table}, {internalOf(d), internalOf(other)}} {
 		got, want := takers(tables[0][key]), takers(tables[1][key])
 		// Through the nodes there may be more: one with terminating endpoints, if the node of the ready ones cannot be
@@ -152,13 +153,14 @@ func answersAt(v *view.View, of pools.ServiceKey, realServer string) answer {
 // compareLists checks the lists of endpoints against a slow implementation of the rules and, if they fail open, against
 // a plan without unreachable nodes. It counts the endpoints that are reset.
 func compareLists(v *view.View, p, without *Planner, now time.Time) (reset int, err error) {
-	for svc, part := range p.services {
-		for key, l := range part.lists {
-			if key.local {
+	for svc := range v.Services {
+		others := without.forwarding.Lists(svc)
+		for key, servers := range p.forwarding.Lists(svc) {
+			if key.Local {
 				continue // independent of unreachable nodes: see unmoved and comparePlans
 			}
-			c := comparison{v, p.options, now, key.protocol, listed(v.Slices[svc], key)}
-			n, err := c.compare(l, without.services[svc].lists[key])
+			c := comparison{v, p.options, now, key.Protocol, listed(v.Slices[svc], key)}
+			n, err := c.compare(servers, others[key])
 			if err != nil {
 				return 0, fmt.Errorf("%v %+v: %w", svc, key, err)
 			}
@@ -178,7 +180,7 @@ type comparison struct {
 }
 
 // compare compares a list with that of a plan in which all nodes are reachable.
-func (c comparison) compare(l, other list) (reset int, err error) {
+func (c comparison) compare(servers, other map[netip.AddrPort]ipvs.RealServer) (reset int, err error) {
 	ready, open := false, false
 	silent := map[netip.AddrPort]time.Time{}
 	for at, e := range c.from {
@@ -188,18 +190,18 @@ func (c comparison) compare(l, other list) (reset int, err error) {
 			continue
 		}
 		silent[at] = since
-		open = open || l.servers[at].Weight > 0
+		open = open || servers[at].Weight > 0
 	}
 	switch {
 	case open && ready:
-		return 0, fmt.Errorf("unreachable endpoints listed with ready ones: %v", l.servers)
-	case open && !maps.Equal(l.servers, other.servers):
-		return 0, fmt.Errorf("fails open and is %v, not %v", l.servers, other.servers)
+		return 0, fmt.Errorf("unreachable endpoints listed with ready ones: %v", servers)
+	case open && !maps.Equal(servers, other):
+		return 0, fmt.Errorf("fails open and is %v, not %v", servers, other)
 	case open:
 		return 0, nil
 	}
 	for at, since := range silent {
-		_, stays := l.servers[at]
+		_, stays := servers[at]
 		over := c.options.ResetAfter > 0 && !c.now.Before(since.Add(c.options.ResetAfter))
 		switch {
 		case stays && (over || c.protocol != ipvs.TCP):
@@ -212,22 +214,30 @@ func (c comparison) compare(l, other list) (reset int, err error) {
 }
 
 // listed returns the endpoints of a list, each from the slice that has precedence.
-func listed(all map[string]view.Slice, key listKey) map[netip.AddrPort]view.Endpoint {
+func listed(all map[string]view.Slice, key forwarding.ListKey) map[netip.AddrPort]view.Endpoint {
 	best := map[netip.AddrPort]view.Endpoint{}
 	for _, slice := range all {
 		for _, port := range slice.Ports {
-			if port.Name != key.name || port.Protocol != key.protocol {
+			if port.Name != key.Port || port.Protocol != key.Protocol {
 				continue
 			}
 			for _, e := range slice.Endpoints {
 				at := netip.AddrPortFrom(e.Addr, port.Port)
-				if have, twice := best[at]; e.Addr.Is4() == key.v4 && (!twice || compareEndpoints(&e, &have) < 0) {
+				if have, twice := best[at]; e.Addr.Is4() == key.IPv4 && (!twice || precedes(e, have)) {
 					best[at] = e
 				}
 			}
 		}
 	}
 	return best
+}
+
+// precedes reports whether an entry of a slice precedes that of another one for the same endpoint.
+func precedes(e, f view.Endpoint) bool {
+	order := func(e view.Endpoint) string {
+		return fmt.Sprint(e.Terminating, !e.Ready, !e.Serving, e.Node, e.ForNodes, e.ForZones)
+	}
+	return order(e) < order(f)
 }
 
 // spread returns a View of Services with one port, four endpoints on successive nodes, and a VirtualIP each.
@@ -276,7 +286,7 @@ func usersOn(v *view.View, node string) map[serviceName]struct{} {
 // after endpoints moved and Services were deleted.
 func TestUnreachablePlansItsServicesAlone(t *testing.T) {
 	v, now := spread(200, 40), time.Unix(1000, 0)
-	p := NewPlanner(Options{Node: "node-0", ResetAfter: 10 * time.Second})
+	p := NewPlanner(Options{Node: "node-0", Options: forwarding.Options{ResetAfter: 10 * time.Second}})
 	p.Plan(v, view.Touched{All: true}, now)
 	planned := func(what string, touched view.Touched, want map[serviceName]struct{}) {
 		t.Helper()
@@ -362,7 +372,7 @@ func BenchmarkUnreachable(b *testing.B) {
 	for _, nodes := range []int{10, 100, 1000} {
 		b.Run(fmt.Sprint("nodes=", nodes), func(b *testing.B) {
 			v, now := spread(5000, nodes), time.Unix(1000, 0)
-			p := NewPlanner(Options{Node: "node-0", ResetAfter: 10 * time.Second})
+			p := NewPlanner(Options{Node: "node-0", Options: forwarding.Options{ResetAfter: 10 * time.Second}})
 			p.Plan(v, view.Touched{All: true}, now)
 			touched := view.Touched{Unreachable: map[string]struct{}{"node-7": {}}}
 			for b.Loop() {

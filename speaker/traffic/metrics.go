@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ironlb/ironlb/ipvs"
-	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/forwarding"
 )
 
 var (
@@ -56,7 +56,7 @@ func (c counters) with(s ipvs.Stats) map[*prometheus.Desc]uint64 {
 }
 
 // labels returns the values of virtualLabels.
-func labels(key ipvs.Key, of plan.ServicePort) []string {
+func labels(key ipvs.Key, of forwarding.ServicePort) []string {
 	return []string{
 		of.Service.Namespace, of.Service.Name, strconv.Itoa(int(of.Port)), key.Protocol.String(),
 		netip.AddrPortFrom(key.Addr, key.Port).String(),

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/speaker/forwarding"
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
@@ -56,7 +57,7 @@ type Collector struct {
 
 // server is a virtual server of the plan.
 type server struct {
-	of        plan.ServicePort
+	of        forwarding.ServicePort
 	endpoints int
 }
 

@@ -19,6 +19,7 @@ import (
 
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/speaker/forwarding"
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
@@ -58,7 +59,7 @@ func (f *fake) RealStats(keys []ipvs.Key) (map[ipvs.Key]map[netip.AddrPort]ipvs.
 
 // planned returns a plan with n endpoints in each virtual server.
 func planned(n int, keys ...ipvs.Key) (*plan.Desired, map[ipvs.Key]struct{}) {
-	d := &plan.Desired{Table: ipvs.Table{}, ServicePorts: map[ipvs.Key]plan.ServicePort{}}
+	d := &plan.Desired{Forwarding: forwarding.NewForwarding()}
 	changed := map[ipvs.Key]struct{}{}
 	for _, key := range keys {
 		reals := map[netip.AddrPort]ipvs.RealServer{}
@@ -66,9 +67,9 @@ func planned(n int, keys ...ipvs.Key) (*plan.Desired, map[ipvs.Key]struct{}) {
 			reals[netip.AddrPortFrom(pod.Addr(), uint16(1+i))] = ipvs.RealServer{Weight: 1}
 		}
 		d.Table[key] = ipvs.VirtualServer{RealServers: reals}
-		of := plan.ServicePort{Service: pools.ServiceKey{Namespace: "shop", Name: "web"}, Port: 80}
+		of := forwarding.ServicePort{Service: pools.ServiceKey{Namespace: "shop", Name: "web"}, Port: 80}
 		if key == dns6 {
-			of = plan.ServicePort{Service: pools.ServiceKey{Namespace: "infra", Name: "dns"}, Port: 53}
+			of = forwarding.ServicePort{Service: pools.ServiceKey{Namespace: "infra", Name: "dns"}, Port: 53}
 		}
 		d.ServicePorts[key], changed[key] = of, struct{}{}
 	}

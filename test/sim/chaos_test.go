@@ -60,7 +60,7 @@ func (c *Cluster) chaos(random *rand.Rand, faults int) {
 func TestChaos(t *testing.T) {
 	for seed := range uint64(4) {
 		random := rand.New(rand.NewPCG(seed, 5))
-		c := forwarding(t, Config{
+		c := forwardingCluster(t, Config{
 			Seed: seed, Loss: 0.03, Busy: busy, OneNetwork: seed%2 == 0, Profile: []member.Profile{member.Standard, member.Fast}[seed/2%2],
 		})
 		c.chaos(random, 30)

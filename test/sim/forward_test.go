@@ -8,8 +8,8 @@ import (
 	"github.com/ironlb/ironlb/speaker/member"
 )
 
-// forwarding is a cluster that forwards ClusterIPs to endpoints on all of its nodes.
-func forwarding(t *testing.T, config Config) *Cluster {
+// forwardingCluster is a cluster that forwards ClusterIPs to endpoints on all of its nodes.
+func forwardingCluster(t *testing.T, config Config) *Cluster {
 	t.Helper()
 	config.Nodes, config.ClusterIPs = 12, 60
 	c := probed(t, config)
@@ -46,7 +46,7 @@ func wantServes(t *testing.T, when string, s *Speaker, without []*Speaker) {
 func TestHalvesServe(t *testing.T) {
 	for _, gateway := range []bool{true, false} {
 		for _, seed := range seeds {
-			c := forwarding(t, Config{Seed: seed, Loss: 0.01})
+			c := forwardingCluster(t, Config{Seed: seed, Loss: 0.01})
 			lone, main := c.Speakers[:6], c.Speakers[6:]
 			c.Gateway.Power(gateway)
 			for _, s := range lone {
@@ -80,7 +80,7 @@ func TestHalvesServe(t *testing.T) {
 // Whatever fails, no Service is left without endpoints for new connections on any node.
 func TestNeverEmpty(t *testing.T) {
 	for _, seed := range seeds {
-		c := forwarding(t, Config{Seed: seed, Loss: 0.05, Busy: busy, Profile: member.Fast})
+		c := forwardingCluster(t, Config{Seed: seed, Loss: 0.05, Busy: busy, Profile: member.Fast})
 		off := c.Speakers[:0:0]
 		for i, s := range c.Speakers[1:] { // one after the other, until one is left
 			s.PowerOff()

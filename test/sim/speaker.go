@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ironlb/ironlb/speaker/forwarding"
 	"github.com/ironlb/ironlb/speaker/member"
 	"github.com/ironlb/ironlb/speaker/plan"
 	"github.com/ironlb/ironlb/speaker/view"
@@ -112,7 +113,8 @@ func (s *Speaker) Start() {
 	}
 	s.core = core
 	s.planner = plan.NewPlanner(plan.Options{
-		Node: s.Name, Interval: c.config.Profile.Interval, ServiceProxy: c.config.ClusterIPs > 0, ResetAfter: 10 * time.Second,
+		Node: s.Name, Interval: c.config.Profile.Interval,
+		Options: forwarding.Options{ServiceProxy: c.config.ClusterIPs > 0, ResetAfter: 10 * time.Second},
 	})
 	s.view, s.desired, s.touched = c.api.view(), nil, view.Touched{All: true}
 	s.view.Members.Observer = true

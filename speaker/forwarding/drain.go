@@ -1,4 +1,4 @@
-package plan
+package forwarding
 
 import (
 	"net/netip"
@@ -9,29 +9,9 @@ import (
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
-// listKey identifies one list of real servers of a Service. All virtual servers of a port with the same family and
-// policy share one list.
-type listKey struct {
-	name     string
-	protocol ipvs.Protocol
-	v4       bool
-	local    bool
-}
-
-// list is a list of real servers that are endpoints.
-type list struct {
-	servers map[netip.AddrPort]ipvs.RealServer
-	// chosen is the number of servers that take new connections.
-	chosen int
-	// failedOpen is set if they were chosen as if every node was reachable, because otherwise none would be.
-	failedOpen bool
-	// since is when an endpoint was first seen as terminating, or as no longer chosen.
-	since map[netip.AddrPort]time.Time
-}
-
 // list returns the real servers of a port.
 func (w *planning) list(port view.Port, v4, local bool) list {
-	key := listKey{name: port.Name, protocol: port.Protocol, v4: v4, local: local}
+	key := ListKey{Port: port.Name, Protocol: port.Protocol, IPv4: v4, Local: local}
 	if done, ok := w.out.lists[key]; ok {
 		return done
 	}
@@ -101,6 +81,3 @@ func (w *planning) drainsUntil(e *view.Endpoint, since time.Time, failedOpen boo
 	}
 	return until
 }
-
-// wake has the Service planned again at that time at the latest.
-func (w *planning) wake(at time.Time) { w.out.wake = incremental.Earlier(w.out.wake, at) }

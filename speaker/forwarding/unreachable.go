@@ -1,12 +1,10 @@
-package plan
+package forwarding
 
 import (
 	"net/netip"
 	"time"
 
 	"github.com/ironlb/ironlb/ipvs"
-	"github.com/ironlb/ironlb/pools"
-	"github.com/ironlb/ironlb/speaker/incremental"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -34,14 +32,6 @@ func (w *planning) reachable(from candidates) candidates {
 	return minus(from, out)
 }
 
-// resetAt returns when to end connections to a node that is unreachable since then, zero for never.
-func (o Options) resetAt(since time.Time) time.Time {
-	if o.ResetAfter == 0 || since.IsZero() {
-		return time.Time{}
-	}
-	return since.Add(o.ResetAfter)
-}
-
 // countUnreachable counts the endpoints of a list on unreachable nodes.
 func (w *planning) countUnreachable(l list, from candidates) {
 	if len(w.view.Unreachable) == 0 {
@@ -67,43 +57,6 @@ func (w *planning) countUnreachable(l list, from candidates) {
 		}
 		w.out.unreachable[e.Node] = n
 	}
-}
-
-// touchedUnreachable adds the Services whose plan may differ because a node became unreachable or reachable: those with
-// an endpoint there, and those that forward through it.
-func (p *Planner) touchedUnreachable(touched view.Touched, services map[pools.ServiceKey]struct{}) {
-	for node := range touched.Unreachable {
-		for key := range p.usersOf[node] {
-			services[key] = struct{}{}
-		}
-	}
-}
-
-// indexNodes records which nodes a Service uses now, and its counts on unreachable ones.
-func (p *Planner) indexNodes(key pools.ServiceKey, before, after servicePlan) {
-	for node := range before.uses {
-		if _, still := after.uses[node]; !still {
-			p.usersOf.Remove(node, key)
-		}
-	}
-	for node := range after.uses {
-		if _, was := before.uses[node]; !was {
-			p.usersOf.Add(node, key)
-		}
-	}
-	for node, n := range before.unreachable {
-		p.countMore(node, view.UnreachableEndpoints{LeftOut: -n.LeftOut, FailedOpen: -n.FailedOpen})
-	}
-	for node, n := range after.unreachable {
-		p.countMore(node, n)
-	}
-}
-
-func (p *Planner) countMore(node string, n view.UnreachableEndpoints) {
-	sum := p.desired.Unreachable[node]
-	sum.LeftOut, sum.FailedOpen = sum.LeftOut+n.LeftOut, sum.FailedOpen+n.FailedOpen
-	incremental.Set(p.desired.Unreachable, node, sum, sum != view.UnreachableEndpoints{})
-	p.changed.Unreachable[node] = struct{}{}
 }
 
 // stays reports whether a node that is unreachable since then is still a real server of weight 0, and has the Service

@@ -1,4 +1,4 @@
-package plan
+package forwarding
 
 import (
 	"net/netip"
@@ -16,7 +16,7 @@ const NewFor = 2 * time.Second
 // readinessProbe is Ready before its program listens and briefly refuses connections; clients of kube-proxy therefore
 // see errors in rolling updates. An endpoint that already takes connections, because there was no other, is not new to
 // its list.
-func (w *planning) newcomers(key listKey, from, ready map[netip.AddrPort]*view.Endpoint) map[netip.AddrPort]time.Time {
+func (w *planning) newcomers(key ListKey, from, ready map[netip.AddrPort]*view.Endpoint) map[netip.AddrPort]time.Time {
 	before := w.before[key].servers
 	var fresh map[netip.AddrPort]time.Time
 	for at, since := range w.readySince(key, from) {
@@ -34,11 +34,11 @@ func (w *planning) newcomers(key listKey, from, ready map[netip.AddrPort]*view.E
 // readySince returns when the ready candidates became ready. The zero time means not new: the check has a result, the
 // time is over, or it was ready in the first plan of the Service, since when is unknown. Only TCP endpoints can be new,
 // because only TCP refuses connections.
-func (w *planning) readySince(key listKey, from map[netip.AddrPort]*view.Endpoint) map[netip.AddrPort]time.Time {
-	if !w.options.EndpointChecks || key.protocol != ipvs.TCP {
+func (w *planning) readySince(key ListKey, from map[netip.AddrPort]*view.Endpoint) map[netip.AddrPort]time.Time {
+	if !w.options.EndpointChecks || key.Protocol != ipvs.TCP {
 		return nil
 	}
-	key.local = false
+	key.Local = false
 	if done, ok := w.out.since[key]; ok {
 		return done
 	}
@@ -92,57 +92,4 @@ func (w *planning) age(since map[netip.AddrPort]time.Time) {
 	}
 }
 
-// arriving returns the nodes on which all ready endpoints of a Service with policy Local are new, in a family and at
-// one of its ports: routers need not send connections there yet (docs/design/data-plane.md, "What is new").
-func (w *planning) arriving() map[view.NodeFamily]struct{} {
-	if !w.options.EndpointChecks || !w.options.BGP || !w.svc.NeedsLocalEndpoint() {
-		return nil
-	}
-	out := map[view.NodeFamily]struct{}{}
-	for _, port := range w.svc.Ports {
-		for _, v4 := range []bool{true, false} {
-			w.arrivingAt(port, v4, out)
-		}
-	}
-	return out
-}
-
-// arrivingAt requests checks of new endpoints on this node if another node has endpoints that are not new.
-func (w *planning) arrivingAt(port view.Port, v4 bool, out map[view.NodeFamily]struct{}) {
-	from := w.candidates(port, v4)
-	since := w.readySince(listKey{name: port.Name, protocol: port.Protocol, v4: v4}, from)
-	known, elsewhere := map[string]bool{}, false
-	for at, e := range from {
-		if e.Ready || e.Usable() {
-			known[e.Node] = known[e.Node] || since[at].IsZero()
-		}
-		elsewhere = elsewhere || e.Ready && since[at].IsZero() && !w.isLocal(e)
-	}
-	for node, is := range known {
-		if !is {
-			out[view.NodeFamily{Node: node, IPv4: v4}] = struct{}{}
-			w.age(since)
-		}
-	}
-	for at, e := range from {
-		if elsewhere && !since[at].IsZero() && w.isLocal(e) {
-			w.check(at, since[at])
-		}
-	}
-}
-
 func endpointCheck(at netip.AddrPort) view.Check { return view.Check{Addr: at.Addr(), Port: at.Port()} }
-
-// minus returns the endpoints that are not in those, and the same map if those is empty.
-func minus[T any](endpoints map[netip.AddrPort]*view.Endpoint, those map[netip.AddrPort]T) map[netip.AddrPort]*view.Endpoint {
-	if len(those) == 0 {
-		return endpoints
-	}
-	out := make(map[netip.AddrPort]*view.Endpoint, len(endpoints))
-	for at, e := range endpoints {
-		if _, is := those[at]; !is {
-			out[at] = e
-		}
-	}
-	return out
-}

@@ -1,12 +1,9 @@
-package plan
+package forwarding
 
 import (
 	"net/netip"
 	"slices"
 	"strings"
-
-	"github.com/ironlb/ironlb/ipvs"
-	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // LocalMode is how Pod packets are recognized: kube-proxy's detectLocalMode (kubeproxy.config.k8s.io/v1alpha1), with
@@ -61,50 +58,4 @@ func (d DetectLocal) Covers(pod netip.Addr, via string, nodes []netip.Prefix) bo
 		return slices.ContainsFunc(d.CIDRs, holds)
 	}
 	return slices.ContainsFunc(nodes, holds)
-}
-
-// elements returns the filter elements that define Pod sources. An interface has no address family, so it gets an
-// element for each family in which the Nodes have addresses: a kernel without IPv6 accepts no IPv6 element.
-func (d DetectLocal) elements(nodes map[string]view.Node) (out []ipvs.Element) {
-	if name := d.Pattern(); name != "" {
-		for _, all := range families(nodes) {
-			out = append(out, ipvs.Element{Set: ipvs.PodInterfaces, Prefix: all, Interface: name})
-		}
-		return out
-	}
-	pods := d.CIDRs
-	if d.Mode != ClusterCIDR {
-		pods = podCIDRs(nodes)
-	}
-	for _, prefix := range ipvs.Disjoint(pods) {
-		out = append(out, ipvs.Element{Set: ipvs.Pods, Prefix: prefix})
-	}
-	return out
-}
-
-func podCIDRs(nodes map[string]view.Node) (out []netip.Prefix) {
-	for _, node := range nodes {
-		out = append(out, node.PodCIDRs...)
-	}
-	return out
-}
-
-// families returns the all-address prefix of each family in which a Node has an address or a Pod CIDR.
-func families(nodes map[string]view.Node) (out []netip.Prefix) {
-	four, six := false, false
-	for _, node := range nodes {
-		for _, a := range node.Reached {
-			four, six = four || a.Is4(), six || a.Is6()
-		}
-		for _, p := range node.PodCIDRs {
-			four, six = four || p.Addr().Is4(), six || p.Addr().Is6()
-		}
-	}
-	if four {
-		out = append(out, netip.PrefixFrom(netip.IPv4Unspecified(), 0))
-	}
-	if six {
-		out = append(out, netip.PrefixFrom(netip.IPv6Unspecified(), 0))
-	}
-	return out
 }

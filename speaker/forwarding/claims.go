@@ -1,7 +1,6 @@
-package plan
+package forwarding
 
 import (
-	"cmp"
 	"net/netip"
 	"slices"
 
@@ -9,20 +8,6 @@ import (
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/speaker/incremental"
 )
-
-// claim is the request of one Service for a virtual server. Of several claims for one key the oldest wins (ipvs.md
-// 1.1.6).
-type claim struct {
-	service pools.ServiceKey
-	created int64
-	virtual virtual
-}
-
-// compare orders claims by age, then by name.
-func (c claim) compare(d claim) int {
-	return cmp.Or(cmp.Compare(c.created, d.created), cmp.Compare(c.service.Namespace, d.service.Namespace),
-		cmp.Compare(c.service.Name, d.service.Name))
-}
 
 // claim records the request of a Service, replaces its previous one for the same key, and installs the winner.
 func (p *Planner) claim(k ipvs.Key, c claim) {
@@ -63,57 +48,18 @@ func (p *Planner) install(k ipvs.Key) {
 		}
 	}
 	p.changed.Keys[k] = struct{}{}
-	incremental.Set(p.desired.Table, k, after.virtual.Server, len(claims) > 0)
-	incremental.Set(p.desired.ServicePorts, k, ServicePort{Service: after.service, Port: after.virtual.Port}, len(claims) > 0)
-	if keys := incremental.Index[netip.Addr, ipvs.Key](p.desired.Keys); len(claims) > 0 {
+	incremental.Set(p.forwarding.Table, k, after.virtual.Server, len(claims) > 0)
+	incremental.Set(p.forwarding.ServicePorts, k, ServicePort{Service: after.service, Port: after.virtual.Port}, len(claims) > 0)
+	if keys := incremental.Index[netip.Addr, ipvs.Key](p.forwarding.Keys); len(claims) > 0 {
 		keys.Add(k.Addr, k)
 	} else {
 		keys.Remove(k.Addr, k)
 	}
 	if after.virtual.ClusterInternal != nil {
-		p.desired.ClusterInternal[k] = *after.virtual.ClusterInternal
+		p.forwarding.ClusterInternal[k] = *after.virtual.ClusterInternal
 	} else {
-		delete(p.desired.ClusterInternal, k)
+		delete(p.forwarding.ClusterInternal, k)
 	}
 	p.count(after.virtual.Elements, before.virtual.Elements)
 	p.countLocal(k.Addr, after.virtual.Local, before.virtual.Local)
-}
-
-// count adds one use of some elements and removes one use of others.
-func (p *Planner) count(more, less []ipvs.Element) {
-	for _, e := range more {
-		if _, there := p.desired.Filter[e]; there {
-			p.shared[e]++
-			continue
-		}
-		p.desired.Filter[e] = struct{}{}
-		p.changed.Elements[e] = struct{}{}
-	}
-	for _, e := range less {
-		if others := p.shared[e]; others > 0 {
-			incremental.Set(p.shared, e, others-1, others > 1)
-			continue
-		}
-		delete(p.desired.Filter, e)
-		p.changed.Elements[e] = struct{}{}
-	}
-}
-
-// countLocal counts the virtual servers that make an address local.
-func (p *Planner) countLocal(addr netip.Addr, now, before bool) {
-	n := p.locals[addr]
-	switch {
-	case now && !before:
-		n++
-	case before && !now:
-		n--
-	default:
-		return
-	}
-	_, was := p.desired.Local[addr]
-	incremental.Set(p.locals, addr, n, n > 0)
-	incremental.Set(p.desired.Local, addr, struct{}{}, n > 0)
-	if was != (n > 0) {
-		p.changed.Addrs[addr] = struct{}{}
-	}
 }

@@ -1,4 +1,4 @@
-package plan
+package forwarding
 
 import (
 	"net/netip"

@@ -1,4 +1,4 @@
-package plan
+package forwarding
 
 import (
 	"maps"
@@ -6,13 +6,6 @@ import (
 
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/speaker/view"
-)
-
-// The probe of a node by policy (ipvs.md 5.1, 5.2.4): its healthCheckNodePort with Local, which answers on any path;
-// its service proxy with Cluster.
-const (
-	healthzPort, healthzPath = 10256, "/healthz"
-	healthCheckPath          = "/"
 )
 
 // viaNodes returns the real servers of a port whose Service has Forwarding ToNodePort: the NodePorts of the other
@@ -42,7 +35,7 @@ func (w *planning) viaNodesOf(port view.Port, v4, failOpen bool) list {
 	own, all := w.list(port, v4, true), w.list(port, v4, false)
 	counts, terminating := w.nodeCounts(port, v4, failOpen)
 	listed, _ := w.nodeCounts(port, v4, true) // probes of unreachable nodes continue
-	here := counts[w.options.Node] > 0        // otherwise local endpoints only finish their connections: other nodes can take new ones
+	here := counts[w.name] > 0                // otherwise local endpoints only finish their connections: other nodes can take new ones
 	share := uint32(1)
 	if here {
 		share = uint32(own.chosen) // all nodes get the same weight, and each local endpoint counts 1
@@ -89,7 +82,7 @@ func (w *planning) otherNodes(port view.Port, v4, failOpen bool, share func(name
 	out := otherNodes{servers: map[netip.AddrPort]ipvs.RealServer{}, failed: map[netip.AddrPort]ipvs.RealServer{}}
 	for name, node := range w.view.Nodes {
 		addr, ok := node.Address(v4)
-		if !ok || name == w.options.Node || node.BeingDeleted || node.Excluded {
+		if !ok || name == w.name || node.BeingDeleted || node.Excluded {
 			continue
 		}
 		weight, use := share(name)
@@ -146,22 +139,4 @@ func (w *planning) nodeCounts(port view.Port, v4, failOpen bool) (counts map[str
 		return usable, terminating
 	}
 	return ready, terminating
-}
-
-// probed requests the probe of a node and returns its weight according to the result.
-func (w *planning) probed(name string, addr netip.Addr, weight uint32) uint32 {
-	check := view.Check{Node: name, Addr: addr, Port: healthzPort, Path: healthzPath}
-	byWeight := w.svc.Local && w.svc.HealthCheckNodePort != 0
-	if byWeight {
-		check.Port, check.Path = w.svc.HealthCheckNodePort, healthCheckPath
-	}
-	w.checks[check] = struct{}{}
-	result, known := w.view.Checks[check]
-	switch {
-	case known && !result.Healthy:
-		return 0
-	case known && byWeight && result.Weight > 0 && weight > 0:
-		weight = result.Weight
-	}
-	return min(weight, ipvs.MaxWeight)
 }

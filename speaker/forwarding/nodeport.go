@@ -1,4 +1,4 @@
-package plan
+package forwarding
 
 import (
 	"maps"
@@ -10,13 +10,12 @@ import (
 
 // nodePortAddresses returns the addresses of this node that serve NodePorts (ipvs.md 2.4): its InternalIPs, or all of
 // its addresses within Options.NodePortCIDRs. Loopback and link-local addresses are excluded. The result may be empty.
-func nodePortAddresses(v *view.View, o Options) []netip.Addr {
-	node := v.Nodes[o.Node].Addresses
+func nodePortAddresses(v *view.View, node view.Node, o Options) []netip.Addr {
 	if len(o.NodePortCIDRs) == 0 {
-		return node
+		return node.Addresses
 	}
 	addrs := map[netip.Addr]struct{}{}
-	for _, a := range slices.AppendSeq(slices.Clone(node), maps.Keys(v.Host)) {
+	for _, a := range slices.AppendSeq(slices.Clone(node.Addresses), maps.Keys(v.Host)) {
 		if a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsMulticast() || a.IsUnspecified() {
 			continue
 		}
@@ -25,4 +24,11 @@ func nodePortAddresses(v *view.View, o Options) []netip.Addr {
 		}
 	}
 	return slices.SortedFunc(maps.Keys(addrs), netip.Addr.Compare)
+}
+
+// isHost reports whether an address is one of this node itself, which an external IP may be. It must not be taken from
+// the node, nor may the node's own ports be refused there (ipvs.md 1.3.2).
+func isHost(v *view.View, addr netip.Addr, node view.Node) bool {
+	_, host := v.Host[addr]
+	return host || slices.Contains(node.Addresses, addr)
 }

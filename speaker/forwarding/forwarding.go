@@ -1,0 +1,93 @@
+package forwarding
+
+import (
+	"net/netip"
+
+	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/speaker/view"
+)
+
+// Forwarding is the desired state of the data plane of a node: what it does not contain must not exist.
+type Forwarding struct {
+	Table ipvs.Table
+	// ClusterInternal are virtual servers for clients on this node, Pods and processes, instead of the entry of Table.
+	ClusterInternal ipvs.Table
+	// ServicePorts are the Service ports of the virtual servers of Table.
+	ServicePorts map[ipvs.Key]ServicePort
+	// Keys are the keys of Table by address.
+	Keys   map[netip.Addr]map[ipvs.Key]struct{}
+	Filter ipvs.Filter
+	// Local are the addresses that are local to the node.
+	Local map[netip.Addr]struct{}
+	// HealthPorts are the healthCheckNodePorts to serve.
+	HealthPorts map[pools.ServiceKey]HealthPort
+	// Checks are the probes of other nodes and of new endpoints.
+	Checks map[view.Check]struct{}
+	// Services gives the reasons.
+	Services map[pools.ServiceKey]view.Reason
+	// Refused are the addresses that no Service may have, of the Services that have any.
+	Refused map[pools.ServiceKey]map[netip.Addr]pools.Refusal
+	// Gateways are those of this node outside the addresses and Pod networks of Nodes, sorted. The slice is immutable.
+	Gateways []netip.Addr
+	// Unreachable counts the endpoints on unreachable nodes, by node, for nodes that have any.
+	Unreachable map[string]view.UnreachableEndpoints
+}
+
+// NewForwarding returns a Forwarding of nothing.
+func NewForwarding() Forwarding {
+	return Forwarding{
+		Table:           ipvs.Table{},
+		ClusterInternal: ipvs.Table{},
+		ServicePorts:    map[ipvs.Key]ServicePort{},
+		Keys:            map[netip.Addr]map[ipvs.Key]struct{}{},
+		Filter:          ipvs.Filter{},
+		Local:           map[netip.Addr]struct{}{},
+		HealthPorts:     map[pools.ServiceKey]HealthPort{},
+		Checks:          map[view.Check]struct{}{},
+		Services:        map[pools.ServiceKey]view.Reason{},
+		Refused:         map[pools.ServiceKey]map[netip.Addr]pools.Refusal{},
+		Unreachable:     map[string]view.UnreachableEndpoints{},
+	}
+}
+
+// ChangedForwarding names the parts of Forwarding that may differ from the last plan.
+type ChangedForwarding struct {
+	// Keys of Table, ClusterInternal and ServicePorts.
+	Keys     map[ipvs.Key]struct{}
+	Elements map[ipvs.Element]struct{}
+	// Local are the addresses of Local.
+	Local map[netip.Addr]struct{}
+	// Services of Services, Refused and HealthPorts.
+	Services map[pools.ServiceKey]struct{}
+	Checks   map[view.Check]struct{}
+	// Unreachable are the nodes of Unreachable.
+	Unreachable map[string]struct{}
+}
+
+func newChangedForwarding() ChangedForwarding {
+	return ChangedForwarding{
+		Keys:        map[ipvs.Key]struct{}{},
+		Elements:    map[ipvs.Element]struct{}{},
+		Local:       map[netip.Addr]struct{}{},
+		Services:    map[pools.ServiceKey]struct{}{},
+		Checks:      map[view.Check]struct{}{},
+		Unreachable: map[string]struct{}{},
+	}
+}
+
+// ServicePort is a port of a Service. The port of its virtual server is another one if that is a NodePort.
+type ServicePort struct {
+	Service pools.ServiceKey
+	Port    uint16
+}
+
+// HealthPort is a healthCheckNodePort to serve (ipvs.md 5.1).
+type HealthPort struct {
+	Port    uint16
+	Service pools.ServiceKey
+	// LocalEndpoints is the number of ready endpoints on this node.
+	LocalEndpoints int
+	// Addrs are the node addresses to serve it on: those of NodePorts (5.1.2).
+	Addrs AddrSet
+}

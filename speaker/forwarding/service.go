@@ -1,0 +1,91 @@
+package forwarding
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/speaker/view"
+)
+
+// planService plans one Service. The result depends on the View, the time, and the last plan for what drains.
+func (p *Planner) planService(v *view.View, key pools.ServiceKey, now time.Time) servicePlan {
+	w := &planning{
+		view: v, name: p.node, withArriving: p.arriving, options: p.options, now: now,
+		svc: v.Services[key], slices: v.Slices[key], node: v.Nodes[p.node], pods: p.pods,
+		before: p.services[key].lists, since: p.services[key].since, asked: p.services[key].checks, checks: map[view.Check]struct{}{}, endpoints: map[netip.Addr]bool{},
+		byPort: map[ListKey]map[netip.AddrPort]*view.Endpoint{},
+		out: servicePlan{
+			virtuals: map[ipvs.Key]virtual{}, lists: map[ListKey]list{},
+			since:  map[ListKey]map[netip.AddrPort]time.Time{},
+			Served: view.Served{Ready: map[string]struct{}{}, Usable: map[string]struct{}{}},
+			uses:   map[string]struct{}{},
+		},
+	}
+	w.out.Addresses, w.out.refused = p.accept(v, w.svc)
+	w.recordEndpoints()
+	for _, port := range w.svc.Ports {
+		if port.Protocol == ipvs.TCP || port.Protocol == ipvs.UDP || port.Protocol == ipvs.SCTP {
+			w.port(port)
+		}
+	}
+	w.acceptEndpoints()
+	w.out.Arriving = w.arriving()
+	switch {
+	case slices.ContainsFunc(w.out.Addresses, func(a view.Address) bool { return a.AnnounceOnly }):
+		w.out.unserved = view.AnnouncedOnly
+	case len(w.out.refused) > 0:
+		w.out.unserved = view.AddressRefused
+	default:
+		w.out.unserved = view.NoAddress
+	}
+	if w.svc.NodePorts && w.svc.Local && w.svc.HealthCheckNodePort != 0 {
+		w.healthPort(key)
+	}
+	w.out.elements = sorted(w.out.elements)
+	w.out.checks = slices.SortedFunc(maps.Keys(w.checks), view.Check.Compare)
+	return w.out
+}
+
+// healthPort serves the healthCheckNodePort on the NodePort addresses, and accepts its clients in the packet filter
+// like those of a virtual server (ipvs.md 2.3.4, 5.1.2).
+func (w *planning) healthPort(service pools.ServiceKey) {
+	addrs := nodePortAddresses(w.view, w.node, w.options)
+	w.out.health = &HealthPort{
+		Port: w.svc.HealthCheckNodePort, Service: service, LocalEndpoints: w.countReady(), Addrs: NewAddrSet(addrs...),
+	}
+	for _, addr := range addrs {
+		key := ipvs.Key{Addr: addr, Protocol: ipvs.TCP, Port: w.svc.HealthCheckNodePort}
+		w.out.elements = append(w.out.elements, ipvs.Element{Set: ipvs.Served, Key: key})
+	}
+}
+
+// acceptEndpoints adds the filter elements for the endpoint addresses (ipvs.md 2.3.5) and for those on this node, which
+// may connect to themselves (2.2.2).
+func (w *planning) acceptEndpoints() {
+	used := map[netip.Addr]bool{}
+	use := func(vs *ipvs.VirtualServer) {
+		if vs == nil {
+			return
+		}
+		for at := range vs.RealServers {
+			if local, endpoint := w.endpoints[at.Addr()]; endpoint { // otherwise a node
+				used[at.Addr()] = local
+			}
+		}
+	}
+	for _, v := range w.out.virtuals {
+		use(&v.Server)
+		use(v.ClusterInternal)
+	}
+	for addr, local := range used {
+		key := ipvs.Key{Addr: addr}
+		w.out.elements = append(w.out.elements, ipvs.Element{Set: ipvs.Endpoints, Key: key})
+		if local {
+			w.out.elements = append(w.out.elements, ipvs.Element{Set: ipvs.Hairpin, Key: key})
+		}
+	}
+}
