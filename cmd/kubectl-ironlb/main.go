@@ -101,7 +101,7 @@ func connect(a access) (client.Client, error) {
 		return nil, fmt.Errorf("registering the kinds of %s: %w", v1alpha1.GroupVersion, err)
 	}
 	mapper := meta.NewDefaultRESTMapper(nil)
-	for _, kind := range []string{"IPAddressPool", "VirtualIP"} {
+	for _, kind := range []string{"IPAddressPool", "VirtualIP", "BGPAdvertisement"} {
 		mapper.Add(v1alpha1.GroupVersion.WithKind(kind), meta.RESTScopeRoot)
 	}
 	speakers := v1alpha1.GroupVersion.WithResource("speakerstatuses")
