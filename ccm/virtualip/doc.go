@@ -1,4 +1,4 @@
-// Package virtualip is the placement controller: it writes one VirtualIP per address that a Service shows.
+// Package virtualip is the placement controller: it writes one VirtualIP for the addresses that move together.
 //
 // One goroutine, Placer, runs passes; informers only trigger it. A pass groups the addresses that move together
 // (unit), finds the nodes that an L2Advertisement selects for them (matcher), decides the order of the nodes (package

@@ -142,7 +142,7 @@ func (l *loop) take(now time.Time) {
 			continue
 		}
 		l.names[name] = err.Error()
-		l.d.reports.add(map[string]Status{name: {State: Down.Plan(), Since: now, Reason: NeverUp, RemoteState: Down.Plan(), Problem: err.Error()}})
+		l.d.reports.add(map[string]Status{name: {State: Down.View(), Since: now, Reason: NeverUp, RemoteState: Down.View(), Problem: err.Error()}})
 	}
 	for name := range wanted {
 		l.names[name] = ""

@@ -20,12 +20,12 @@ const (
 	Up
 )
 
-// Plan returns the state as a plan.BFDState.
-func (s State) Plan() view.BFDState {
+// View returns the state as a value of the View.
+func (s State) View() view.BFDState {
 	return [...]view.BFDState{view.BFDAdminDown, view.BFDDown, view.BFDInit, view.BFDUp}[s&3]
 }
 
-func (s State) String() string { return string(s.Plan()) }
+func (s State) String() string { return string(s.View()) }
 
 // Diagnostic is the reason for a session's last change of state (RFC 5880, 4.1).
 type Diagnostic uint8

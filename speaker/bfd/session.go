@@ -298,8 +298,8 @@ type Status struct {
 }
 
 func (s *session) status() Status {
-	st := Status{State: s.state.Plan(), Since: s.since, Reason: s.reason, Detected: s.detected, Downs: s.downs,
-		RemoteState: s.remoteState.Plan(), RemoteDiagnostic: s.remote.diag, Received: s.remote.discr != 0,
+	st := Status{State: s.state.View(), Since: s.since, Reason: s.reason, Detected: s.detected, Downs: s.downs,
+		RemoteState: s.remoteState.View(), RemoteDiagnostic: s.remote.diag, Received: s.remote.discr != 0,
 		RemoteIndependent: s.remote.independent, Transmit: s.interval(), Problem: s.problem}
 	if st.Received {
 		st.Detection = s.detection()

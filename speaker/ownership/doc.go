@@ -10,5 +10,6 @@
 // decisions is an ownership. The Planner decides again only about the VirtualIPs that a change affects, after the data
 // plane is planned; its Owners are the decisions, the claims to publish and the addresses to announce.
 //
-// It is pure: no I/O, no clock, no Kubernetes type.
+// It is pure: no I/O, no clock, no Kubernetes type. Its tests are those of complete plans, in package plan: scenarios,
+// properties, and clusters of planners.
 package ownership
