@@ -28,7 +28,7 @@ type planning struct {
 	since  map[ListKey]map[netip.AddrPort]time.Time
 	asked  []view.Check // by the last plan, sorted
 	checks map[view.Check]struct{}
-	// byPort are the candidates of each port; the keys have local unset.
+	// byPort are the candidates of each port; the keys have Local unset.
 	byPort map[ListKey]map[netip.AddrPort]*view.Endpoint
 	// endpoints are the addresses in the slices, true for those on this node.
 	endpoints map[netip.Addr]bool

@@ -20,7 +20,7 @@ type servicePlan struct {
 	// lists are the lists of real servers that virtual servers share, with the draining ones.
 	lists map[ListKey]list
 	// since is when the ready TCP endpoints of each port became ready, zero for those that are not new. Its keys have
-	// local unset.
+	// Local unset.
 	since map[ListKey]map[netip.AddrPort]time.Time
 	// health is the healthCheckNodePort to serve, nil for none.
 	health *HealthPort

@@ -38,7 +38,7 @@ type Planner struct {
 	admission admission
 }
 
-// newForwardingPlanner returns a planner for a node without a plan; its first Plan needs touched.All. arriving requests
+// New returns a Planner for a node without a plan; its first Plan needs touched.All. arriving requests
 // Served.Arriving, on which routes depend.
 func New(node string, arriving bool, o Options) *Planner {
 	return &Planner{
@@ -75,16 +75,16 @@ func (p *Planner) Wake() time.Time {
 	return first
 }
 
-// Service implements DataPlane.
+// Service implements view.DataPlane.
 func (p *Planner) Service(key pools.ServiceKey) view.Served { return p.services[key].Served }
 
-// IsLocal implements DataPlane.
+// IsLocal implements view.DataPlane.
 func (p *Planner) IsLocal(addr netip.Addr) bool {
 	_, is := p.forwarding.Local[addr]
 	return is
 }
 
-// Changed implements DataPlane.
+// Changed implements view.DataPlane.
 func (p *Planner) Changed() (services map[pools.ServiceKey]struct{}, addrs map[netip.Addr]struct{}) {
 	return p.changed.Services, p.changed.Local
 }

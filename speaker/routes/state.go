@@ -36,7 +36,7 @@ type Planner struct {
 	conflicts map[netip.Prefix][]LocalPrefs
 }
 
-// newRoutePlanner returns a planner for a node without a plan; its first Plan needs touched.All.
+// New returns a Planner for a node without a plan; its first Plan needs touched.All.
 func New(node string, plane view.DataPlane) *Planner {
 	return &Planner{
 		name: node, plane: plane, routing: NewRouting(),
