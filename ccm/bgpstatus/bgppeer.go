@@ -165,3 +165,8 @@ func (s *summary) condition() metav1.Condition {
 	c.Message += ": " + strings.Join(problems, ", ")
 	return c
 }
+
+// internal reports whether the peer is internal (iBGP) and therefore receives localPref.
+func internal(p *v1alpha1.BGPPeer) bool {
+	return p.Spec.DynamicASN == v1alpha1.DynamicInternal || p.Spec.PeerASN != nil && *p.Spec.PeerASN == p.Spec.MyASN
+}

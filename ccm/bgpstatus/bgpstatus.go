@@ -144,20 +144,7 @@ func (b *Controller) Run(ctx context.Context) error {
 	}
 }
 
-// bgpObjects are all objects that the status of BGP depends on.
-type bgpObjects struct {
-	peers       v1alpha1.BGPPeerList
-	ads         v1alpha1.BGPAdvertisementList
-	profiles    v1alpha1.BFDProfileList
-	communities v1alpha1.CommunityList
-	speakers    v1alpha1.SpeakerStatusList
-	absent      map[string]v1alpha1.Absence // of the speakers, by node
-	pools       v1alpha1.IPAddressPoolList
-	nodes       []*v1.Node
-	services    []*v1.Service
-}
-
-// observe lists them from the cache. Peers and advertisements are copies; all other objects belong to the cache.
+// observe lists the objects from the cache. Peers and advertisements are copies; all other objects belong to the cache.
 func (b *Controller) observe(ctx context.Context) (o bgpObjects, err error) {
 	for _, list := range []client.ObjectList{&o.peers, &o.ads} {
 		if err := b.client.List(ctx, list); err != nil {
@@ -224,6 +211,18 @@ func (b *Controller) pass(ctx context.Context) error {
 		b.due.Reset(recheck)
 	}
 	return errors.Join(errs...)
+}
+
+// recordAbsent adds the absent speakers to o, and returns the delay until the next evaluation. Reports of speakers
+// about each other count only if the node's status is known.
+func (b *Controller) recordAbsent(o *bgpObjects, now time.Time) (recheck time.Duration) {
+	live := make(map[string]bool, len(o.nodes))
+	for _, n := range o.nodes {
+		live[n.Name] = !watch.StatusUnknown(n)
+	}
+	absent := v1alpha1.Absent(o.speakers.Items, func(node string) bool { return live[node] })
+	o.absent, recheck = b.absences.evaluate(absent, now)
+	return recheck
 }
 
 // publish writes an Event about a configuration that cannot be used, once per change. The speakers write the Events

@@ -1,6 +1,8 @@
 package servicerecord
 
 import (
+	"slices"
+
 	v1 "k8s.io/api/core/v1"
 	servicehelper "k8s.io/cloud-provider/service/helpers"
 )
@@ -9,15 +11,16 @@ import (
 // Finalizer.
 const Finalizer = "ironlb.io/load-balancer"
 
-// FinalizersOn lists the finalizers to remove from the Service: IronLB's own and, if shared, the service controller's.
-// The latter is included if that controller does not run (onlyClass) and the Service has IronLB's record.
-func FinalizersOn(svc *v1.Service, onlyClass, shared bool) []string {
-	var on []string
-	if HasFinalizer(svc, Finalizer) {
-		on = append(on, Finalizer)
+// FinalizerOf returns the finalizer that keeps the Service until it is cleaned up: the service controller's without a
+// class, else IronLB's own.
+func FinalizerOf(svc *v1.Service) string {
+	if svc.Spec.LoadBalancerClass == nil {
+		return servicehelper.LoadBalancerCleanupFinalizer
 	}
-	if shared && onlyClass && Recorded(svc) && servicehelper.HasLBFinalizer(svc) {
-		on = append(on, servicehelper.LoadBalancerCleanupFinalizer)
-	}
-	return on
+	return Finalizer
+}
+
+// HasFinalizer reports whether the Service has the finalizer.
+func HasFinalizer(svc *v1.Service, finalizer string) bool {
+	return slices.Contains(svc.Finalizers, finalizer)
 }

@@ -3,15 +3,11 @@ package servicerecord
 import (
 	"encoding/json"
 	"fmt"
-	"net/netip"
-	"slices"
-	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	servicehelper "k8s.io/cloud-provider/service/helpers"
 
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
@@ -34,15 +30,6 @@ type Outcome struct {
 	Finalizer string
 	// Reallocated is the value of annotation ironlb.io/reallocate that was carried out; empty: none.
 	Reallocated string
-}
-
-// FinalizerOf returns the finalizer that keeps the Service until it is cleaned up: the service controller's without a
-// class, else IronLB's own.
-func FinalizerOf(svc *v1.Service) string {
-	if svc.Spec.LoadBalancerClass == nil {
-		return servicehelper.LoadBalancerCleanupFinalizer
-	}
-	return Finalizer
 }
 
 // OutcomeOf returns the outcome for a Service. The same decision gives the same record. The message names all addresses
@@ -162,47 +149,11 @@ func (r Outcome) PatchOf(svc *v1.Service, have Outcome, dropped ...string) ([]by
 	return patch, nil
 }
 
-// Described lists the addresses with their pools, for users.
-func Described(lease []pools.Address) string {
-	if len(lease) == 0 {
-		return "nothing"
+// Reallocation returns the value that the Service's status should record: that of the annotation, if it was carried out
+// by this decision or before.
+func Reallocation(svc *v1.Service, have Outcome, carriedOut bool) string {
+	if requested := RequestedReallocation(svc); carriedOut || requested == have.Reallocated {
+		return requested
 	}
-	texts := make([]string, len(lease))
-	for i, a := range lease {
-		texts[i] = fmt.Sprintf("%s from pool %s", a.Addr, a.Pool)
-		if a.Pool == "" {
-			texts[i] = a.Addr.String() + " from no pool"
-		}
-	}
-	return strings.Join(texts, " and ")
-}
-
-// RecordedFor returns the pool in the Service's record for an address, and whether the record has the address. The
-// annotation alone does not count: the author of the Service may have written it.
-func RecordedFor(svc *v1.Service, a netip.Addr) (pool string, ok bool) {
-	records, _ := v1alpha1.RecordsOf(svc)
-	return v1alpha1.PoolOf(records, a)
-}
-
-// RecordOf returns the record of the lease.
-func RecordOf(lease []pools.Address) string {
-	records := make([]v1alpha1.Record, len(lease))
-	for i, a := range lease {
-		records[i] = v1alpha1.Record{Addr: a.Addr, Pool: a.Pool}
-	}
-	return v1alpha1.FormatRecords(records)
-}
-
-// AllocatedFrom returns the value of the annotation that records the pools of the lease.
-func AllocatedFrom(lease []pools.Address) string {
-	names := make([]string, len(lease))
-	for i, a := range lease {
-		names[i] = a.Pool
-	}
-	return strings.Join(names, ",")
-}
-
-// HasFinalizer reports whether the Service has the finalizer.
-func HasFinalizer(svc *v1.Service, finalizer string) bool {
-	return slices.Contains(svc.Finalizers, finalizer)
+	return ""
 }

@@ -46,15 +46,6 @@ func RequestReallocation(c *pools.Claim, requested, done string) {
 	}
 }
 
-// Reallocation returns the value that the Service's status should record: that of the annotation, if it was carried out
-// by this decision or before.
-func Reallocation(svc *v1.Service, have Outcome, carriedOut bool) string {
-	if requested := RequestedReallocation(svc); carriedOut || requested == have.Reallocated {
-		return requested
-	}
-	return ""
-}
-
 // reallocationPatch returns the entry of the conditions that records the value. Nil: nothing to change.
 func reallocationPatch(svc *v1.Service, value string) any {
 	switch {

@@ -5,6 +5,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
@@ -41,3 +42,5 @@ func Objects(obj any) (any, error) {
 	}
 	return obj, nil
 }
+
+var _ cache.TransformFunc = Speakers

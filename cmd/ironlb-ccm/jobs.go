@@ -24,7 +24,7 @@ type job struct {
 	log        *slog.Logger
 }
 
-func (j *job) command(cmd *cobra.Command, limit time.Duration, run func(context.Context, *rest.Config) error) *cobra.Command {
+func (j *job) configured(cmd *cobra.Command, limit time.Duration, run func(context.Context, *rest.Config) error) *cobra.Command {
 	cmd.Args, cmd.SilenceUsage = cobra.NoArgs, true
 	j.log = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	cmd.Flags().StringVar(&j.kubeconfig, "kubeconfig", "", "how to reach the API server (default: as a Pod does)")
@@ -59,7 +59,7 @@ It waits until no ironlb-ccm holds the leader's Lease: delete the Deployment fir
 	cmd.Flags().StringVar(&r.LeaseNamespace, "lease-namespace", v1alpha1.Namespace, "namespace of the leader's Lease and of the DaemonSet")
 	cmd.Flags().StringVar(&r.LeaseName, "lease-name", ccm.Name, "name of the leader's Lease")
 	cmd.Flags().StringVar(&r.DaemonSet, "wait-for-daemonset", "", "also wait until this DaemonSet, which cleans the nodes, is ready on all of them")
-	return j.command(cmd, 4*time.Minute, func(ctx context.Context, config *rest.Config) error {
+	return j.configured(cmd, 4*time.Minute, func(ctx context.Context, config *rest.Config) error {
 		r.Log = j.log
 		return r.Run(ctx, config)
 	})
@@ -72,7 +72,7 @@ func crdsCommand() *cobra.Command {
 		Use:   "crds",
 		Short: "Apply the CustomResourceDefinitions of this version",
 	}
-	return j.command(cmd, time.Minute, func(ctx context.Context, config *rest.Config) error {
+	return j.configured(cmd, time.Minute, func(ctx context.Context, config *rest.Config) error {
 		crds, err := deploy.CRDs()
 		if err != nil {
 			return err

@@ -5,7 +5,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"syscall"
@@ -35,18 +34,6 @@ func main() {
 		stop()
 		os.Exit(1)
 	}
-}
-
-// access identifies the cluster, as kubectl's flags do.
-type access struct{ kubeconfig, context string }
-
-// tool is the shared state of the commands.
-type tool struct {
-	access access
-	dial   func(access) (client.Client, error)
-	now    func() time.Time
-	client client.Client
-	out    io.Writer
 }
 
 // command returns the program. dial is called once the flags have been read.

@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
@@ -83,12 +82,6 @@ func selected(v *v1alpha1.VirtualIP, names []string) bool {
 			return s.Namespace+"/"+s.Name == name
 		})
 	})
-}
-
-// has reports whether the text is one of the VirtualIP's addresses, in any notation.
-func has(v *v1alpha1.VirtualIP, text string) bool {
-	addr, err := netip.ParseAddr(text)
-	return err == nil && slices.Contains(v.Spec.Addresses, addr.Unmap().String())
 }
 
 // address returns the first address of the VirtualIP, as the sort key.
@@ -244,13 +237,3 @@ func (t *tool) unreachable(speaker *v1alpha1.SpeakerStatus) (lines []string) {
 	}
 	return lines
 }
-
-// ago returns the age in kubectl's notation.
-func (t *tool) ago(at *metav1.Time) string {
-	if at.IsZero() {
-		return "-"
-	}
-	return duration.HumanDuration(t.now().Sub(at.Time))
-}
-
-func orDash(s string) string { return cmp.Or(s, "-") }

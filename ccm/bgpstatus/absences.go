@@ -3,8 +3,6 @@ package bgpstatus
 import (
 	"time"
 
-	"k8s.io/client-go/tools/cache"
-
 	"github.com/ironlb/ironlb/ccm/watch"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
@@ -33,17 +31,3 @@ func (a *absences) evaluate(absent map[string]v1alpha1.Absence, now time.Time) (
 	}
 	return counts, recheck
 }
-
-// recordAbsent adds the absent speakers to o, and returns the delay until the next evaluation. Reports of speakers
-// about each other count only if the node's status is known.
-func (b *Controller) recordAbsent(o *bgpObjects, now time.Time) (recheck time.Duration) {
-	live := make(map[string]bool, len(o.nodes))
-	for _, n := range o.nodes {
-		live[n.Name] = !watch.StatusUnknown(n)
-	}
-	absent := v1alpha1.Absent(o.speakers.Items, func(node string) bool { return live[node] })
-	o.absent, recheck = b.absences.evaluate(absent, now)
-	return recheck
-}
-
-var _ cache.TransformFunc = watch.Speakers
