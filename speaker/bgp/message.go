@@ -5,9 +5,10 @@
 // complete, later ones contain only what changed. A side that cannot process a line closes the connection; the next
 // connection begins with the full state.
 //
-// The speaker and ironlb-bgpd are replaced one by one, so two versions must interoperate: unknown fields are ignored,
-// and missing ones have their zero values. A field that older readers must not ignore, such as a limit on the peers of
-// a route, needs another name for the field that contains it: older readers then refuse the line, because it is empty.
+// The speaker and ironlb-bgpd are replaced one by one, so builds must interoperate: unknown fields are ignored, and
+// missing ones have their zero values. A change may add fields; it may not remove or rename them, or change their types
+// or meanings. A field that older readers must not ignore, such as a limit on the peers of a route, needs another name
+// for the field that contains it: older readers then refuse the line, because it is empty.
 package bgp
 
 import (
