@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// TestRights checks that every right is listed once, and that docs/design/privileges.md explains exactly these rights.
+// TestRights checks that every right is listed once, and that docs/reference/privileges.md has exactly these rights.
 func TestRights(t *testing.T) {
-	const root, doc = "../../..", "docs/design/privileges.md"
+	const root, doc = "../../..", "docs/reference/privileges.md"
 	all, err := Rights(root)
 	if err != nil {
 		t.Fatal(err)
