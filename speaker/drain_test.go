@@ -75,10 +75,21 @@ func (r *run) wantFirst(t *testing.T, when string, weight int) {
 	}
 }
 
-// A draining endpoint ends with its last connection. Its conntrack entries go, and it returns like a new one.
+// wantTracked checks whether the last cleanup of conntrack spared established connections to an endpoint of weight 0.
+func (r *run) wantTracked(t *testing.T, when string, at netip.AddrPort, want bool) {
+	t.Helper()
+	r.world.mu.Lock()
+	defer r.world.mu.Unlock()
+	if real, is := r.tracked[webKey].RealServers[at]; is != want || real.Weight > 0 {
+		t.Errorf("%s: conntrack received %v with %v; want it listed: %t", when, at, real, want)
+	}
+}
+
+// A draining endpoint ends with its last connection, and returns like a new one. Established connections in conntrack,
+// which IPVS did not count, stay as long as the plan has the endpoint.
 func TestDrainsUntilNoConnectionIsLeft(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		r, _, end := draining(t, new(counter))
+		r, first, end := draining(t, new(counter))
 		defer r.stop()
 		time.Sleep(5 * time.Minute)
 		r.wantFirst(t, "with connections", 0)
@@ -90,6 +101,7 @@ func TestDrainsUntilNoConnectionIsLeft(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		r.wantFirst(t, "no connection", -1)
 		r.wantCleaned(t, "ended", webKey)
+		r.wantTracked(t, "ended", first, true)
 		if !strings.Contains(r.log.String(), "delete real server") {
 			t.Errorf("not logged: %s", r.log)
 		}
@@ -111,6 +123,13 @@ func TestDrainsUntilNoConnectionIsLeft(t *testing.T) {
 		r.touchService("web", func(_ *view.Service, slice *view.Slice) { terminate(&slice.Endpoints[0]) })
 		time.Sleep(time.Minute)
 		r.wantFirst(t, "drains again", 0)
+		end(0, 0)
+		time.Sleep(3 * time.Second)
+		r.wantFirst(t, "ended again", -1)
+		r.wantCleaned(t, "ended again", webKey)
+		r.touchService("web", func(_ *view.Service, slice *view.Slice) { slice.Endpoints = slice.Endpoints[1:] })
+		r.wantCleaned(t, "left the slice", webKey)
+		r.wantTracked(t, "left the slice", first, false)
 	})
 }
 

@@ -71,6 +71,7 @@ func (c worldConntrack) Clean(_ context.Context, table ipvs.Table) (int, error) 
 			}
 		}
 		c.w.cleaned = append(c.w.cleaned, key)
+		c.w.tracked[key] = vs
 	}
 	return c.w.entries, nil
 }

@@ -80,6 +80,7 @@ type world struct {
 	internal      *ipvstest.Kernel
 	pods          ipvs.PodSources
 	cleaned       []ipvs.Key    // by conntrack
+	tracked       ipvs.Table    // what conntrack last received of each virtual server
 	cleanings     []time.Time   // when each ended
 	slowClean     time.Duration // duration of each cleanup
 	entries       int           // deleted by each cleanup
@@ -100,7 +101,7 @@ var errInjected = errors.New("injected")
 
 func newWorld(t *testing.T) *world {
 	w := &world{t: t, kernel: ipvstest.NewKernel(), addrs: map[netip.Addr]struct{}{}, foreign: map[netip.Addr]struct{}{}, retained: map[netip.Addr]struct{}{},
-		announced: map[netip.Addr]ownership.Announcement{}, ups: map[string]bool{"eth0": true}, internal: ipvstest.NewKernel()}
+		announced: map[netip.Addr]ownership.Announcement{}, ups: map[string]bool{"eth0": true}, internal: ipvstest.NewKernel(), tracked: ipvs.Table{}}
 	w.internal.Fail = func(op ipvs.Op) error {
 		if op.Action == ipvs.AddVirtual && !isServed(w.filter, op.Virtual) {
 			w.wrong("internal: %v before the filter serves it", op)

@@ -109,8 +109,9 @@ func (d *DataPlane) cleanConntrack(ctx context.Context, todo *Work) {
 }
 
 // tracked returns these virtual servers with every present or desired real server, for cluster-internal and other
-// clients. The greatest weight counts. For a virtual server that no longer exists only UDP connections are cleaned: TCP
-// connections continue where the data plane permits, because the endpoints may be alive.
+// clients. The greatest weight counts. An ended real server is desired: it may have connections that IPVS does not
+// count. For a virtual server that no longer exists only UDP connections are cleaned: TCP connections continue where
+// the data plane permits, because the endpoints may be alive.
 func (d *DataPlane) tracked(keys map[ipvs.Key]struct{}) ipvs.Table {
 	out := ipvs.Table{}
 	for key := range keys {
@@ -118,9 +119,8 @@ func (d *DataPlane) tracked(keys map[ipvs.Key]struct{}) ipvs.Table {
 			continue
 		}
 		reals := map[netip.AddrPort]ipvs.RealServer{}
-		for _, desired := range []lookup{d.wanted, d.wantedInternally} {
-			vs, _ := desired(key)
-			for at := range vs.RealServers {
+		for _, desired := range []ipvs.Table{d.in.Desired.Table, d.in.Desired.ClusterInternal} {
+			for at := range desired[key].RealServers {
 				reals[at] = ipvs.RealServer{} // takes no packets until it is programmed
 			}
 		}

@@ -50,16 +50,19 @@ func (d *DataPlane) wanted(key ipvs.Key) (ipvs.VirtualServer, bool) {
 	return vs, wanted
 }
 
-// recordDrains updates which virtual servers have a draining real server, after a change of these.
-func (d *DataPlane) recordDrains(keys map[ipvs.Key]struct{}) {
+// recordDrains updates which virtual servers have a draining real server, after these were programmed.
+func (d *DataPlane) recordDrains(todo *Work) {
 	if _, counts := d.known.table.driver.(Connections); !counts {
 		return
 	}
 	from := time.Now().Add(drainCountMin)
-	for key := range keys {
+	for key := range todo.Keys {
 		desired := d.in.Desired.Table[key].RealServers
 		maps.DeleteFunc(d.drains.ended[key], func(at netip.AddrPort, _ struct{}) bool {
 			real, wanted := desired[at]
+			if !wanted { // connections that IPVS did not count end now
+				todo.Conntrack[key] = struct{}{}
+			}
 			return !wanted || real.Weight > 0
 		})
 		if len(d.drains.ended[key]) == 0 {

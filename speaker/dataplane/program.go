@@ -30,7 +30,7 @@ func (d *DataPlane) Program(ctx context.Context, todo *Work) {
 	d.removeOutdated(ctx, todo)
 	d.setVirtualServers(&d.known.internal, d.wantedInternally, "cluster-internal ", todo)
 	d.setVirtualServers(&d.known.table, d.wanted, "", todo)
-	d.recordDrains(todo.Keys)
+	d.recordDrains(todo)
 	d.removeElements(ctx, todo)
 	d.addAddresses(todo)
 	d.recordProgrammed()
