@@ -21,10 +21,8 @@ type config struct {
 	// Scheduler and Flags apply to a virtual server whose Service has no ironlb.io/scheduler.
 	Scheduler string
 	Flags     ipvs.Flags
-	// NodePortPrimary selects the Node's own InternalIPs for NodePorts, NodePortCIDRs the addresses of the node in
-	// them. One of them is set.
-	NodePortPrimary bool
-	NodePortCIDRs   []netip.Prefix
+	// NodePortCIDRs contain the addresses of the node that serve NodePorts; empty: the Node's own InternalIPs.
+	NodePortCIDRs []netip.Prefix
 	// DetectLocal identifies packets of Pods: detectLocalMode, detectLocal and podCIDRs.
 	DetectLocal forwarding.DetectLocal
 	// ExternalIPCIDRs contain the external IPs that are served; empty: none.
@@ -112,9 +110,8 @@ func (c conntrackLimits) max(cores int) int {
 // newConfig returns the defaults.
 func newConfig() config {
 	return config{
-		Dataplane:       dataplaneAuto,
-		Scheduler:       ipvs.RoundRobin,
-		NodePortPrimary: true,
+		Dataplane: dataplaneAuto,
+		Scheduler: ipvs.RoundRobin,
 		// IPVS deletes a connection that is idle for longer in any case: 15 minutes is the kernel's time-out of an
 		// established TCP connection.
 		DrainLimit:          15 * time.Minute,

@@ -25,7 +25,7 @@ func prefixes(texts ...string) (p []netip.Prefix) {
 
 func TestConfig(t *testing.T) {
 	defaults := config{
-		Dataplane: "auto", Scheduler: "rr", NodePortPrimary: true, DrainLimit: 15 * time.Minute, EndpointChecks: true, AnswerPing: true,
+		Dataplane: "auto", Scheduler: "rr", DrainLimit: 15 * time.Minute, EndpointChecks: true, AnswerPing: true,
 		LeaveOutUnreachable: true, ResetAfter: 10 * time.Second, Traffic: traffic.VirtualServers,
 		HealthzAddress: netip.MustParseAddrPort("0.0.0.0:10256"), ProxyModeAddress: netip.MustParseAddrPort("127.0.0.1:10249"),
 		Conntrack: conntrackLimits{

@@ -253,7 +253,6 @@ func (p *configParser) nodePortAddresses(c *config, texts []string) {
 	case len(texts) == 0:
 		p.fault("nodePortAddresses", "[]", "give [primary], or the CIDRs of the addresses that serve NodePorts")
 	default:
-		c.NodePortPrimary = false
 		c.NodePortCIDRs = p.prefixes("nodePortAddresses", texts)
 	}
 }

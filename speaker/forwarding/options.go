@@ -14,10 +14,8 @@ type Options struct {
 	// Scheduler and its Flags for Services without their own; round robin if empty.
 	Scheduler string
 	Flags     ipvs.Flags
-	// NodePortPrimary enables NodePorts on the Node's InternalIPs, NodePortCIDRs on the node's addresses within these
-	// ranges.
-	NodePortPrimary bool
-	NodePortCIDRs   []netip.Prefix
+	// NodePortCIDRs enables NodePorts on the node's addresses within these ranges; on the Node's InternalIPs if empty.
+	NodePortCIDRs []netip.Prefix
 	// DetectLocal is how Pod packets are recognized.
 	DetectLocal DetectLocal
 	// ExternalIPs are the CIDRs of external IPs to serve; none if empty.
