@@ -18,6 +18,7 @@ type IPVS interface {
 	Driver
 	VirtualStats() (map[ipvs.Key]ipvs.Stats, error)
 	RealStats(keys []ipvs.Key) (map[ipvs.Key]map[netip.AddrPort]ipvs.RealStats, error)
+	Connections(keys []ipvs.Key) (map[ipvs.Key]map[netip.AddrPort]ipvs.RealStats, error)
 }
 
 // Other is another program with the same kernel, and the operator.
@@ -129,10 +130,6 @@ func statistics(t *testing.T, d IPVS, _ Other) {
 		t.Fatal(err)
 	}
 	absent := ipvs.Key{Addr: web.Addr, Protocol: ipvs.TCP, Port: 81}
-	reals, err := d.RealStats(append(everyKind().Keys(), absent))
-	if err != nil {
-		t.Fatal(err)
-	}
 	wantVirtuals, wantReals := map[ipvs.Key]ipvs.Stats{}, map[ipvs.Key]map[netip.AddrPort]ipvs.RealStats{}
 	for key, vs := range everyKind() {
 		wantVirtuals[key], wantReals[key] = ipvs.Stats{}, map[netip.AddrPort]ipvs.RealStats{}
@@ -143,8 +140,16 @@ func statistics(t *testing.T, d IPVS, _ Other) {
 	if diff := cmp.Diff(wantVirtuals, virtuals, compareAddrs); diff != "" {
 		t.Errorf("VirtualStats (-want +got):\n%s", diff)
 	}
-	delete(reals, absent) // absent, or without real servers
-	if diff := cmp.Diff(wantReals, reals, compareAddrs); diff != "" {
-		t.Errorf("RealStats (-want +got):\n%s", diff)
+	for name, read := range map[string]func([]ipvs.Key) (map[ipvs.Key]map[netip.AddrPort]ipvs.RealStats, error){
+		"RealStats": d.RealStats, "Connections": d.Connections,
+	} {
+		reals, err := read(append(everyKind().Keys(), absent))
+		if err != nil {
+			t.Fatal(err)
+		}
+		delete(reals, absent) // absent, or without real servers
+		if diff := cmp.Diff(wantReals, reals, compareAddrs); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
 	}
 }

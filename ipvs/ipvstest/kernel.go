@@ -111,6 +111,11 @@ func (k *Kernel) VirtualStats() (map[ipvs.Key]ipvs.Stats, error) {
 	return stats, nil
 }
 
+// Connections is RealStats.
+func (k *Kernel) Connections(keys []ipvs.Key) (map[ipvs.Key]map[netip.AddrPort]ipvs.RealStats, error) {
+	return k.RealStats(keys)
+}
+
 // RealStats returns the counters of the real servers of these virtual servers.
 func (k *Kernel) RealStats(keys []ipvs.Key) (map[ipvs.Key]map[netip.AddrPort]ipvs.RealStats, error) {
 	k.mu.Lock()

@@ -18,18 +18,20 @@ import (
 // Kernel is the IPVS of one network namespace. It is safe for concurrent use.
 type Kernel struct {
 	mu      sync.Mutex // prevents concurrent callers from reading each other's responses
-	library library    // single requests
+	library library    // single requests, and Connections
 	conn    *conn      // batches, and lists of real servers
 
-	// counters is another socket of the library, so that nothing waits while counters are read.
+	// counters is another socket of the library, with its own mutex, for VirtualStats and RealStats: a caller that
+	// programs does not wait for a scrape.
 	statistics sync.Mutex
 	counters   library
 }
 
 // Open opens IPVS in the network namespace of the calling thread, and loads the module ip_vs if possible.
 //
-// The error wraps [ipvs.ErrNoModule] if the kernel has no IPVS. Open may then be called again: the failure is not
-// cached, so loading the module repairs a running process.
+// The error wraps [ipvs.ErrNoModule] if the kernel has no IPVS. Open may then be called again: that failure is not
+// cached, so loading the module repairs a running process. The error also wraps it if the library does not reach IPVS
+// although the family exists; only a restart of the process repairs that.
 func Open() (*Kernel, error) {
 	return OpenAt(netns.None())
 }

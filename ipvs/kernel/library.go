@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -35,8 +36,8 @@ type library interface {
 // loading serializes the library's first use, which logs.
 var loading sync.Mutex
 
-// openLibrary opens a socket of the library in the namespace. The netlink family must exist: the library requests it
-// once in the life of a process, and without it reports success for requests that the kernel ignores.
+// openLibrary opens a socket of the library in the namespace. The netlink family must exist: the library requests its
+// number once in the life of a process, and without it reports success for requests that the kernel ignores.
 func openLibrary(ns netns.NsHandle) (library, error) {
 	loading.Lock()
 	defer loading.Unlock()
@@ -52,7 +53,25 @@ func openLibrary(ns netns.NsHandle) (library, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the IPVS netlink socket: %w", err)
 	}
+	if err := reaches(handle); err != nil {
+		handle.Close()
+		return nil, err
+	}
 	return handle, nil
+}
+
+// reaches checks that the requests of the library reach IPVS, by a request for a virtual server that need not exist.
+// They do not if the library could not read the number of the family, or the module was loaded again with another one.
+func reaches(l library) error {
+	_, err := l.GetService(serviceOf(probeKey, ipvs.Settings{}))
+	var errno unix.Errno
+	switch {
+	case err == nil, errors.Is(err, unix.ESRCH):
+		return nil
+	case errors.As(err, &errno) && errno != unix.ENOENT: // no such family
+		return fmt.Errorf("find %v: %w", probeKey, explain(err))
+	}
+	return fmt.Errorf("%w: module ip_vs was loaded or replaced too late for this process: restart it (%w)", ipvs.ErrNoModule, err)
 }
 
 // Persistence always uses the client's full address.
