@@ -7,6 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/speaker/view"
 )
@@ -15,6 +17,7 @@ import (
 type counter struct {
 	fails, uncounted bool // uncounted is nftables
 	calls            int
+	before           func() // called before each count
 }
 
 // worldDraining is a data plane that counts connections.
@@ -23,10 +26,13 @@ type worldDraining struct {
 	counter *counter
 }
 
-func (i worldDraining) RealStats(keys []ipvs.Key) (map[ipvs.Key]map[netip.AddrPort]ipvs.RealStats, error) {
+func (i worldDraining) Connections(keys []ipvs.Key) (map[ipvs.Key]map[netip.AddrPort]ipvs.RealStats, error) {
 	i.w.mu.Lock()
 	defer i.w.mu.Unlock()
 	i.counter.calls++
+	if i.counter.before != nil {
+		i.counter.before()
+	}
 	switch {
 	case i.counter.fails:
 		return nil, errInjected
@@ -150,6 +156,10 @@ func TestDrainLimit(t *testing.T) {
 			if c.uncounted && c.calls > 1 {
 				t.Errorf("counted %d times, want once", c.calls)
 			}
+			logged := strings.Count(r.log.String(), "failed to count the connections")
+			if failures := testutil.ToFloat64(r.speaker.cfg.Metrics.drains); c.fails != (failures > 80) || c.fails != (logged == 1) {
+				t.Errorf("%+v: %v failures, logged %d times", c, failures, logged)
+			}
 		})
 	}
 }
@@ -166,6 +176,81 @@ func TestDrainCountsOnlyWhatDrains(t *testing.T) {
 		time.Sleep(time.Minute)
 		if n := r.kernel.StatsRead(); n < 30 || n > 61 {
 			t.Errorf("counted %d times in a minute, want once a second of one virtual server", n)
+		}
+	})
+}
+
+// A drain ends although its virtual server changes more often than connections are counted.
+func TestDrainEndsDuringChanges(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r, _, end := draining(t, new(counter))
+		defer r.stop()
+		end(0, 0)
+		for i := range 10 {
+			r.touchService("web", func(_ *view.Service, slice *view.Slice) {
+				slice.Endpoints = slice.Endpoints[:2:2]
+				if i%2 == 0 {
+					slice.Endpoints = append(slice.Endpoints, view.Endpoint{Addr: netip.MustParseAddr("192.0.2.99"), Node: "a", Ready: true, Serving: true})
+				}
+			})
+			time.Sleep(400 * time.Millisecond)
+		}
+		r.wantFirst(t, "changes", -1)
+	})
+}
+
+// An ended endpoint that cannot be deleted is retried with backoff, not with each count.
+func TestDrainedEndpointCannotBeDeleted(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r, _, end := draining(t, new(counter))
+		defer r.stop()
+		attempts, may := 0, r.kernel.Fail
+		r.world.mu.Lock()
+		r.kernel.Fail = func(op ipvs.Op) error {
+			if op.Action == ipvs.DeleteReal {
+				attempts++
+				return errInjected
+			}
+			return may(op)
+		}
+		r.world.mu.Unlock()
+		end(0, 0)
+		time.Sleep(time.Minute)
+		r.world.mu.Lock()
+		if attempts < 3 || attempts > 15 {
+			t.Errorf("%d attempts in a minute, want a backoff to one in 10 s", attempts)
+		}
+		r.kernel.Fail = may
+		r.world.mu.Unlock()
+		time.Sleep(retryMax)
+		r.wantFirst(t, "deletable", -1)
+	})
+}
+
+// Counting follows the announcements of the same reconcile.
+func TestCountFollowsAnnouncements(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		c := new(counter)
+		r, _, _ := draining(t, c)
+		defer r.stop()
+		vip := netip.MustParseAddr("203.0.113.77")
+		announced := []bool{}
+		r.world.mu.Lock()
+		c.before = func() { announced = append(announced, has(r.announced, vip)) }
+		r.world.mu.Unlock()
+		time.Sleep(999 * time.Millisecond)
+		r.cluster.mu.Lock() // without a trigger: the reconcile that counts is the first to observe it
+		r.pending = append(r.pending, func(v *view.View) view.Touched {
+			service(v, "new", vip, []uint16{80}, 1, "a")
+			return view.Touched{All: true}
+		})
+		r.cluster.mu.Unlock()
+		time.Sleep(100 * time.Millisecond)
+		synctest.Wait()
+		r.world.mu.Lock()
+		defer r.world.mu.Unlock()
+		if len(announced) != 1 || !announced[0] {
+			t.Errorf("%v announced at each count, want one count after the announcement", announced)
 		}
 	})
 }

@@ -15,6 +15,7 @@ type Metrics struct {
 	duration prometheus.Histogram
 	program  prometheus.Histogram
 	errors   prometheus.Counter
+	drains   prometheus.Counter
 	changes  *prometheus.CounterVec
 	servers  prometheus.Gauge
 	reals    prometheus.Gauge
@@ -37,13 +38,15 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Help: "Time from the observation of a change to its programming, of reconciles that changed the node.", Buckets: prometheus.ExponentialBuckets(0.0005, 2, 15)}),
 		errors: prometheus.NewCounter(prometheus.CounterOpts{Namespace: ns, Subsystem: sub, Name: "sync_errors_total",
 			Help: "Reconciles that failed."}),
+		drains: prometheus.NewCounter(prometheus.CounterOpts{Namespace: ns, Subsystem: sub, Name: "drain_count_errors_total",
+			Help: "Failed counts of the connections of draining endpoints."}),
 		changes: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: ns, Subsystem: sub, Name: "changes_total",
 			Help: "Changes applied to the node, by action."}, []string{"action"}),
 		servers: gauge("virtual_servers", "Virtual servers of IronLB on the node."),
 		reals:   gauge("real_servers", "Real servers of these virtual servers."),
 		healthy: gauge("healthy", "1 while the node matches the plan."),
 	}
-	reg.MustRegister(m.duration, m.program, m.errors, m.changes, m.servers, m.reals, m.healthy)
+	reg.MustRegister(m.duration, m.program, m.errors, m.drains, m.changes, m.servers, m.reals, m.healthy)
 	m.status = status.NewMetrics(reg)
 	m.bgp, m.reach = advertise.NewMetrics(reg), newReachMetrics(reg)
 	return m

@@ -92,7 +92,9 @@ type Speaker struct {
 	began   time.Time
 	changes int
 
+	// lastError is the last logged error. uncounted is set while connections of draining endpoints cannot be counted.
 	lastError string
+	uncounted bool
 	mu        sync.Mutex
 	health    Health
 }
@@ -134,6 +136,7 @@ func (s *Speaker) Run(ctx context.Context) error {
 			return nil
 		}
 		s.recordOutcome(err, time.Since(start))
+		s.endDrains()
 		if ending && !s.leaving.Load() {
 			if s.retain(time.Now()) { // decided on the state of this reconcile
 				return nil
@@ -169,6 +172,25 @@ func (s *Speaker) pause() time.Duration {
 		next = s.leaveBy
 	}
 	return time.Until(next)
+}
+
+// endDrains ends the draining endpoints without a connection. If counting fails, they drain until their limit.
+func (s *Speaker) endDrains() {
+	now := time.Now()
+	if !s.dataplane.DrainsDue(now) {
+		return
+	}
+	ended, err := s.dataplane.EndDrains(now)
+	if ended {
+		s.cfg.Trigger.Now()
+	}
+	if err != nil {
+		s.cfg.Metrics.drains.Inc()
+		if !s.uncounted {
+			s.cfg.Log.Warn("failed to count the connections of draining endpoints", "error", err)
+		}
+	}
+	s.uncounted = err != nil
 }
 
 // recordOutcome records the outcome of a reconcile. An error is logged when it appears or changes, not on each

@@ -200,7 +200,8 @@ func TestResidualStateIsRemoved(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			k, removed := ipvstest.NewKernel(), 0
-			v := &virtualServers{driver: k, kind: dataplaneIPVS, residual: &residual{remove: func() error { removed++; return nil }}}
+			v := &virtualServers{residual: &residual{remove: func() error { removed++; return nil }}}
+			v.choose(dataplaneIPVS, k)
 			test.do(v, k)
 			if removed != test.want {
 				t.Errorf("removed %d times, want %d", removed, test.want)

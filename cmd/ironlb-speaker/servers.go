@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/ipvs/kernel"
@@ -34,16 +35,22 @@ type virtualServers struct {
 	// calico reports whether Calico polices traffic forwarded to Pods, or did before the start.
 	calico func() (bool, error)
 
-	mu       sync.Mutex
-	driver   driver
-	kind     dataplaneKind // empty until it is known
-	residual *residual     // of the other kind, used only by the loop
+	// opening serializes open, which may take as long as modprobe. selected is nil until the data plane is known.
+	opening  sync.Mutex
+	selected atomic.Pointer[selected]
+	residual *residual // of the other kind, used only by the loop
 	// stale reports whether the plan is from a snapshot: residual state may then be newer, and stays. Nil means never.
 	stale func() bool
 	// warn writes an Event about this node; nil for none.
 	warn func(reason, text string)
 	// unsupported are the reported schedulers that nftables lacks, used only by the loop.
 	unsupported map[string]struct{}
+}
+
+// selected is the data plane in use.
+type selected struct {
+	driver driver
+	kind   dataplaneKind
 }
 
 // driver is a data plane.
@@ -58,10 +65,10 @@ func newVirtualServers(c config, log *slog.Logger, chosen func(dataplaneKind), o
 }
 
 func (v *virtualServers) open() (dataplane.VirtualServers, error) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.driver != nil {
-		return v.driver, nil
+	v.opening.Lock()
+	defer v.opening.Unlock()
+	if s := v.selected.Load(); s != nil {
+		return s.driver, nil
 	}
 	var missing error
 	bypassed, err := v.bypassesPolicies()
@@ -77,7 +84,7 @@ func (v *virtualServers) open() (dataplane.VirtualServers, error) {
 		if err == nil {
 			v.residual = leftInNFTables(v.log)
 			v.choose(dataplaneIPVS, k)
-			return v.driver, nil
+			return k, nil
 		}
 		// Any other obstacle, such as a scheduler without its module, can be fixed.
 		if v.config.Dataplane == dataplaneIPVS || !errors.Is(err, ipvs.ErrNoModule) {
@@ -97,7 +104,7 @@ func (v *virtualServers) open() (dataplane.VirtualServers, error) {
 	if missing != nil {
 		v.log.Warn("the kernel has no IPVS: nftables forwards in its place until the speaker is restarted", "reason", missing)
 	}
-	return v.driver, nil
+	return b, nil
 }
 
 // bypassesPolicies reports whether dataplane auto must not select IPVS, because NetworkPolicies would not apply.
@@ -113,7 +120,7 @@ func (v *virtualServers) bypassesPolicies() (bool, error) {
 }
 
 func (v *virtualServers) choose(kind dataplaneKind, d driver) {
-	v.kind, v.driver = kind, d
+	v.selected.Store(&selected{driver: d, kind: kind})
 	if v.chosen != nil {
 		v.chosen(kind)
 	}
@@ -153,21 +160,25 @@ func (v *virtualServers) inIPVS() bool {
 
 // mayBeIPVS reports whether IPVS forwards, or may be selected: its requirements on the node must be met before.
 func (v *virtualServers) mayBeIPVS() bool {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return cmp.Or(v.kind, v.config.Dataplane) != dataplaneNFTables
+	return cmp.Or(v.kind(), v.config.Dataplane) != dataplaneNFTables
+}
+
+// kind returns the data plane; empty until it is known.
+func (v *virtualServers) kind() dataplaneKind {
+	if s := v.selected.Load(); s != nil {
+		return s.kind
+	}
+	return ""
 }
 
 // proxyMode returns the data plane as a kube-proxy mode; empty until it is known.
 func (v *virtualServers) proxyMode() kubeproxy.Mode {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return map[dataplaneKind]kubeproxy.Mode{dataplaneIPVS: kubeproxy.IPVS, dataplaneNFTables: kubeproxy.NFTables}[v.kind]
+	return map[dataplaneKind]kubeproxy.Mode{dataplaneIPVS: kubeproxy.IPVS, dataplaneNFTables: kubeproxy.NFTables}[v.kind()]
 }
 
 func (v *virtualServers) close() {
-	if v.driver != nil {
-		v.driver.Close()
+	if s := v.selected.Load(); s != nil {
+		s.driver.Close()
 	}
 }
 
@@ -195,7 +206,7 @@ func (v *virtualServers) Apply(ops []ipvs.Op) ([]ipvs.Op, error) {
 	if err != nil {
 		return nil, err
 	}
-	if v.kind == dataplaneNFTables {
+	if v.kind() == dataplaneNFTables {
 		v.reportSchedulers(ops)
 	}
 	done, err := d.Apply(ops)
@@ -250,22 +261,35 @@ func (v *virtualServers) Count() (int, error) {
 
 // counting is a data plane that counts traffic.
 type counting interface {
-	dataplane.Connections
-	traffic.Source
+	dataplane.ConnectionCounter
+	traffic.Reader
 }
 
 // counting returns nil if the data plane is not known, or counts nothing. It opens none.
 func (v *virtualServers) counting() counting {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	c, _ := v.driver.(counting)
+	s := v.selected.Load()
+	if s == nil {
+		return nil
+	}
+	c, _ := s.driver.(counting)
 	return c
 }
+
+// Counts reports whether the data plane is known, and counts traffic.
+func (v *virtualServers) Counts() bool { return v.counting() != nil }
 
 // VirtualStats returns the counters of all virtual servers; only IPVS counts.
 func (v *virtualServers) VirtualStats() (map[ipvs.Key]ipvs.Stats, error) {
 	if c := v.counting(); c != nil {
 		return c.VirtualStats()
+	}
+	return nil, nil
+}
+
+// Connections returns the connections of the real servers of these virtual servers; only IPVS counts.
+func (v *virtualServers) Connections(keys []ipvs.Key) (map[ipvs.Key]map[netip.AddrPort]ipvs.RealStats, error) {
+	if c := v.counting(); c != nil {
+		return c.Connections(keys)
 	}
 	return nil, nil
 }

@@ -61,8 +61,9 @@ func TestDataplane(t *testing.T) {
 func TestSchedulersOfNFTables(t *testing.T) {
 	var log bytes.Buffer
 	var events []string
-	v := &virtualServers{driver: ipvstest.NewKernel(), kind: dataplaneNFTables, log: slog.New(slog.NewTextHandler(&log, nil)),
+	v := &virtualServers{log: slog.New(slog.NewTextHandler(&log, nil)),
 		warn: func(reason, text string) { events = append(events, reason+": "+text) }}
+	v.choose(dataplaneNFTables, ipvstest.NewKernel())
 	for i, name := range []string{"rr", "lc", "mh", "lc", "wlc"} {
 		key := ipvs.Key{Addr: netip.AddrFrom4([4]byte{203, 0, 113, byte(i)}), Protocol: ipvs.TCP, Port: 80}
 		ops := []ipvs.Op{{Action: ipvs.AddVirtual, Virtual: key, Settings: ipvs.Settings{Scheduler: name}}}
@@ -121,6 +122,24 @@ func TestMissingSchedulerDoesNotChangeTheDataplane(t *testing.T) {
 	missing = nil
 	if _, err := v.Virtuals(); err != nil || !slices.Equal(reported, []dataplaneKind{dataplaneIPVS}) {
 		t.Errorf("%v, reported %v; want IPVS when the module is there", err, reported)
+	}
+}
+
+// Nobody waits for the data plane to be opened, which may take as long as modprobe.
+func TestReadersDoNotWaitForOpen(t *testing.T) {
+	v := newVirtualServers(newConfig(), slog.New(slog.DiscardHandler), nil, nil)
+	v.openIPVS = func(config) (driver, error) {
+		if v.inIPVS() || !v.mayBeIPVS() || v.Counts() {
+			t.Errorf("in IPVS %t, may be %t, counts %t before it is open", v.inIPVS(), v.mayBeIPVS(), v.Counts())
+		}
+		return ipvstest.NewKernel(), nil
+	}
+	if _, err := v.Virtuals(); err != nil || !v.inIPVS() || !v.Counts() {
+		t.Errorf("%v, in IPVS %t, counts %t", err, v.inIPVS(), v.Counts())
+	}
+	v.choose(dataplaneNFTables, nil)
+	if v.Counts() {
+		t.Error("nftables counts")
 	}
 }
 

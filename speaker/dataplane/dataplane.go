@@ -82,7 +82,7 @@ func New(cfg Config, drivers Drivers) *DataPlane {
 		cfg:        cfg,
 		drivers:    drivers,
 		cleaning:   cleaning{waiting: map[ipvs.Key]struct{}{}},
-		drains:     drains{counted: map[ipvs.Key]time.Time{}, ended: map[ipvs.Key]map[netip.AddrPort]struct{}{}},
+		drains:     newDrains(),
 		forwarding: map[netip.Addr]struct{}{},
 		ports:      map[pools.ServiceKey]forwarding.HealthPort{},
 		failed:     NewWork(),
@@ -93,11 +93,12 @@ func New(cfg Config, drivers Drivers) *DataPlane {
 func (d *DataPlane) Update(in Inputs) { d.in = in }
 
 // AddPending adds pending work that is due: the adopted state once the plan is complete, the deferred conntrack
-// cleanup, and the real servers that drained.
+// cleanup, and the real servers that EndDrains ended.
 func (d *DataPlane) AddPending(todo *Work, now time.Time) {
 	d.releaseAdopted(todo)
 	d.cleaning.take(todo, now)
-	d.endDrains(todo, now)
+	maps.Copy(todo.Keys, d.drains.pending)
+	clear(d.drains.pending)
 }
 
 // UpdateFamilies records whether IPv6 addresses are served, and reports whether that changed: the sysctls of IPv6 are

@@ -22,6 +22,7 @@ var (
 	inactiveDesc = desc("endpoint_inactive_connections",
 		"Other connections of an endpoint: opening or closing TCP connections, UDP and SCTP.", endpointLabels)
 	omittedDesc = desc("omitted", "Virtual servers or endpoints without metrics because there are too many.", []string{"kind"})
+	errorsDesc  = desc("read_errors_total", "Failed reads of these counters by scrapes.", nil)
 )
 
 func desc(name, help string, labels []string) *prometheus.Desc {

@@ -27,15 +27,26 @@ const (
 	Endpoints      Detail = "endpoints"
 )
 
-// Most is the maximum number of exported virtual servers, and of exported endpoints: five series each, and seven. If
-// there are more of a kind, none of it is exported, so that a scrape stays small.
-const Most = 2000
+// The maximum number of exported virtual servers, with five series each, and of exported endpoints, with seven series
+// each and up to one request each. If there are more of a kind, none of it is exported, so that a scrape stays small.
+const (
+	MostVirtualServers = 10000
+	MostEndpoints      = 2000
+)
 
-// Source reads the counters. A data plane without counters returns none.
+// Source is a data plane that may count.
 type Source interface {
+	Reader
+	// Counts reports whether it does: it is known, and IPVS.
+	Counts() bool
+}
+
+// Reader reads the counters.
+type Reader interface {
 	// VirtualStats returns those of all virtual servers, at the cost of one request.
 	VirtualStats() (map[ipvs.Key]ipvs.Stats, error)
-	// RealStats returns those of the real servers of these virtual servers, at the cost of one request each.
+	// RealStats returns those of the real servers of these virtual servers, at the cost of one request each. With an
+	// error it returns those that it could read.
 	RealStats(keys []ipvs.Key) (map[ipvs.Key]map[netip.AddrPort]ipvs.RealStats, error)
 }
 
@@ -50,9 +61,10 @@ type Collector struct {
 	// endpoints is their number over all servers.
 	endpoints int
 
-	// scraping serializes scrapes; logged is the last error.
+	// scraping serializes scrapes; logged is the last error, failures their number.
 	scraping sync.Mutex
 	logged   string
+	failures int
 }
 
 // server is a virtual server of the plan.
@@ -94,70 +106,79 @@ func (c *Collector) Describe(out chan<- *prometheus.Desc) {
 	out <- activeDesc
 	out <- inactiveDesc
 	out <- omittedDesc
+	out <- errorsDesc
 }
 
-// Collect reads the counters.
+// Collect reads the counters. Without any in the data plane it exports nothing.
 func (c *Collector) Collect(out chan<- prometheus.Metric) {
+	if !c.source.Counts() {
+		return
+	}
 	c.scraping.Lock()
 	defer c.scraping.Unlock()
-	servers, endpoints, omitted := c.known()
+	servers, withEndpoints, omitted := c.known()
 	for kind, n := range omitted {
 		out <- prometheus.MustNewConstMetric(omittedDesc, prometheus.GaugeValue, float64(n), kind)
 	}
-	var err error
+	var errs []error
 	if len(servers) > 0 {
-		err = c.collectVirtual(out, servers)
+		errs = append(errs, c.collectVirtual(out, servers))
 	}
-	if len(servers) > 0 && endpoints {
-		err = errors.Join(err, c.collectEndpoints(out, servers))
+	if len(withEndpoints) > 0 {
+		errs = append(errs, c.collectEndpoints(out, withEndpoints))
 	}
+	c.record(errs)
+	out <- prometheus.MustNewConstMetric(errorsDesc, prometheus.CounterValue, float64(c.failures))
+}
+
+// record counts errors, and logs them when they appear or change.
+func (c *Collector) record(errs []error) {
+	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
+	c.failures += len(errs)
 	text := ""
-	if err != nil {
+	if err := errors.Join(errs...); err != nil {
 		text = err.Error()
 	}
-	if text != c.logged && err != nil {
-		c.log.Error("Failed to read traffic counters", "error", err)
+	if text != c.logged && text != "" {
+		c.log.Error("Failed to read traffic counters", "error", text)
 	}
 	c.logged = text
 }
 
-// known returns the virtual servers to export, whether to export their endpoints, and what is omitted because there is
+// known returns the virtual servers to export, those whose endpoints to export, and what is omitted because there is
 // too much of it.
-func (c *Collector) known() (servers map[ipvs.Key]server, endpoints bool, omitted map[string]int) {
+func (c *Collector) known() (servers, withEndpoints map[ipvs.Key]server, omitted map[string]int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	omitted = map[string]int{"virtual_servers": 0, "endpoints": 0}
-	endpoints = c.detail == Endpoints
-	if len(c.servers) > Most {
+	if len(c.servers) > MostVirtualServers {
 		omitted["virtual_servers"] = len(c.servers)
-	}
-	if endpoints && (c.endpoints > Most || len(c.servers) > Most) {
-		omitted["endpoints"], endpoints = c.endpoints, false
-	}
-	if len(c.servers) <= Most {
+	} else {
 		servers = maps.Clone(c.servers)
 	}
-	return servers, endpoints, omitted
+	switch {
+	case c.detail != Endpoints:
+	case c.endpoints > MostEndpoints:
+		omitted["endpoints"] = c.endpoints
+	default:
+		withEndpoints = maps.Clone(c.servers)
+		maps.DeleteFunc(withEndpoints, func(_ ipvs.Key, s server) bool { return s.endpoints == 0 })
+	}
+	return servers, withEndpoints, omitted
 }
 
 func (c *Collector) collectVirtual(out chan<- prometheus.Metric, servers map[ipvs.Key]server) error {
 	stats, err := c.source.VirtualStats()
-	if err != nil {
-		return err
-	}
 	for key, s := range stats {
 		if server, ours := servers[key]; ours {
 			virtualDescs.send(out, s, labels(key, server.of))
 		}
 	}
-	return nil
+	return err
 }
 
 func (c *Collector) collectEndpoints(out chan<- prometheus.Metric, servers map[ipvs.Key]server) error {
 	stats, err := c.source.RealStats(slices.SortedFunc(maps.Keys(servers), ipvs.Key.Compare))
-	if err != nil {
-		return err
-	}
 	for key, server := range servers {
 		for at, s := range stats[key] {
 			values := append(labels(key, server.of), at.String())
@@ -166,5 +187,5 @@ func (c *Collector) collectEndpoints(out chan<- prometheus.Metric, servers map[i
 			out <- prometheus.MustNewConstMetric(inactiveDesc, prometheus.GaugeValue, float64(s.Inactive), values...)
 		}
 	}
-	return nil
+	return err
 }

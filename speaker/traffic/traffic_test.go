@@ -38,7 +38,11 @@ var (
 type fake struct {
 	virtual, real int // calls, and virtual servers asked for
 	err           error
+	partial       bool // err is that of one virtual server
+	nftables      bool // it counts nothing
 }
+
+func (f *fake) Counts() bool { return !f.nftables }
 
 func stats(n uint64) ipvs.Stats {
 	return ipvs.Stats{Connections: n, PacketsIn: 10 * n, PacketsOut: 11 * n, BytesIn: 1000 * n, BytesOut: 1100 * n}
@@ -46,11 +50,20 @@ func stats(n uint64) ipvs.Stats {
 
 func (f *fake) VirtualStats() (map[ipvs.Key]ipvs.Stats, error) {
 	f.virtual++
-	return map[ipvs.Key]ipvs.Stats{web: stats(3), nodePort: stats(2), dns6: stats(1), foreign: stats(99)}, f.err
+	if f.partial {
+		return nil, nil
+	}
+	if f.err != nil {
+		return nil, f.err
+	}
+	return map[ipvs.Key]ipvs.Stats{web: stats(3), nodePort: stats(2), dns6: stats(1), foreign: stats(99)}, nil
 }
 
 func (f *fake) RealStats(keys []ipvs.Key) (map[ipvs.Key]map[netip.AddrPort]ipvs.RealStats, error) {
 	f.real += len(keys)
+	if f.err != nil && !f.partial {
+		return nil, f.err
+	}
 	return map[ipvs.Key]map[netip.AddrPort]ipvs.RealStats{
 		web:  {pod: {Stats: stats(3), Active: 1, Inactive: 2}},
 		dns6: {pod6: {Stats: stats(1), Inactive: 1}},
@@ -126,7 +139,7 @@ func TestMetrics(t *testing.T) {
 }
 
 func TestDetails(t *testing.T) {
-	for detail, series := range map[Detail]int{None: 0, VirtualServers: 3*5 + 2, Endpoints: 3*5 + 2*7 + 2} {
+	for detail, series := range map[Detail]int{None: 0, VirtualServers: 3*5 + 3, Endpoints: 3*5 + 2*7 + 3} {
 		c, source, registry, _ := open(t, detail)
 		c.Update(planned(1, web, nodePort, dns6))
 		got := gather(t, registry)
@@ -141,7 +154,7 @@ func TestDetails(t *testing.T) {
 
 // Too many endpoints or virtual servers are omitted, reported, and not even read.
 func TestTooMany(t *testing.T) {
-	many := make([]ipvs.Key, Most+1)
+	many := make([]ipvs.Key, MostVirtualServers+1)
 	for i := range many {
 		many[i] = ipvs.Key{Addr: web.Addr, Protocol: ipvs.TCP, Port: uint16(1 + i)}
 	}
@@ -152,8 +165,10 @@ func TestTooMany(t *testing.T) {
 		omitted   [2]int
 	}{
 		{20000 / 2, []ipvs.Key{web, dns6}, [2]int{1, 0}, [2]int{20000, 0}},
-		{Most / 2, []ipvs.Key{web, dns6}, [2]int{1, 2}, [2]int{0, 0}},
-		{0, many, [2]int{0, 0}, [2]int{0, Most + 1}},
+		{MostEndpoints / 2, []ipvs.Key{web, dns6}, [2]int{1, 2}, [2]int{0, 0}},
+		{0, many, [2]int{0, 0}, [2]int{0, MostVirtualServers + 1}},
+		{1, many[:MostVirtualServers], [2]int{1, 0}, [2]int{MostVirtualServers, 0}},
+		{0, many[:MostVirtualServers], [2]int{1, 0}, [2]int{0, 0}}, // without an endpoint nothing is asked for
 	} {
 		collector, source, registry, _ := open(t, Endpoints)
 		collector.Update(planned(c.endpoints, c.keys...))
@@ -170,14 +185,36 @@ func TestTooMany(t *testing.T) {
 	}
 }
 
+// nftables counts nothing: no metric claims that something is omitted because there is too much of it.
+func TestNFTables(t *testing.T) {
+	c, source, registry, _ := open(t, Endpoints)
+	source.nftables = true
+	c.Update(planned(MostEndpoints, web, dns6))
+	if got := gather(t, registry); got != "" || source.virtual+source.real > 0 {
+		t.Errorf("%d and %d requests, got\n%s", source.virtual, source.real, got)
+	}
+}
+
+// What could be read is exported, although something could not.
+func TestPartial(t *testing.T) {
+	c, source, registry, _ := open(t, Endpoints)
+	source.err, source.partial = errors.New("one fails"), true
+	c.Update(planned(1, web, dns6))
+	if got := gather(t, registry); !strings.Contains(got, "ironlb_ipvs_endpoint_connections_total{") ||
+		!strings.Contains(got, "ironlb_ipvs_read_errors_total 1\n") {
+		t.Errorf("got\n%s", got)
+	}
+}
+
 // An error leaves the other metrics of the process as they are, and is logged once.
 func TestError(t *testing.T) {
 	c, source, registry, log := open(t, Endpoints)
 	c.Update(planned(1, web))
 	source.err = errors.New("no permission")
-	for range 2 {
-		if got := gather(t, registry); !strings.Contains(got, "ironlb_ipvs_omitted") || strings.Contains(got, "_total{") {
-			t.Errorf("got\n%s", got)
+	for i := range 2 {
+		count := fmt.Sprintf("ironlb_ipvs_read_errors_total %d\n", 2*(1+i)) // of virtual servers, and of endpoints
+		if got := gather(t, registry); !strings.Contains(got, count) || strings.Contains(got, "_total{") {
+			t.Errorf("want %s, got\n%s", count, got)
 		}
 	}
 	if n := strings.Count(log.String(), "Failed to read"); n != 1 {
