@@ -125,7 +125,7 @@ func TestMissingSchedulerDoesNotChangeTheDataplane(t *testing.T) {
 	}
 }
 
-// Nobody waits for the data plane to be opened, which may take as long as modprobe.
+// Metrics and checks do not wait while the data plane is opened, which may take as long as modprobe.
 func TestReadersDoNotWaitForOpen(t *testing.T) {
 	v := newVirtualServers(newConfig(), slog.New(slog.DiscardHandler), nil, nil)
 	v.openIPVS = func(config) (driver, error) {

@@ -58,21 +58,20 @@ func OpenLoaded() (*Kernel, error) {
 }
 
 // open opens the sockets in the namespace, or in the calling thread's if ns is not open.
-func open(ns netns.NsHandle, family uint16) (k *Kernel, err error) {
-	k = &Kernel{}
-	defer func() {
-		if err != nil {
-			k.Close()
-		}
-	}()
+func open(ns netns.NsHandle, family uint16) (*Kernel, error) {
+	k := &Kernel{}
+	var err error
 	if k.conn, err = newConn(ns, family); err != nil {
 		return nil, err
 	}
-	if k.library, err = openLibrary(ns); err != nil {
+	if k.library, err = openLibrary(ns); err == nil {
+		k.counters, err = openLibrary(ns)
+	}
+	if err != nil {
+		k.Close()
 		return nil, err
 	}
-	k.counters, err = openLibrary(ns)
-	return k, err
+	return k, nil
 }
 
 // Close closes the sockets. Programmed state stays.

@@ -27,8 +27,8 @@ func (l fakeLibrary) GetDestinations(s *mobyipvs.Service) ([]*mobyipvs.Destinati
 	return []*mobyipvs.Destination{{Address: s.Address, Port: s.Port, ActiveConnections: 1}}, nil
 }
 
-// A library without the number of the netlink family sends requests that the kernel acknowledges and ignores: GetService
-// then gets no virtual server and no errno. With the number of a family that has gone it gets ENOENT.
+// A library without the number of the netlink family sends requests that the kernel acknowledges and ignores:
+// GetService then gets no virtual server and no errno. With the number of a family that has gone it gets ENOENT.
 func TestLibraryReachesIPVS(t *testing.T) {
 	for _, c := range []struct{ err, want error }{
 		{nil, nil},

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	mobyipvs "github.com/moby/ipvs"
 	"golang.org/x/sys/unix"
 
 	"github.com/ironlb/ironlb/ipvs"
@@ -44,6 +45,33 @@ func TestIPVSLoadedLater(t *testing.T) {
 	}
 	if timeouts, err := k.Timeouts(); err != nil || timeouts.TCP == 0 {
 		t.Errorf("Timeouts = %v, %v", timeouts, err)
+	}
+}
+
+// TestLibraryWithoutFamily uses the library before the module is loaded, in a process of its own, too: the library then
+// never reaches IPVS, and without the check reports success for everything.
+func TestLibraryWithoutFamily(t *testing.T) {
+	if testing.Short() {
+		t.Skip("capability: root, to unload a module (left out in short mode)")
+	}
+	const child = "IRONLB_TEST_FAMILY"
+	if os.Getenv(child) == "" {
+		cmd := exec.Command(os.Args[0], "-test.run", "^TestLibraryWithoutFamily$", "-test.v")
+		cmd.Env = append(os.Environ(), child+"=1")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		return
+	}
+	show := HideModule(t, "ip_vs")
+	early, err := mobyipvs.New("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer early.Close()
+	show()
+	if k, err := Open(); !errors.Is(err, ipvs.ErrNoModule) {
+		t.Errorf("Open = %v, %v; want ErrNoModule", k, err)
 	}
 }
 
