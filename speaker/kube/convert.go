@@ -171,7 +171,8 @@ func prefixes(texts []string) []netip.Prefix {
 	return out
 }
 
-// poolOf returns the parts of a pool that the plan uses. Invalid ranges are left out; the controller reports them.
+// poolOf returns the parts of a trimmed pool that the plan uses. Invalid ranges are left out; the controller reports
+// them.
 func poolOf(pool *v1alpha1.IPAddressPool) view.Pool {
 	out := view.Pool{Labels: pool.Labels, Created: pool.CreationTimestamp.Unix()}
 	if ranges, err := pools.ParseRanges(pool.Spec.Addresses); err == nil {

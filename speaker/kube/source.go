@@ -206,6 +206,10 @@ func fold(v *view.View, touched *view.Touched, r ref, value any) {
 		touched.Advertisements = true
 	case kindPool:
 		before := v.Pools[r.key.Name]
+		if after, is := value.(view.Pool); is && after.Ranges == nil && after.Created == before.Created {
+			after.Ranges = before.Ranges // it became invalid, and ironlb-ccm has not written status.lastGood yet
+			value = after
+		}
 		put(v.Pools, r.key.Name, value)
 		after := v.Pools[r.key.Name]
 		if !maps.Equal(before.Labels, after.Labels) {

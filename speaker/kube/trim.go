@@ -1,6 +1,8 @@
 package kube
 
 import (
+	"encoding/json"
+	"errors"
 	"slices"
 	"unique"
 
@@ -10,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
@@ -30,7 +33,7 @@ func trim(obj any) (any, error) {
 		trimMeta(&o.ObjectMeta)
 	case *v1alpha1.IPAddressPool:
 		trimMeta(&o.ObjectMeta)
-		o.Spec = v1alpha1.IPAddressPoolSpec{Addresses: o.Spec.Addresses}
+		o.Spec = v1alpha1.IPAddressPoolSpec{Addresses: addressesInForce(o)}
 		o.Status = v1alpha1.IPAddressPoolStatus{}
 	case *v1alpha1.BGPPeer:
 		trimMeta(&o.ObjectMeta)
@@ -46,6 +49,31 @@ func trim(obj any) (any, error) {
 		trimSecret(o)
 	}
 	return obj, nil
+}
+
+// addressesInForce returns the addresses of a pool that ironlb-ccm uses: those of its spec or, if that is invalid, of
+// the last valid one (ccm/addresspool). It is called before the trim, since other fields make a spec invalid, too.
+// Without a valid one it returns those of the spec.
+func addressesInForce(pool *v1alpha1.IPAddressPool) []string {
+	var last v1alpha1.IPAddressPoolSpec
+	if readable(&pool.Spec) || json.Unmarshal([]byte(pool.Status.LastGood), &last) != nil || !readable(&last) {
+		return pool.Spec.Addresses
+	}
+	return last.Addresses
+}
+
+// readable reports whether the spec of a pool is valid: its addresses and selectors can be parsed.
+func readable(spec *v1alpha1.IPAddressPoolSpec) bool {
+	_, err := pools.ParseRanges(spec.Addresses)
+	if in := spec.ServiceAllocation; in != nil {
+		for _, selectors := range [][]metav1.LabelSelector{in.NamespaceSelectors, in.ServiceSelectors} {
+			for i := range selectors {
+				_, wrong := v1alpha1.SelectorOf(&selectors[i])
+				err = errors.Join(err, wrong)
+			}
+		}
+	}
+	return err == nil
 }
 
 // annotations are the relevant annotations of a Service.

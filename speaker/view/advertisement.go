@@ -9,8 +9,8 @@ import (
 // Pool is an IPAddressPool.
 type Pool struct {
 	Labels map[string]string
-	// Ranges are none if they are invalid. Of two overlapping pools the older by Created has the addresses, then the
-	// first by name.
+	// Ranges are the last valid ones, or none. Of two overlapping pools the older by Created has the addresses, then
+	// the first by name.
 	Ranges  []pools.Range
 	Created int64
 }
