@@ -35,8 +35,7 @@ type unserved struct {
 	publish       func(map[netip.Addr]condition.Problem)
 	ignoreExclude bool
 
-	// since is when each address was first found unserved: the zero time at the first evaluation, because an earlier
-	// process may have reported it.
+	// since is when each address was first found unserved: the zero time if an earlier process reported it.
 	since  map[netip.Addr]time.Time
 	logged map[string][]netip.Addr
 }
@@ -57,7 +56,7 @@ func (u *unserved) update(o *bgpObjects, ads []bgpAdvertisement, now time.Time) 
 	for _, addr := range slices.SortedFunc(maps.Keys(found), netip.Addr.Compare) {
 		is := found[addr]
 		at, was := before[addr]
-		if !was && !first {
+		if !was && !(first && slices.ContainsFunc(is.ads, func(i int) bool { return reported(&o.ads.Items[i], is.reason, addr) })) {
 			at = now
 		}
 		u.since[addr] = at
@@ -93,6 +92,16 @@ func (u *unserved) update(o *bgpObjects, ads []bgpAdvertisement, now time.Time) 
 	measureUnserved(all)
 	u.report(all)
 	return recheck
+}
+
+// reported reports whether the status of an advertisement lists the address. The status lists the lowest ones, so a
+// higher one counts if there are more than those.
+func reported(ad *v1alpha1.BGPAdvertisement, reason string, addr netip.Addr) bool {
+	return slices.ContainsFunc(ad.Status.Unserved, func(u v1alpha1.UnservedStatus) bool {
+		listed := watch.Addresses(u.Addresses)
+		more := int(u.Count) > len(listed) && (len(listed) == 0 || addr.Compare(slices.MaxFunc(listed, netip.Addr.Compare)) > 0)
+		return u.Reason == reason && (more || slices.Contains(listed, addr))
+	})
 }
 
 // report logs one line for each reason whose addresses changed.
@@ -202,10 +211,12 @@ func (u *unserved) reach(o *bgpObjects, a *bgpAdvertisement) adReach {
 	return r
 }
 
-// announcedBy reports whether a session of the node receives the advertisement and accepts the family.
+// announcedBy reports whether a session of the node receives the advertisement and accepts the family. One that is
+// established without families counts for both: an earlier version of the speaker or of the CRD has none.
 func (a *bgpAdvertisement) announcedBy(s *v1alpha1.SpeakerStatus, family v1.IPFamily) bool {
 	return s.Status.BGP != nil && slices.ContainsFunc(s.Status.BGP.Sessions, func(session v1alpha1.SessionStatus) bool {
-		return a.advertisesTo(session.Peer) && (slices.Contains(session.Families, family) || session.Reason == reasonPasswordUnknown)
+		unknown := session.State == v1alpha1.SessionEstablished && len(session.Families) == 0 || session.Reason == reasonPasswordUnknown
+		return a.advertisesTo(session.Peer) && (unknown || slices.Contains(session.Families, family))
 	})
 }
 

@@ -116,6 +116,8 @@ func TestUnserved(t *testing.T) {
 		{name: "no peer", speakers: []v1alpha1.SpeakerStatus{speaker("a"), speaker("b")}, services: []routed{routedService("web", addr, false, "b")}, want: "NoPeer all"},
 		{name: "no session of the peer", speakers: []v1alpha1.SpeakerStatus{speaker("a", "tor=Idle/PasswordMissing")}, services: []routed{routedService("web", addr, false, "b")}, want: "NoPeer all"},
 		{name: "a session whose password is not known yet", speakers: []v1alpha1.SpeakerStatus{speaker("a", "tor=Idle/PasswordUnknown")}, services: []routed{routedService("web", addr, false, "b")}},
+		{name: "a session of an earlier speaker", speakers: []v1alpha1.SpeakerStatus{speaker("a", "tor=Established")}, services: []routed{routedService("web", addr, false, "b"), routedService("six", "2001:db8::4", false, "b")}},
+		{name: "of an earlier speaker, down", speakers: []v1alpha1.SpeakerStatus{speaker("a", "tor=Active/Refused")}, services: []routed{routedService("web", addr, false, "b")}, want: "NoPeer all"},
 		{name: "no peer of the family", services: []routed{routedService("web", "2001:db8::4", false, "b")}, want: "NoPeer all"},
 		{name: "another peer", ads: []v1alpha1.BGPAdvertisement{bgpAd("all", func(a *v1alpha1.BGPAdvertisementSpec) { a.Peers = []string{"six"} })},
 			services: []routed{routedService("web", addr, false, "b")}, want: "NoPeer all"},
@@ -230,6 +232,10 @@ func TestUnservedIsWritten(t *testing.T) {
 				t.Fatal(err)
 			}
 			report = takes(report, families...)
+			report.Status.BGP.Sessions[0].State = "Established"
+			if len(families) == 0 {
+				report.Status.BGP.Sessions[0].State = "Idle" // the peer is impossible
+			}
 			if err := cl.Update(t.Context(), &report); err != nil {
 				t.Fatal(err)
 			}
@@ -253,6 +259,13 @@ func TestUnservedIsWritten(t *testing.T) {
 		sessions(v1.IPv4Protocol)
 		pass("with a session", 1, 0, "")
 		pass("again", 0, 0, "")
+		b = start()
+		sessions()
+		pass("another process without the speaker's session", 0, 0, "")
+		time.Sleep(watch.UnannouncedFor)
+		pass("after the grace period", 1, 10, "NoPeer 100 10")
+		sessions(v1.IPv4Protocol)
+		pass("with a session", 1, 0, "")
 		if b.due.Stop() {
 			t.Error("a pass is scheduled without need")
 		}
