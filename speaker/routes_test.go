@@ -322,6 +322,44 @@ func TestSessions(t *testing.T) {
 	})
 }
 
+// A restarted speaker that does not publish BGP yet reports the sessions of the earlier process, once it knows them:
+// without them ironlb-ccm would find no peer on this node.
+func TestSessionsBeforeBGPBegins(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t)
+		v := baseView()
+		r := start(t, w, &cluster{view: v, synced: true})
+		r.wantPlanned(t)
+		r.stop()
+		w.restart()
+		v.FromSnapshot, r.cluster.touched.All = true, true
+		w.nodeStatus.Sessions = nil
+		r = start(t, w, r.cluster)
+		defer r.stop()
+		reported := func(want map[string]routes.Session) {
+			t.Helper()
+			synctest.Wait()
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if !maps.Equal(w.nodeStatus.Sessions, want) || w.bgp.begun {
+				t.Errorf("sessions %+v, begun: %v; want %+v", w.nodeStatus.Sessions, w.bgp.begun, want)
+			}
+			if families := w.nodeStatus.Families["far"]; !families.IPv4 {
+				t.Errorf("families %+v", families)
+			}
+		}
+		reported(nil) // not connected to ironlb-bgpd
+		up := routes.Session{State: routes.SessionEstablished, Since: time.Now(), PeerASN: 65001, Changes: 1}
+		w.bgp.mu.Lock()
+		w.bgp.sessions = map[string]routes.Session{"far": up, "near": up, "other": up}
+		w.bgp.mu.Unlock()
+		near, problem := up, r.speaker.desired.PeerProblems["near"]
+		near.Reason, near.Message = problem.Reason, problem.Message
+		r.trigger.Now()
+		reported(map[string]routes.Session{"far": up, "near": near})
+	})
+}
+
 // A session that is established without BFD is marked once BFD had time to come up, and not before, without an external
 // trigger. The time counts from when BFD was last up or the session was established, not from each attempt.
 func TestSessionWithoutBFD(t *testing.T) {

@@ -24,8 +24,8 @@ type Daemon interface {
 	// Set publishes a change; the first change is a full state. It does not block. The last state outlives this
 	// process.
 	Set(routes.Change)
-	// Sessions returns the state of the sessions, by the name of the peer. A session may be absent until it starts. A
-	// change triggers the loop.
+	// Sessions returns the state of the sessions, by the name of the peer: nil until the daemon has reported. A session
+	// may be absent until it starts. A change triggers the loop.
 	Sessions() map[string]routes.Session
 	// Blank reports whether the BGP daemon is running and no process has configured a peer on it. A change triggers the
 	// loop.

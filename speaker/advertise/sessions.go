@@ -9,14 +9,22 @@ import (
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
-// ObserveSessions logs and counts changes of BGP sessions, and reports whether there were any.
+// ObserveSessions logs and counts changes of BGP sessions, and reports whether there were any. Before the full state is
+// published, the sessions are those of an earlier process: without them the node would appear to have no peer.
 func (b *BGP) ObserveSessions(now time.Time) bool {
-	if b.cfg.Daemon == nil || !b.begun {
+	if b.cfg.Daemon == nil || b.in.Desired == nil {
 		return false
 	}
+	reported, peers := b.cfg.Daemon.Sessions(), b.peers
+	if !b.begun {
+		peers = b.in.Desired.BGP.Peers
+		if reported == nil { // they would come up at the connection to the daemon
+			return false
+		}
+	}
 	before := b.sessions
-	b.sessions = b.currentSessions(now)
-	b.markWithoutBFD(now)
+	b.sessions = b.currentSessions(reported, peers, now)
+	b.markWithoutBFD(peers, now)
 	if maps.Equal(before, b.sessions) {
 		return false
 	}
@@ -33,10 +41,9 @@ func (b *BGP) ObserveSessions(now time.Time) bool {
 }
 
 // currentSessions returns the session of each BGPPeer that selects this node.
-func (b *BGP) currentSessions(now time.Time) map[string]routes.Session {
-	reported := b.cfg.Daemon.Sessions()
-	out := make(map[string]routes.Session, len(b.peers)+len(b.in.Desired.PeerProblems))
-	for name := range b.peers {
+func (b *BGP) currentSessions(reported map[string]routes.Session, peers map[string]routes.Peer, now time.Time) map[string]routes.Session {
+	out := make(map[string]routes.Session, len(peers)+len(b.in.Desired.PeerProblems))
+	for name := range peers {
 		session, known := reported[name]
 		if session.State != routes.SessionEstablished {
 			session.Prefixes = 0 // it counts prefixes that are still to be sent
@@ -67,7 +74,7 @@ func (b *BGP) currentSessions(now time.Time) map[string]routes.Session {
 
 // markWithoutBFD marks sessions that are established without BFD after BFD had time to come up. The time counts from
 // when BFD was last up, even if its session flaps in between.
-func (b *BGP) markWithoutBFD(now time.Time) {
+func (b *BGP) markWithoutBFD(peers map[string]routes.Peer, now time.Time) {
 	b.lateAt = time.Time{}
 	maps.DeleteFunc(b.withoutBFD, func(name string, _ time.Time) bool {
 		bfd := b.sessions[name].BFD
@@ -88,7 +95,7 @@ func (b *BGP) markWithoutBFD(now time.Time) {
 		if is.Since.After(since) {
 			since = is.Since
 		}
-		switch late := since.Add(b.peers[name].BFD.Patience()); {
+		switch late := since.Add(peers[name].BFD.Patience()); {
 		case !now.Before(late):
 			is.BFDReason = routes.BFDNotUp
 			b.sessions[name] = is
