@@ -134,6 +134,7 @@ const byAddress = "address"
 
 // watchEndpoints feeds the guard with the same endpoints that the speakers use.
 func (g *guard) watchEndpoints(endpoints *watch.EndpointSlices) (cache.InformerSynced, error) {
+	endpoints.KeepAddresses()
 	g.endpoints = endpoints.Informer().GetIndexer()
 	changed := func(o any) {
 		slice, ok := o.(*discoveryv1.EndpointSlice)

@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync/atomic"
+	"unique"
 
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -18,6 +20,8 @@ type EndpointSlices struct {
 	log    *slog.Logger
 	core   informers.SharedInformerFactory
 	failed atomic.Bool
+	// addresses is set to keep every endpoint with its address.
+	addresses bool
 }
 
 // NewEndpointSlices watches nothing.
@@ -34,7 +38,7 @@ func (e *EndpointSlices) Informer() cache.SharedIndexInformer {
 // watched. It is called before the informer starts.
 func (e *EndpointSlices) Watch(index cache.Indexers, handler cache.ResourceEventHandler) (known, synced cache.InformerSynced, err error) {
 	inf := e.Informer()
-	if err := inf.SetTransform(Slices); err != nil {
+	if err := inf.SetTransform(e.trim); err != nil {
 		return nil, nil, fmt.Errorf("watching EndpointSlices: %w", err)
 	}
 	if err := inf.AddIndexers(index); err != nil {
@@ -64,8 +68,30 @@ func Optional(
 	return func() bool { return reg.HasSynced() || failed.Load() }, nil
 }
 
-// Slices keeps the addresses, nodes and conditions of the endpoints.
-func Slices(o any) (any, error) {
+// KeepAddresses has the slices keep every endpoint with its address. It is called before the informer starts.
+func (e *EndpointSlices) KeepAddresses() { e.addresses = true }
+
+// The states of an endpoint in the cache. An unset condition has the default of Kubernetes.
+var (
+	yes, no     = true, false
+	ready       = discoveryv1.EndpointConditions{}
+	terminating = discoveryv1.EndpointConditions{Ready: &no, Terminating: &yes} // it still serves
+	unusable    = discoveryv1.EndpointConditions{Ready: &no}
+)
+
+func stateOf(c discoveryv1.EndpointConditions) discoveryv1.EndpointConditions {
+	switch {
+	case c.Ready == nil || *c.Ready:
+		return ready
+	case (c.Serving == nil || *c.Serving) && c.Terminating != nil && *c.Terminating:
+		return terminating
+	}
+	return unusable
+}
+
+// trim keeps the nodes and states of the endpoints that can be used, each pair once: a large cluster has more endpoints
+// than anything else in the cache. The strings and conditions are shared.
+func (e *EndpointSlices) trim(o any) (any, error) {
 	slice, ok := o.(*discoveryv1.EndpointSlice)
 	if !ok {
 		return o, nil
@@ -76,10 +102,32 @@ func Slices(o any) (any, error) {
 	if _, headless := slice.Labels[v1.IsHeadlessService]; headless {
 		return out, nil // ignored by the speakers
 	}
-	for _, e := range slice.Endpoints {
-		out.Endpoints = append(out.Endpoints, discoveryv1.Endpoint{
-			Addresses: e.Addresses[:min(1, len(e.Addresses))], NodeName: e.NodeName, Conditions: e.Conditions,
-		})
+	type pair struct {
+		node  *string
+		state discoveryv1.EndpointConditions
 	}
+	nodes, seen := map[string]*string{}, map[pair]struct{}{}
+	var kept []discoveryv1.Endpoint
+	for i := range slice.Endpoints {
+		in := &slice.Endpoints[i]
+		is := pair{state: stateOf(in.Conditions)}
+		if in.NodeName != nil {
+			if is.node = nodes[*in.NodeName]; is.node == nil {
+				name := unique.Make(*in.NodeName).Value()
+				is.node, nodes[name] = &name, &name
+			}
+		}
+		_, again := seen[is]
+		seen[is] = struct{}{}
+		endpoint := discoveryv1.Endpoint{NodeName: is.node, Conditions: is.state}
+		switch {
+		case e.addresses:
+			endpoint.Addresses = in.Addresses[:min(1, len(in.Addresses))]
+		case again || is.state == unusable:
+			continue
+		}
+		kept = append(kept, endpoint)
+	}
+	out.Endpoints = slices.Clone(kept) // without the capacity for more
 	return out, nil
 }
