@@ -14,13 +14,14 @@ TOOL_MODULES := test/deploy/oldest test/tools test/tools/apidoc test/tools/conta
 # The steps of a target build on one another, so -j does not reorder them.
 .NOTPARALLEL:
 
-# Tests that need IPVS run in a guest kernel where this machine's has none; those of LAB_TESTS need a real control plane.
+# Tests that need IPVS run in a guest kernel where this machine's has none.
 KERNEL_TESTS := ./ipvs/kernel ./cmd/ironlb-speaker
 # Cases whose families differ in nothing that IPVS does: nftables runs both, the guest IPv4 alone, since it takes long.
 ONE_FAMILY   := TestPackets/IPv6/(gone|handshake)
-# BFD_TESTS are also run in that guest, for its older kernel. BGP_TESTS talk to BIRD and FRR, which an emulated guest is too slow for.
-BFD_TESTS    := ./speaker/bfd ./speaker/priority
-LAB_TESTS     = $$(go list ./test/lab/... | grep -v /router) ./test/ccm/... ./test/deploy/live ./test/e2e/privileges ./test/e2e ./test/e2e/scene
+# Tests of ./cmd/ironlb-speaker that use no kernel run natively alone.
+PURE         := ^Test(AwaitEnd|BadFlags|Config|DetectLocalFaults|FollowKeys|KeepPolicies|MetricsAreDocumented|Pairing|ReadKeys|Snapshot|Version)
+# LAB_TESTS need a real control plane. BGP_TESTS talk to BIRD and FRR.
+LAB_TESTS     = $$(go list ./test/lab/... | grep -v /router) ./test/ccm/... ./test/deploy/live ./test/e2e/privileges
 BGP_TESTS    := ./test/lab/router ./speaker/bfd ./speaker/bgp/gobgp ./cmd/ironlb-bgpd ./test/e2e/bgp
 # Tests of test/e2e/proxy that no data plane sees differently: they run on nftables alone, since a guest takes long.
 ANY_DATAPLANE := ^Test(DetectLocalMode|Finalizer|Healthz|Hints|PodsNotCovered|ReadyBeforeItListens|ServiceProxyName|TenantTakesNothing|WithoutNodePorts)$$
@@ -28,7 +29,7 @@ NATIVE_TESTS  = $$(go list ./... | grep -v -e /test/deploy/live -e /test/lab -e 
 
 .PHONY: help
 help: ## print this help
-	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: ## build the programs into ./bin
@@ -89,36 +90,77 @@ test-unit: ## the tests that need neither root nor packages
 	@go -C deploy/images test -short ./...
 	@go -C test/deploy/oldest test ./...
 
+# Lanes run at the same time. The first is bound by the processor where the guest is emulated.
+LANES := 'test-kernel test-e2e test-proxy-ipvs' \
+	'test-native test-lab test-proxy test-bgp test-failover test-installed test-upstream'
+
 .PHONY: test
-test: root deps test-native test-kernel test-lab test-failover test-installed test-bgp test-upstream ## everything, with the guest kernel, a complete cluster, and routers (root)
+test: root deps programs ## everything, with the guest kernel, complete clusters, and routers (root)
+	@go run ./test/lanes $(LANES)
+	@go run ./test/lanes test-paused
+
+.PHONY: programs
+programs:
+	@go run ./test/lab/cmd/lab build
+
+.PHONY: test-pools
+test-pools: ## allocation and the API kinds, 1 minute
+	@$(REPORT) ./pools/...
+
+.PHONY: test-ccm
+test-ccm: root deps ## ironlb-ccm, on a real API server, 6 minutes (root)
+	@$(REPORT) ./ccm/... ./cmd/ironlb-ccm ./test/ccm/...
+
+.PHONY: test-ipvs
+test-ipvs: root ## the data planes as far as this kernel has them, 2 minutes; IPVS itself: test-kernel (root)
+	@$(REPORT) ./ipvs/...
+
+.PHONY: test-speaker
+test-speaker: root deps ## the speaker and its drivers, 2 minutes; BGP with routers: test-bgp (root)
+	@$(REPORT) -skip '^TestRouter' ./speaker/... ./cmd/ironlb-speaker
+
+REPORT := go run ./test/report go test
 
 .PHONY: test-native
 test-native: root ## unit tests, and those that need network namespaces (root)
-	@go run ./test/report go test $(NATIVE_TESTS)
+	@$(REPORT) $(NATIVE_TESTS)
 	@go -C deploy/images test ./...
 	@go -C test/deploy/oldest test ./...
 
 .PHONY: test-kernel
 test-kernel: root ## the tests of the data planes and of the speaker with them, in a guest where this kernel has no IPVS: 5 to 10 minutes if it is emulated (root)
 	@CGO_ENABLED=0 go build -trimpath -o $(TOOLS)/guest ./test/lab/cmd/guest
-	@$(TOOLS)/guest with -- go run ./test/report go test -count=1 -p 1 -timeout 25m -skip '$(ONE_FAMILY)' -exec '$(TOOLS)/guest exec --' $(KERNEL_TESTS)
-	@$(TOOLS)/guest with -- go run ./test/report go test -count=1 -run '^Test(VLAN|Bond)$$' -exec '$(TOOLS)/guest exec --' ./speaker/l2
-	@$(TOOLS)/guest with -- go run ./test/report go test -count=1 -p 1 -timeout 25m -skip '^TestRouter' -exec '$(TOOLS)/guest exec --' $(BFD_TESTS)
+	@$(TOOLS)/guest with -- $(REPORT) -count=1 -p 1 -timeout 40m -skip '$(ONE_FAMILY)|$(PURE)' -exec '$(TOOLS)/guest exec --' $(KERNEL_TESTS)
+	@$(TOOLS)/guest with -- $(REPORT) -count=1 -run '^Test(VLAN|Bond)$$' -exec '$(TOOLS)/guest exec --' ./speaker/l2
 
 .PHONY: test-lab
-test-lab: root ## the tests of the lab, of ironlb-ccm and end to end, on a real control plane (root)
-	@go run ./test/report go test -count=1 -p 1 -timeout 40m $(LAB_TESTS)
-	@go run ./test/report go test -count=1 -timeout 40m -skip '$(ANY_DATAPLANE)' ./test/e2e/proxy
-	@IRONLB_DATAPLANE=nftables go run ./test/report go test -count=1 -timeout 15m ./test/e2e/proxy -args -rate 100
-	@IRONLB_DATAPLANE=nftables go run ./test/report go test -count=1 -timeout 15m ./test/e2e/kubeproxy
+test-lab: root ## the tests of the lab and of ironlb-ccm, on a real control plane (root)
+	@$(REPORT) -count=1 -p 1 -timeout 40m $(LAB_TESTS)
+
+.PHONY: test-e2e
+test-e2e: root ## end to end, with IPVS (root)
+	@$(REPORT) -count=1 -timeout 40m ./test/e2e
+
+.PHONY: test-proxy-ipvs
+test-proxy-ipvs: root ## as the only service proxy, with IPVS (root)
+	@$(REPORT) -count=1 -timeout 40m -skip '$(ANY_DATAPLANE)' ./test/e2e/proxy
+
+.PHONY: test-proxy
+test-proxy: root ## as the only service proxy, and alongside kube-proxy, on nftables (root)
+	@IRONLB_DATAPLANE=nftables $(REPORT) -count=1 -timeout 15m ./test/e2e/proxy -args -rate 100
+	@IRONLB_DATAPLANE=nftables $(REPORT) -count=1 -timeout 15m ./test/e2e/kubeproxy
 
 .PHONY: test-failover
-test-failover: root ## failover and unreachable endpoints end to end on nftables, and a node that is a paused virtual machine: 12 minutes (root)
-	@go run ./test/report go test -count=1 -p 1 -timeout 25m ./test/e2e/failover ./test/e2e/unreachable ./test/e2e/paused
+test-failover: root ## failover and unreachable endpoints end to end on nftables: 11 minutes (root)
+	@$(REPORT) -count=1 -p 1 -timeout 25m ./test/e2e/failover ./test/e2e/unreachable
+
+.PHONY: test-paused
+test-paused: root ## a node that is a paused virtual machine (root)
+	@$(REPORT) -count=1 -timeout 25m ./test/e2e/paused
 
 .PHONY: test-installed
 test-installed: root ## as installed: chart and images on nodes with kubelets, and what clients lose while parts fail (root)
-	@go run ./test/report go test -count=1 -timeout 25m -skip '$(SLOW_FAULTS)' ./test/e2e/installed
+	@$(REPORT) -count=1 -timeout 25m -skip '$(SLOW_FAULTS)' ./test/e2e/installed
 
 # Roll-outs that "chart upgraded" covers as well, and a drain, whose Pods end under the load of the other tests.
 SLOW_FAULTS := TestChaos/((ironlb-ccm|ironlb-speaker|kube-proxy)_rolled_out|kubectl_drain)
@@ -180,6 +222,11 @@ test-upstream: root deps ## a subset of upstream's tests of Services, on nodes w
 .PHONY: e2e-upstream
 e2e-upstream: root deps ## upstream's tests of Services, all configurations: an hour and a half, CONFIGS='a b' or FLAGS='-specs REGEXP' less (root)
 	@go run ./test/e2e/upstream -configurations '$(CONFIGS)' $(FLAGS)
+
+.PHONY: test-soak
+test-soak: root deps ## what make test does with fewer rounds: ironlb-ccm killed 250 times, speakers 40 times; an hour (root)
+	@$(REPORT) -count=1 -timeout 60m -run TestCrash ./test/ccm -args -kills 200
+	@$(REPORT) -count=1 -timeout 60m -run TestSpeakers ./test/e2e/unreachable -args -kills 40
 
 .PHONY: test-privileges
 test-privileges: root deps ## remove each capability and each RBAC rule, one at a time: which check fails; 10 to 15 minutes (root)

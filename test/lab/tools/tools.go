@@ -68,6 +68,11 @@ const (
 	containerdVersion = "-X " + containerd + "version.Version=2.1.8"
 )
 
+// Tested returns the names of the pinned programs that tests run, sorted: all but MetalLB's, which benchmarks run.
+func Tested() []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(pinned)), func(name string) bool { return pinned[name].module == "metallb" })
+}
+
 // Build builds programs and reports long steps.
 type Build struct {
 	Root     string    // the module's folder

@@ -2,6 +2,7 @@
 //
 //	lab demo     a Service, its address, answers from both Pods, a dead node
 //	lab shell    the same cluster, left up for a shell
+//	lab build    the programs of others that tests run, which takes minutes the first time
 package main
 
 import (
@@ -17,12 +18,14 @@ import (
 	"github.com/ironlb/ironlb/test/lab"
 	"github.com/ironlb/ironlb/test/lab/guest"
 	"github.com/ironlb/ironlb/test/lab/host"
+	"github.com/ironlb/ironlb/test/lab/tools"
 )
 
-const usage = `use: lab demo | lab shell
+const usage = `use: lab demo | lab shell | lab build
   demo   build a cluster, show a Service and the death of its owner's node, remove everything
   shell  build the same cluster and leave it up for a shell, until exit
-both need root, and the Debian packages that "make deps" installs`
+  build  build the programs of others that tests run, into the user's cache folder
+demo and shell need root, and the Debian packages that "make deps" installs`
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
@@ -49,6 +52,8 @@ func run(ctx context.Context, args []string) error {
 		return demo(ctx, false)
 	case len(args) == 1 && args[0] == "shell":
 		return demo(ctx, true)
+	case len(args) == 1 && args[0] == "build":
+		return build(ctx)
 	case len(args) == 1 && (args[0] == "help" || args[0] == "--help" || args[0] == "-h"):
 		fmt.Println(usage)
 		return nil
@@ -56,6 +61,15 @@ func run(ctx context.Context, args []string) error {
 		return runIn(args[1], args[2], args[3:])
 	}
 	return errors.New(usage)
+}
+
+// build builds what tests would otherwise wait for, some of them under a deadline.
+func build(ctx context.Context) error {
+	b, err := tools.New(ctx, os.Stderr)
+	if err != nil {
+		return err
+	}
+	return b.Pinned(ctx, tools.Tested()...)
 }
 
 // runIn implements the shell's commands: it runs argv in a namespace of the kernel behind socket, "-" for this
