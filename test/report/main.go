@@ -7,6 +7,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path"
 	"slices"
 	"strings"
 	"syscall"
@@ -85,7 +87,11 @@ type summary struct {
 	output                  map[[2]string][]string
 	passed, failed, skipped int
 	skips                   []string
+	slow                    []event // top-level tests of slowest or more
 }
+
+// slowest is from how many seconds on a test is named in the end.
+const slowest = 15
 
 func newSummary(w io.Writer) *summary {
 	return &summary{w: w, output: map[[2]string][]string{}}
@@ -130,6 +136,9 @@ func (s *summary) add(e event) {
 }
 
 func (s *summary) endTest(e event) {
+	if e.Elapsed >= slowest && !strings.Contains(e.Test, "/") {
+		s.slow = append(s.slow, e)
+	}
 	switch e.Action {
 	case "pass":
 		s.passed++
@@ -173,6 +182,10 @@ func (s *summary) close(allowed []string) (unlisted int) {
 			unlisted++
 			fmt.Fprintf(s.w, "skipped, and not listed in %s: %s\n", skipsFile, skip)
 		}
+	}
+	slices.SortStableFunc(s.slow, func(a, b event) int { return cmp.Compare(b.Elapsed, a.Elapsed) })
+	for _, e := range s.slow {
+		fmt.Fprintf(s.w, "slow  %-55s %.0fs\n", path.Base(e.Package)+" "+e.Test, e.Elapsed)
 	}
 	fmt.Fprintf(s.w, "%d passed, %d failed, %d skipped\n", s.passed, s.failed+unlisted, s.skipped-unlisted)
 	return unlisted

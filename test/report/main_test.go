@@ -19,6 +19,8 @@ func TestSummary(t *testing.T) {
 {"Action":"build-output","ImportPath":"q","Output":"q.go:1: no such thing\n"}
 {"Action":"output","Package":"r","Test":"TestHang","Output":"panic: test timed out\n"}
 {"Action":"fail","Package":"r","Elapsed":600}
+{"Action":"pass","Package":"a/s","Test":"TestSlow/part","Elapsed":30}
+{"Action":"pass","Package":"a/s","Test":"TestSlow","Elapsed":30.2}
 {"Action":"pass","Package":"s","Elapsed":0.25}
 `
 	var out bytes.Buffer
@@ -36,7 +38,8 @@ panic: test timed out
 FAIL  r                                                       10m0s
 ok    s                                                       250ms
 skipped, and not listed in test/skips.txt: p TestD
-1 passed, 2 failed, 1 skipped
+slow  s TestSlow                                              30s
+3 passed, 2 failed, 1 skipped
 `
 	if out.String() != want {
 		t.Errorf("got:\n%s\nwant:\n%s", out.String(), want)
