@@ -4,6 +4,10 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
+# As the lab and the images are built, so that each package is compiled once.
+export CGO_ENABLED := 0
+export GOFLAGS     := -trimpath
+
 CACHE   := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ironlb
 TOOLS   := $(CACHE)/bin
 PROGRAMS := ./cmd/ironlb-ccm ./cmd/ironlb-speaker ./cmd/ironlb-bgpd ./cmd/kubectl-ironlb
@@ -33,7 +37,7 @@ help: ## print this help
 
 .PHONY: build
 build: ## build the programs into ./bin
-	CGO_ENABLED=0 go build -trimpath -tags=grpcnotrace -ldflags='-s -w $(STAMP)' -o bin/ $(PROGRAMS)
+	go build -trimpath -tags=grpcnotrace -ldflags='-s -w $(STAMP)' -o bin/ $(PROGRAMS)
 
 # Names of images. The default registry exists on no network, so no other party can publish under it.
 REGISTRY ?= localhost/ironlb
@@ -64,7 +68,7 @@ images-doc: images ## docs/reference/images.md: packages and sizes, as built
 
 .PHONY: images-tool
 images-tool:
-	@CGO_ENABLED=0 go -C deploy/images build -trimpath -o ../../$(IMAGES) .
+	@go -C deploy/images build -o ../../$(IMAGES) .
 
 .PHONY: deps
 deps: ## install the Debian packages that the lab, the demo and the tests need (root)
@@ -129,7 +133,7 @@ test-native: root ## unit tests, and those that need network namespaces (root)
 
 .PHONY: test-kernel
 test-kernel: root ## the tests of the data planes and of the speaker with them, in a guest where this kernel has no IPVS: 5 to 10 minutes if it is emulated (root)
-	@CGO_ENABLED=0 go build -trimpath -o $(TOOLS)/guest ./test/lab/cmd/guest
+	@go build -o $(TOOLS)/guest ./test/lab/cmd/guest
 	@$(TOOLS)/guest with -- $(REPORT) -count=1 -p 1 -timeout 40m -skip '$(ONE_FAMILY)|$(PURE)' -exec '$(TOOLS)/guest exec --' $(KERNEL_TESTS)
 	@$(TOOLS)/guest with -- $(REPORT) -count=1 -run '^Test(VLAN|Bond)$$' -exec '$(TOOLS)/guest exec --' ./speaker/l2
 
@@ -272,5 +276,5 @@ verify: ## what must hold for every commit: generated files, go.mod, format and 
 # As pinned in test/tools/go.mod; go builds again only what is not up to date.
 .PHONY: tools
 tools:
-	@go -C test/tools build -trimpath -o $(TOOLS)/ sigs.k8s.io/controller-tools/cmd/controller-gen honnef.co/go/tools/cmd/staticcheck
-	@go -C test/tools/apidoc build -trimpath -o $(TOOLS)/ github.com/elastic/crd-ref-docs
+	@go -C test/tools build -o $(TOOLS)/ sigs.k8s.io/controller-tools/cmd/controller-gen honnef.co/go/tools/cmd/staticcheck
+	@go -C test/tools/apidoc build -o $(TOOLS)/ github.com/elastic/crd-ref-docs

@@ -31,7 +31,7 @@ func TestNoTemplates(t *testing.T) {
 func fills(t *testing.T, program string, flags ...string) bool {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), program)
-	args := append([]string{"build", "-ldflags=-s -w", "-o", file}, flags...)
+	args := append([]string{"build", "-trimpath", "-ldflags=-s -w", "-o", file}, flags...)
 	cmd := exec.Command("go", append(args, module+"/cmd/"+program)...)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
 	if out, err := cmd.CombinedOutput(); err != nil {
