@@ -1,6 +1,6 @@
-// Command lanes runs make targets, several at a time: each argument is a lane, whose targets run one after the other,
-// beside those of the other lanes. It prints a line per package as it ends, a table of all targets, and last the
-// complete output of each that failed. A failed target stops no other.
+// Command lanes runs make targets, several at a time. Each argument is a lane: its targets run one after the other, and
+// all lanes run at the same time. It prints a line per package as it ends, a table of all targets, and last the full
+// output of each that failed. A failed target stops no other.
 //
 // Usage: lanes 'TARGET ...' 'TARGET ...'
 package main
@@ -157,7 +157,8 @@ func (p *progress) Write(data []byte) (int, error) {
 	}
 }
 
-// notable reports whether a line is about a package, a failed test, a build or a count (see test/report, test/lab/tools).
+// notable reports whether a line is about a package, a failed test, a build or a count, as test/report and
+// test/lab/tools print them.
 func notable(line string) bool {
 	for _, prefix := range []string{"ok ", "FAIL ", "--- FAIL", "building ", "skipped, "} {
 		if strings.HasPrefix(line, prefix) {
