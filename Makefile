@@ -25,7 +25,7 @@ ONE_FAMILY   := TestPackets/IPv6/(gone|handshake)
 # Tests of ./cmd/ironlb-speaker that use no kernel run natively alone.
 PURE         := ^Test(AwaitEnd|BadFlags|Config|DetectLocalFaults|FollowKeys|KeepPolicies|MetricsAreDocumented|Pairing|ReadKeys|Snapshot|Version)
 # LAB_TESTS need a real control plane. BGP_TESTS talk to BIRD and FRR.
-LAB_TESTS     = $$(go list ./test/lab/... | grep -v /router) ./test/ccm/... ./test/deploy/live ./test/e2e/privileges
+LAB_TESTS     = $$(go list ./test/lab/... | grep -v -e /router -e guest$$) ./test/ccm/... ./test/deploy/live ./test/e2e/privileges
 BGP_TESTS    := ./test/lab/router ./speaker/bfd ./speaker/bgp/gobgp ./cmd/ironlb-bgpd ./test/e2e/bgp
 # Tests of test/e2e/proxy that no data plane sees differently: they run on nftables alone, since a guest takes long.
 ANY_DATAPLANE := ^Test(DetectLocalMode|Finalizer|Healthz|Hints|PodsNotCovered|ReadyBeforeItListens|ServiceProxyName|TenantTakesNothing|WithoutNodePorts)$$
@@ -94,9 +94,9 @@ test-unit: ## the tests that need neither root nor packages
 	@go -C deploy/images test -short ./...
 	@go -C test/deploy/oldest test ./...
 
-# Lanes run at the same time. The first is bound by the processor where the guest is emulated.
-LANES := 'test-kernel test-e2e test-proxy-ipvs' \
-	'test-native test-lab test-proxy test-bgp test-failover test-installed test-upstream'
+# Lanes run at the same time. Only the first boots guests: two emulated ones at a time are too slow for their tests.
+LANES := 'test-kernel test-e2e test-proxy-ipvs test-upstream' \
+	'test-native test-lab test-proxy test-bgp test-installed test-failover'
 
 .PHONY: test
 test: root deps programs ## everything, with the guest kernel, complete clusters, and routers (root)
@@ -132,14 +132,15 @@ test-native: root ## unit tests, and those that need network namespaces (root)
 	@go -C test/deploy/oldest test ./...
 
 .PHONY: test-kernel
-test-kernel: root ## the tests of the data planes and of the speaker with them, in a guest where this kernel has no IPVS: 5 to 10 minutes if it is emulated (root)
+test-kernel: root ## the tests of the data planes and of the speaker with them, in a guest where this kernel has no IPVS: a quarter of an hour if it is emulated (root)
 	@go build -o $(TOOLS)/guest ./test/lab/cmd/guest
 	@$(TOOLS)/guest with -- $(REPORT) -count=1 -p 1 -timeout 40m -skip '$(ONE_FAMILY)|$(PURE)' -exec '$(TOOLS)/guest exec --' $(KERNEL_TESTS)
 	@$(TOOLS)/guest with -- $(REPORT) -count=1 -run '^Test(VLAN|Bond)$$' -exec '$(TOOLS)/guest exec --' ./speaker/l2
+	@$(REPORT) -count=1 -p 1 ./test/lab/guest ./test/lab/cmd/guest
 
 .PHONY: test-lab
 test-lab: root ## the tests of the lab and of ironlb-ccm, on a real control plane (root)
-	@$(REPORT) -count=1 -p 1 -timeout 40m $(LAB_TESTS)
+	@IRONLB_LAB_KERNEL=native $(REPORT) -count=1 -p 1 -timeout 40m $(LAB_TESTS)
 
 .PHONY: test-e2e
 test-e2e: root ## end to end, with IPVS (root)
