@@ -1,8 +1,8 @@
 // Command lanes runs make targets, several at a time. Each argument is a lane: its targets run one after the other, and
-// all lanes run at the same time. It prints a line per package as it ends, a table of all targets, and last the full
-// output of each that failed. A failed target stops no other.
+// all lanes run at the same time. The argument "then" waits for the lanes before it. It prints a line per package as it
+// ends, a table of all targets, and last the full output of each that failed. A failed target stops no other.
 //
-// Usage: lanes 'TARGET ...' 'TARGET ...'
+// Usage: lanes 'TARGET ...' 'TARGET ...' then 'TARGET ...'
 package main
 
 import (
@@ -20,7 +20,7 @@ import (
 
 func main() {
 	if len(os.Args) < 2 {
-		fmt.Fprintln(os.Stderr, "usage: lanes 'TARGET ...' 'TARGET ...': make targets, those of an argument one after the other")
+		fmt.Fprintln(os.Stderr, "usage: lanes 'TARGET ...' 'TARGET ...' then 'TARGET ...': make targets; all lanes run at the same time")
 		os.Exit(2)
 	}
 	// Ctrl-C reaches the targets too (same process group): wait until they have cleaned up.
@@ -59,11 +59,18 @@ type result struct {
 	canceled bool
 }
 
+// then separates lanes that run at the same time from those that follow.
+const then = "then"
+
 // run reports whether all targets passed.
 func (r *runner) run(lanes []string) bool {
 	began := time.Now()
 	var group sync.WaitGroup
 	for _, lane := range lanes {
+		if lane == then {
+			group.Wait()
+			continue
+		}
 		group.Go(func() {
 			for _, target := range strings.Fields(lane) {
 				r.add(r.target(target))
@@ -160,7 +167,7 @@ func (p *progress) Write(data []byte) (int, error) {
 // notable reports whether a line is about a package, a failed test, a build or a count, as test/report and
 // test/lab/tools print them.
 func notable(line string) bool {
-	for _, prefix := range []string{"ok ", "FAIL ", "--- FAIL", "building ", "skipped, "} {
+	for _, prefix := range []string{"ok ", "FAIL ", "slow ", "--- FAIL", "building ", "skipped, "} {
 		if strings.HasPrefix(line, prefix) {
 			return true
 		}

@@ -15,6 +15,7 @@ var scripts = map[string]string{
 	// Each waits for the other, so that both end only if they run at the same time.
 	"left":  "echo >$DIR/left; until [ -e $DIR/right ]; do :; done",
 	"right": "echo >$DIR/right; until [ -e $DIR/left ]; do :; done",
+	"both":  "test -e $DIR/left && test -e $DIR/right",
 }
 
 func runScripts(t *testing.T, interrupted bool, lanes ...string) (passed bool, out string) {
@@ -29,7 +30,7 @@ func runScripts(t *testing.T, interrupted bool, lanes ...string) (passed bool, o
 }
 
 func TestLanesRunAtTheSameTime(t *testing.T) {
-	if passed, out := runScripts(t, false, "left good", "right good"); !passed {
+	if passed, out := runScripts(t, false, "left good", "good right", "then", "both"); !passed {
 		t.Errorf("failed:\n%s", out)
 	}
 }
