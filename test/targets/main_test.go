@@ -1,0 +1,52 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// scripts run as targets, by name.
+var scripts = map[string]string{
+	"good": "echo 'ok    ./a 1s'; echo detail",
+	"bad":  "echo 'FAIL  ./b 1s'; echo cause; exit 3",
+}
+
+func runScripts(ctx context.Context, targets ...string) (passed bool, out string) {
+	var buf bytes.Buffer
+	passed = run(ctx, &buf, func(target string) *exec.Cmd { return exec.Command("sh", "-c", scripts[target]) }, targets)
+	return passed, buf.String()
+}
+
+func TestAllPass(t *testing.T) {
+	if passed, out := runScripts(t.Context(), "good", "good"); !passed || strings.Contains(out, "detail") {
+		t.Errorf("passed=%v:\n%s", passed, out)
+	}
+}
+
+// TestFailureIsLast: a failed target does not stop the others, and its output is the last.
+func TestFailureIsLast(t *testing.T) {
+	passed, out := runScripts(t.Context(), "bad", "good")
+	if passed {
+		t.Error("passed")
+	}
+	for _, line := range []string{"bad: FAIL  ./b 1s\n", "good: ok    ./a 1s\n"} {
+		if !strings.Contains(out, line) {
+			t.Errorf("no %q in:\n%s", line, out)
+		}
+	}
+	_, last, _ := strings.Cut(out, "=== 2 targets")
+	if !strings.Contains(last, "cause") || strings.Contains(out, "detail") || !strings.HasSuffix(out, "=== failed: bad\n") {
+		t.Errorf("output:\n%s", out)
+	}
+}
+
+func TestInterruptedStartsNoOther(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	if passed, out := runScripts(ctx, "good"); passed || strings.Contains(out, "good: ok") {
+		t.Errorf("passed=%v:\n%s", passed, out)
+	}
+}
