@@ -10,6 +10,7 @@ export GOFLAGS     := -trimpath
 
 CACHE   := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ironlb
 TOOLS   := $(CACHE)/bin
+REPORT  := go run ./test/report go test
 PROGRAMS := ./cmd/ironlb-ccm ./cmd/ironlb-speaker ./cmd/ironlb-bgpd ./cmd/kubectl-ironlb
 
 # Modules of the programs that the project builds with and tests against; each has versions of its own.
@@ -90,7 +91,7 @@ demo-shell: root deps ## the same cluster, left up with KUBECONFIG set until you
 
 .PHONY: test-unit
 test-unit: ## the tests that need neither root nor packages
-	@go run ./test/report go test -short ./...
+	@$(REPORT) -short ./...
 	@go -C deploy/images test -short ./...
 	@go -C test/deploy/oldest test ./...
 
@@ -111,7 +112,7 @@ test-pools: ## allocation and the API kinds, 1 minute
 	@$(REPORT) ./pools/...
 
 .PHONY: test-ccm
-test-ccm: root deps ## ironlb-ccm, on a real API server, 6 minutes (root)
+test-ccm: root deps ## ironlb-ccm, on a real API server (root)
 	@$(REPORT) ./ccm/... ./cmd/ironlb-ccm ./test/ccm/...
 
 .PHONY: test-ipvs
@@ -119,10 +120,8 @@ test-ipvs: root ## the data planes as far as this kernel has them, 2 minutes; IP
 	@$(REPORT) ./ipvs/...
 
 .PHONY: test-speaker
-test-speaker: root deps ## the speaker and its drivers, 2 minutes; BGP with routers: test-bgp (root)
+test-speaker: root deps ## the speaker and its drivers; BGP with routers: test-bgp (root)
 	@$(REPORT) -skip '^TestRouter' ./speaker/... ./cmd/ironlb-speaker
-
-REPORT := go run ./test/report go test
 
 .PHONY: test-native
 test-native: root ## unit tests, and those that need network namespaces (root)
@@ -175,7 +174,7 @@ chaos: root deps ## the table of what clients lose while each part of a cluster 
 
 .PHONY: test-kube-proxy
 test-kube-proxy: root deps ## alongside a real kube-proxy of each mode, ipvs included: a quarter of an hour and more where the guest is emulated (root)
-	@go run ./test/report go test -count=1 -timeout 60m ./test/e2e/kubeproxy
+	@$(REPORT) -count=1 -timeout 60m ./test/e2e/kubeproxy
 
 .PHONY: bench-pools
 bench-pools: ## the allocator alone
@@ -216,11 +215,11 @@ bench-sim: ## 100 speakers and 2,000 VirtualIPs by simulation: detection, traffi
 
 .PHONY: test-bgp
 test-bgp: root deps ## BGP and BFD with BIRD and FRR, and end to end, natively on nftables, on a real control plane: 10 minutes (root)
-	@go run ./test/report go test -count=1 -p 1 -timeout 25m $(BGP_TESTS)
+	@$(REPORT) -count=1 -p 1 -timeout 25m $(BGP_TESTS)
 
 .PHONY: test-upstream
 test-upstream: root deps ## a subset of upstream's tests of Services, on nodes with real kubelets: 5 minutes (root)
-	@go run ./test/report go test -short ./test/e2e/upstream
+	@$(REPORT) -short ./test/e2e/upstream
 	@go run ./test/e2e/upstream -subset -out bin/e2e-upstream/subset
 
 .PHONY: e2e-upstream
@@ -235,7 +234,7 @@ test-soak: root deps ## what make test does with fewer rounds: ironlb-ccm killed
 .PHONY: test-privileges
 test-privileges: root deps ## remove each capability and each RBAC rule, one at a time: which check fails; 10 to 15 minutes (root)
 	@mkdir -p bin && rm -f bin/privileges.md
-	@status=0; go run ./test/report go test -count=1 -timeout 60m ./test/e2e/leastprivilege -args -table '$(CURDIR)/bin/privileges.md' || status=$$?; \
+	@status=0; $(REPORT) -count=1 -timeout 60m ./test/e2e/leastprivilege -args -table '$(CURDIR)/bin/privileges.md' || status=$$?; \
 	cat bin/privileges.md; exit $$status
 
 .PHONY: bench-bgp

@@ -56,7 +56,8 @@ func (u *unserved) update(o *bgpObjects, ads []bgpAdvertisement, now time.Time) 
 	for _, addr := range slices.SortedFunc(maps.Keys(found), netip.Addr.Compare) {
 		is := found[addr]
 		at, was := before[addr]
-		if !was && !(first && slices.ContainsFunc(is.ads, func(i int) bool { return reported(&o.ads.Items[i], is.reason, addr) })) {
+		inStatus := func(i int) bool { return reported(&o.ads.Items[i], is.reason, addr) }
+		if !was && !(first && slices.ContainsFunc(is.ads, inStatus)) {
 			at = now
 		}
 		u.since[addr] = at

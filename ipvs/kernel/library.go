@@ -71,7 +71,8 @@ func reaches(l library) error {
 	case errors.As(err, &errno) && errno != unix.ENOENT: // no such family
 		return fmt.Errorf("find %v: %w", probeKey, explain(err))
 	}
-	return fmt.Errorf("%w: module ip_vs was loaded or replaced too late for this process: restart it (%w)", ipvs.ErrNoModule, err)
+	return fmt.Errorf("%w: module ip_vs was loaded or replaced too late for this process: restart it (%w)",
+		ipvs.ErrNoModule, err)
 }
 
 // Persistence always uses the client's full address.

@@ -64,7 +64,8 @@ func realStats(l library, keys []ipvs.Key) (map[ipvs.Key]map[netip.AddrPort]ipvs
 		stats[key] = readReals(destinations)
 	}
 	if failed > 0 {
-		return stats, fmt.Errorf("read the counters of real servers: %d virtual servers failed, the first with %w", failed, first)
+		return stats, fmt.Errorf("read the counters of real servers: %d virtual servers failed, the first with %w",
+			failed, first)
 	}
 	return stats, nil
 }

@@ -7,12 +7,8 @@ import (
 )
 
 // Eventually calls check every 100 ms until it returns nil. It fails after limit with check's last error, and at once
-// when a part of the lab has ended. Where the nodes' kernel is emulated, the limit is three times as long: other work
-// on the machine slows it more than a native one.
+// when a part of the lab has ended.
 func (c *Cluster) Eventually(ctx context.Context, limit time.Duration, what string, check func(context.Context) error) error {
-	if c.guest != nil && c.guest.Accel == "tcg" {
-		limit *= 3
-	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	tick := time.NewTicker(100 * time.Millisecond)

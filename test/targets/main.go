@@ -45,7 +45,7 @@ func run(ctx context.Context, out io.Writer, command func(target string) *exec.C
 	began := time.Now()
 	var results []result
 	for _, target := range targets {
-		if err := context.Cause(ctx); err != nil {
+		if err := ctx.Err(); err != nil {
 			results = append(results, result{target: target, err: err})
 			continue
 		}

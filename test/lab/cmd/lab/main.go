@@ -2,7 +2,7 @@
 //
 //	lab demo     a Service, its address, answers from both Pods, a dead node
 //	lab shell    the same cluster, left up for a shell
-//	lab build    the programs of others that tests run, which takes minutes the first time
+//	lab build    the third-party programs that tests run, which takes minutes the first time
 package main
 
 import (
@@ -24,7 +24,7 @@ import (
 const usage = `use: lab demo | lab shell | lab build
   demo   build a cluster, show a Service and the death of its owner's node, remove everything
   shell  build the same cluster and leave it up for a shell, until exit
-  build  build the programs of others that tests run, into the user's cache folder
+  build  build the third-party programs that tests run, into the user's cache folder
 demo and shell need root, and the Debian packages that "make deps" installs`
 
 func main() {
