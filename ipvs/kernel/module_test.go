@@ -21,13 +21,7 @@ func TestIPVSLoadedLater(t *testing.T) {
 	if testing.Short() {
 		t.Skip("capability: root, to unload a module (left out in short mode)")
 	}
-	const child = "IRONLB_TEST_LATER"
-	if os.Getenv(child) == "" {
-		cmd := exec.Command(os.Args[0], "-test.run", "^TestIPVSLoadedLater$", "-test.v")
-		cmd.Env = append(os.Environ(), child+"=1")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("%v\n%s", err, out)
-		}
+	if !inOwnProcess(t) {
 		return
 	}
 	show := HideModule(t, "ip_vs")
@@ -54,13 +48,7 @@ func TestLibraryWithoutFamily(t *testing.T) {
 	if testing.Short() {
 		t.Skip("capability: root, to unload a module (left out in short mode)")
 	}
-	const child = "IRONLB_TEST_FAMILY"
-	if os.Getenv(child) == "" {
-		cmd := exec.Command(os.Args[0], "-test.run", "^TestLibraryWithoutFamily$", "-test.v")
-		cmd.Env = append(os.Environ(), child+"=1")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("%v\n%s", err, out)
-		}
+	if !inOwnProcess(t) {
 		return
 	}
 	show := HideModule(t, "ip_vs")
@@ -73,6 +61,21 @@ func TestLibraryWithoutFamily(t *testing.T) {
 	if k, err := Open(); !errors.Is(err, ipvs.ErrNoModule) {
 		t.Errorf("Open = %v, %v; want ErrNoModule", k, err)
 	}
+}
+
+// inOwnProcess runs the test in a process of its own and fails it if that fails. It reports true in that process.
+func inOwnProcess(t *testing.T) bool {
+	t.Helper()
+	const child = "IRONLB_TEST_CHILD"
+	if os.Getenv(child) != "" {
+		return true
+	}
+	cmd := exec.Command(os.Args[0], "-test.run", "^"+t.Name()+"$", "-test.v")
+	cmd.Env = append(os.Environ(), child+"=1")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return false
 }
 
 // HideModule unloads a module and removes its file until restore, or the end of the test. This affects the complete
