@@ -23,7 +23,8 @@ type Direct struct {
 	// Self is the address of this node in Nodes.
 	Self netip.Addr
 	// Nodes are the addresses to which a tunnel leads, on which a tunnel ends, or from which packets in a tunnel are
-	// accepted: the InternalIPs of all nodes, one each. An index never changes its node while a Slots names it.
+	// accepted: the InternalIPs of all nodes, one each. An index never changes its node while a Slots names it. Each
+	// node assigns its own indexes, so they differ between nodes. The address of an unused index is invalid.
 	Nodes []netip.Addr
 	// Virtuals are the directed virtual servers.
 	Virtuals map[Key]Directed
