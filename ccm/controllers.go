@@ -121,7 +121,10 @@ func startBGPController(_ app.ControllerInitContext, _ *cloudconfig.CompletedCon
 		services, nodes := c.core.Core().V1().Services(), c.core.Core().V1().Nodes()
 		b := bgpstatus.New(c.log, c.events, c.client, services.Lister(), nodes.Lister())
 		b.Liveness = c.liveness
-		if err := b.WatchEndpoints(c.log, c.endpoints, c.services.Ledger, c.unserved.Set, c.settings.IgnoreExcludeLB); err != nil {
+		if err := b.WatchEndpoints(bgpstatus.Evaluation{
+			Endpoints: c.endpoints, Allocations: c.services.Ledger, Publish: c.unserved.Set,
+			Forwarding: c.settings.ForwardingOf, IgnoreExclude: c.settings.IgnoreExcludeLB,
+		}); err != nil {
 			return nil, false, err
 		}
 		c.unserved.Expect()

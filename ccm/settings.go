@@ -11,6 +11,7 @@ import (
 
 	"github.com/ironlb/ironlb/ccm/servicerecord"
 	"github.com/ironlb/ironlb/ccm/warnings"
+	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
 // Settings are the flags in addition to cloud-provider's.
@@ -33,6 +34,7 @@ func (s *Settings) Flags(sets *cliflag.NamedFlagSets) {
 	fs.StringVar(&s.Class, "load-balancer-class", s.Class, "The spec.loadBalancerClass whose Services are served, in addition to those without a class.")
 	fs.BoolVar(&s.OnlyClass, "only-class", s.OnlyClass, "Serve only Services of --load-balancer-class. Services without a class that IronLB served before keep their addresses\nuntil they are deleted or another controller writes theirs.")
 	fs.StringVar(&s.IPMode, "ip-mode", s.IPMode, "ipMode of the addresses in the status of Services. Proxy: the speakers serve them, also for clients on the nodes. VIP: kube-proxy\nserves them, and the speakers only answer ARP for them (docs/tasks/kube-proxy.md).")
+	fs.StringVar((*string)(&s.Forwarding), "forwarding", string(s.Forwarding), "How the addresses of Services without the annotation "+v1alpha1.AnnotationForwarding+" are forwarded, pod or direct, as forwarding in\nthe configuration of the speakers: with direct, Services of policy Local with different Pods may share an address.")
 	fs.BoolVar(&s.ServiceProxy, "service-proxy", s.ServiceProxy, "The speakers serve all Services (serviceProxy: true in their configuration): report external IPs that they refuse.")
 	fs.StringSliceVar(&s.ExternalIPCIDRs, "external-ip-cidrs", s.ExternalIPCIDRs, "The CIDRs of external IPs that the speakers serve, as externalIPCIDRs in their configuration: report others as refused.")
 	fs.BoolVar(&s.IgnoreExcludeLB, "ignore-exclude-lb", s.IgnoreExcludeLB,
@@ -49,6 +51,9 @@ func (s *Settings) Validate() error {
 		if p, err := netip.ParsePrefix(text); err != nil || p != p.Masked() {
 			return fmt.Errorf("--external-ip-cidrs has %q: write CIDRs such as 192.0.2.0/24,2001:db8::/32", text)
 		}
+	}
+	if _, err := v1alpha1.ParseDefaultForwarding(string(s.Forwarding)); err != nil {
+		return fmt.Errorf("--forwarding: %w", err)
 	}
 	switch v1.LoadBalancerIPMode(s.IPMode) {
 	case v1.LoadBalancerIPModeProxy, v1.LoadBalancerIPModeVIP:

@@ -14,6 +14,7 @@ import (
 func (s *Speaker) observeMembers(v *view.View, touched *view.Touched) {
 	before := v.Members.Observer
 	v.Members, touched.Members, touched.Claims = s.cfg.Detector.Observe()
+	v.NotDirect = view.TunnelUnavailable // nothing programs a first tier yet
 	v.Unable, v.Leaving = s.unable, s.leaving.Load()
 	s.mustPublish = s.mustPublish || v.Members.Observer != before || v.Leaving != s.published.Leaving
 	if v.Members.Observer && !before {

@@ -50,6 +50,22 @@ func TestClashKeepsTheAddress(t *testing.T) {
 	}
 }
 
+// TestDirectShares: Services of policy Local with different Pods share an address while both are forwarded directly.
+func TestDirectShares(t *testing.T) {
+	d := NewDesk(t, "203.0.113.4/30", ccmtest.ServiceFor("unrelated"))
+	service := func(name string, port int32) *v1.Service {
+		s := ccmtest.ServiceFor(name, ccmtest.Annotate("ironlb.io/sharing-key", "k", "ironlb.io/forwarding", "direct"))
+		s.Spec.ExternalTrafficPolicy = v1.ServiceExternalTrafficPolicyLocal
+		s.Spec.Selector, s.Spec.Ports[0].Port = map[string]string{"app": name}, port
+		return s
+	}
+	first, s := service("first", 80), service("s", 81)
+	d.Expect(d.Ensure(first), "1 writes, 203.0.113.4 Proxy, Allocated")
+	d.Expect(d.Ensure(s), "1 writes, 203.0.113.4 Proxy, Allocated")
+	delete(s.Annotations, "ironlb.io/forwarding")
+	d.Expect(d.Ensure(s), "1 writes, 203.0.113.4 Proxy, SharingRefused")
+}
+
 // TestRefusedShareIsNamed: no address is free, and the shareable one is refused.
 func TestRefusedShareIsNamed(t *testing.T) {
 	d := NewDesk(t, "203.0.113.4/32", ccmtest.ServiceFor("unrelated"))

@@ -1,7 +1,6 @@
 package bgpstatus
 
 import (
-	"log/slog"
 	"net/netip"
 
 	v1 "k8s.io/api/core/v1"
@@ -12,6 +11,7 @@ import (
 	"github.com/ironlb/ironlb/ccm/condition"
 	"github.com/ironlb/ironlb/ccm/watch"
 	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
 // Allocations is what unserved addresses depend on of the allocation of addresses.
@@ -25,8 +25,20 @@ type Allocations interface {
 // Publish takes the problem of each listed address that no node serves.
 type Publish func(map[netip.Addr]condition.Problem)
 
+// Evaluation is what the evaluation of unserved addresses needs.
+type Evaluation struct {
+	Endpoints   *watch.EndpointSlices
+	Allocations Allocations
+	Publish     Publish
+	// Forwarding returns how the addresses of a Service are forwarded.
+	Forwarding func(*v1.Service) v1alpha1.Forwarding
+	// IgnoreExclude includes nodes with the exclude label.
+	IgnoreExclude bool
+}
+
 // WatchEndpoints has the controller evaluate which addresses no node serves.
-func (b *Controller) WatchEndpoints(log *slog.Logger, endpoints *watch.EndpointSlices, of Allocations, publish Publish, ignoreExclude bool) error {
+func (b *Controller) WatchEndpoints(e Evaluation) error {
+	endpoints, of := e.Endpoints, e.Allocations
 	handler := cache.FilteringResourceEventHandler{
 		FilterFunc: func(o any) bool { return ofLoadBalancer(b.services, o) }, Handler: b.Handler(),
 	}
@@ -36,7 +48,8 @@ func (b *Controller) WatchEndpoints(log *slog.Logger, endpoints *watch.EndpointS
 	}
 	b.Synced = append(b.Synced, synced, of.Adopted)
 	b.unserved = unserved{
-		log: log, ready: of.Adopted, held: of.Standing, known: known, publish: publish, ignoreExclude: ignoreExclude,
+		log: b.log, ready: of.Adopted, held: of.Standing, known: known, publish: e.Publish, ignoreExclude: e.IgnoreExclude,
+		forwarding: e.Forwarding,
 		endpoints: func(svc *v1.Service) (out []*discoveryv1.EndpointSlice) {
 			all, _ := endpoints.Informer().GetIndexer().ByIndex(byService, svc.Namespace+"/"+svc.Name) // the index exists
 			for _, o := range all {

@@ -31,6 +31,8 @@ type unserved struct {
 	// endpoints returns the EndpointSlices of a Service; known reports whether they are known.
 	endpoints func(*v1.Service) []*discoveryv1.EndpointSlice
 	known     func() bool
+	// forwarding returns how the addresses of a Service are forwarded.
+	forwarding func(*v1.Service) v1alpha1.Forwarding
 	// publish takes the warning about each listed address.
 	publish       func(map[netip.Addr]condition.Problem)
 	ignoreExclude bool
@@ -255,9 +257,8 @@ func (u *unserved) endpointReason(s sharers, announces func(node string) bool) s
 	for _, svc := range s.services {
 		nodes := usableNodes(u.endpoints(svc))
 		anywhere = anywhere || len(nodes) > 0
-		forwarding, _ := v1alpha1.ParseForwarding(svc.Annotations[v1alpha1.AnnotationForwarding])
 		switch {
-		case svc.Spec.ExternalTrafficPolicy != v1.ServiceExternalTrafficPolicyLocal || forwarding == v1alpha1.ForwardingNodePort:
+		case svc.Spec.ExternalTrafficPolicy != v1.ServiceExternalTrafficPolicyLocal || u.forwarding(svc) != v1alpha1.ForwardingPod:
 			open = true
 		case len(nodes) > 0:
 			local = append(local, nodes)

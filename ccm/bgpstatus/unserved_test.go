@@ -25,6 +25,7 @@ import (
 
 	"github.com/ironlb/ironlb/ccm/ccmtest"
 	"github.com/ironlb/ironlb/ccm/condition"
+	"github.com/ironlb/ironlb/ccm/servicerecord"
 	"github.com/ironlb/ironlb/ccm/watch"
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
@@ -45,6 +46,11 @@ func routedService(name, at string, local bool, endpoints ...string) routed {
 	return routed{svc, at, endpoints}
 }
 
+func direct(r routed) routed {
+	r.Annotations = map[string]string{v1alpha1.AnnotationForwarding: "direct"}
+	return r
+}
+
 // unservedOf has the Services with their addresses, of pool main, and their endpoints.
 func unservedOf(services ...routed) (unserved, []*v1.Service) {
 	byName := map[string]routed{}
@@ -53,9 +59,11 @@ func unservedOf(services ...routed) (unserved, []*v1.Service) {
 		byName[r.Name] = r
 		all = append(all, r.Service)
 	}
+	scope := servicerecord.DefaultScope()
 	return unserved{
 		log: slog.New(slog.DiscardHandler), ready: func() bool { return true }, known: func() bool { return true },
-		publish: func(map[netip.Addr]condition.Problem) {},
+		publish:    func(map[netip.Addr]condition.Problem) {},
+		forwarding: scope.ForwardingOf,
 		held: func(svc *v1.Service) []pools.Address {
 			return []pools.Address{{Addr: netip.MustParseAddr(byName[svc.Name].at), Pool: "main"}}
 		},
@@ -108,6 +116,7 @@ func TestUnserved(t *testing.T) {
 		{name: "local, on the node without a peer", speakers: first, services: []routed{routedService("web", addr, true, "b")}, want: "NoLocalEndpoint all"},
 		{name: "local, ready there and terminating here", speakers: first, services: []routed{routedService("web", addr, true, "b", "a/terminating")}, want: "NoLocalEndpoint all"},
 		{name: "local, terminating here", speakers: first, services: []routed{routedService("web", addr, true, "a/terminating")}},
+		{name: "local and direct, on the node without a peer", speakers: first, services: []routed{direct(routedService("web", addr, true, "b"))}},
 		{name: "local, none", services: []routed{routedService("web", addr, true)}, want: "NoLocalEndpoint all"},
 		{name: "two local, apart", services: []routed{routedService("web", addr, true, "a"), routedService("api", addr, true, "b")}, want: "NoLocalEndpoint all"},
 		{name: "two local, together", services: []routed{routedService("web", addr, true, "a", "b"), routedService("api", addr, true, "b")}},

@@ -19,9 +19,10 @@ func (s *Scope) ClaimOf(svc *v1.Service) pools.Claim {
 		Service: KeyOf(svc),
 		Created: svc.CreationTimestamp.Time,
 		Labels:  svc.Labels,
-		Local:   svc.Spec.ExternalTrafficPolicy == v1.ServiceExternalTrafficPolicyLocal,
-		Held:    s.HeldBy(svc),
-		Lost:    s.lostBy(svc),
+		// Forwarded directly, any node can announce the address, wherever the Pods are.
+		Local: svc.Spec.ExternalTrafficPolicy == v1.ServiceExternalTrafficPolicyLocal && s.ForwardingOf(svc) != v1alpha1.ForwardingDirect,
+		Held:  s.HeldBy(svc),
+		Lost:  s.lostBy(svc),
 	}
 	RequestReallocation(&c, RequestedReallocation(svc), reallocationIn(svc))
 	for _, f := range svc.Spec.IPFamilies {

@@ -52,6 +52,26 @@ func TestClaimOf(t *testing.T) {
 	}
 }
 
+// Services of policy Local that are forwarded directly may share an address whatever their Pods.
+func TestDirectIsNotLocal(t *testing.T) {
+	local := func(s *v1.Service) { s.Spec.ExternalTrafficPolicy = v1.ServiceExternalTrafficPolicyLocal }
+	direct, vip := DefaultScope(), DefaultScope()
+	direct.Forwarding, vip.IPMode = v1alpha1.ForwardingDirect, "VIP"
+	for _, c := range []struct {
+		scope      *Scope
+		annotation string
+		local      bool
+	}{
+		{defaults, "", true}, {defaults, "direct", false}, {defaults, "nodeport", true},
+		{&direct, "", false}, {&direct, "pod", true}, {&vip, "direct", true},
+	} {
+		svc := ccmtest.ServiceFor("web", local, ccmtest.Annotate(v1alpha1.AnnotationForwarding, c.annotation))
+		if got := c.scope.ClaimOf(svc).Local; got != c.local {
+			t.Errorf("%q, by default %q, %s: local %v", c.annotation, c.scope.Forwarding, c.scope.IPMode, got)
+		}
+	}
+}
+
 func TestInvalidClaims(t *testing.T) {
 	for name, c := range map[string]struct {
 		svc  *v1.Service

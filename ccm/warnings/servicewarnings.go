@@ -29,14 +29,14 @@ const (
 type warning struct{ reason, message string }
 
 // serviceWarnings returns the warnings that follow from the Service alone.
-func serviceWarnings(svc *v1.Service) []warning {
+func serviceWarnings(svc *v1.Service, byDefault v1alpha1.Forwarding) []warning {
 	out := sourceRangeWarnings(svc)
 	if text, given := svc.Annotations[v1alpha1.AnnotationScheduler]; given {
 		if _, err := v1alpha1.ParseScheduler(text); err != nil {
 			out = append(out, warning{unknownScheduler, fmt.Sprintf("Annotation %s: %v. The default of the nodes is used", v1alpha1.AnnotationScheduler, err)})
 		}
 	}
-	forwarding, err := v1alpha1.ParseForwarding(svc.Annotations[v1alpha1.AnnotationForwarding])
+	forwarding, err := v1alpha1.ParseForwarding(svc.Annotations[v1alpha1.AnnotationForwarding], byDefault)
 	if err != nil {
 		out = append(out, warning{unknownForwarding, fmt.Sprintf("Annotation %s: %v. %s is used", v1alpha1.AnnotationForwarding, err, forwarding)})
 	}

@@ -53,7 +53,7 @@ func TestServiceWarnings(t *testing.T) {
 		"scheduler": {annotate(v1alpha1.AnnotationScheduler, "best"), []string{
 			`UnknownScheduler: Annotation ironlb.io/scheduler: "best" is no scheduler: give one of rr, wrr, lc, wlc, lblc, lblcr, dh, sh, sed, nq, fo, ovf, mh. The default of the nodes is used`}},
 		"forwarding": {annotate(v1alpha1.AnnotationForwarding, "tunnel"), []string{
-			`UnknownForwarding: Annotation ironlb.io/forwarding: "tunnel" is no way of forwarding: give pod or nodeport. pod is used`}},
+			`UnknownForwarding: Annotation ironlb.io/forwarding: "tunnel" is no way of forwarding: give pod, nodeport or direct. pod is used`}},
 		"annotations of MetalLB": {func(s *v1.Service) {
 			annotate("metallb.io/address-pool", "web")(s)
 			annotate("metallb.io/ip-allocated-from-pool", "web")(s)
@@ -85,7 +85,7 @@ func TestServiceWarnings(t *testing.T) {
 				"Set spec.allocateLoadBalancerNodePorts to true, or remove the annotation"}},
 	} {
 		var got []string
-		for _, one := range serviceWarnings(ccmtest.WarnedService("web", tt.change)) {
+		for _, one := range serviceWarnings(ccmtest.WarnedService("web", tt.change), v1alpha1.ForwardingPod) {
 			got = append(got, one.reason+": "+one.message)
 		}
 		if !slices.Equal(got, tt.want) {

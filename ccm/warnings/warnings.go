@@ -218,7 +218,7 @@ func (a *Publisher) evaluate(ctx context.Context, key pools.ServiceKey) error {
 	}
 	if ours {
 		all = append(all, a.unannounced(svc)...)
-		all = append(all, serviceWarnings(svc)...)
+		all = append(all, serviceWarnings(svc, a.settings.Forwarding)...)
 	}
 	all = abridged(append(all, a.claims.warnings(key)...))
 	have := meta.FindStatusCondition(svc.Status.Conditions, condition.Warnings)

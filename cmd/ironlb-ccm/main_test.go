@@ -27,6 +27,7 @@ func TestDefaults(t *testing.T) {
 		"load-balancer-class":             "ironlb.io/lb",
 		"only-class":                      "false",
 		"ip-mode":                         "Proxy",
+		"forwarding":                      "pod",
 	} {
 		f := cmd.Flags().Lookup(name)
 		if f == nil {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/pools/v1alpha1"
 	"github.com/ironlb/ironlb/speaker/forwarding"
 	"github.com/ironlb/ironlb/speaker/member"
 	"github.com/ironlb/ironlb/speaker/traffic"
@@ -18,6 +19,8 @@ type config struct {
 	// IgnoreExcludeLB ignores the label that excludes nodes from external load balancers.
 	IgnoreExcludeLB bool
 	Dataplane       dataplaneKind
+	// Forwarding applies to a Service without ironlb.io/forwarding.
+	Forwarding v1alpha1.Forwarding
 	// Scheduler and Flags apply to a virtual server whose Service has no ironlb.io/scheduler.
 	Scheduler string
 	Flags     ipvs.Flags
@@ -110,8 +113,9 @@ func (c conntrackLimits) max(cores int) int {
 // newConfig returns the defaults.
 func newConfig() config {
 	return config{
-		Dataplane: dataplaneAuto,
-		Scheduler: ipvs.RoundRobin,
+		Dataplane:  dataplaneAuto,
+		Forwarding: v1alpha1.ForwardingPod,
+		Scheduler:  ipvs.RoundRobin,
 		// IPVS deletes a connection that is idle for longer in any case: 15 minutes is the kernel's time-out of an
 		// established TCP connection.
 		DrainLimit:          15 * time.Minute,

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ironlb/ironlb/pools/v1alpha1"
 	"github.com/ironlb/ironlb/speaker/member"
 	"github.com/ironlb/ironlb/speaker/traffic"
 	kjson "sigs.k8s.io/json"
@@ -23,6 +24,7 @@ import (
 type configFile struct {
 	ServiceProxy       *bool    `json:"serviceProxy"`
 	Dataplane          *string  `json:"dataplane"`
+	Forwarding         *string  `json:"forwarding"`
 	Scheduler          *string  `json:"scheduler"`
 	NodePortAddresses  []string `json:"nodePortAddresses"`
 	PodCIDRs           []string `json:"podCIDRs"`
@@ -98,6 +100,7 @@ func parseConfig(data []byte) (config, error) {
 	set(&c.IPv6Forwarding, f.IPv6Forwarding)
 	var p configParser
 	p.dataplane(&c.Dataplane, f.Dataplane)
+	p.forwarding(&c.Forwarding, f.Forwarding)
 	p.scheduler(&c, f.Scheduler)
 	p.nodePortAddresses(&c, f.NodePortAddresses)
 	p.detectLocal(&c.DetectLocal, f)
@@ -184,6 +187,16 @@ func (p *configParser) dataplane(to *dataplaneKind, text *string) {
 	known := []dataplaneKind{dataplaneAuto, dataplaneIPVS, dataplaneNFTables}
 	if *to = dataplaneKind(*text); !slices.Contains(known, *to) {
 		p.fault("dataplane", *text, "give auto, ipvs or nftables")
+	}
+}
+
+func (p *configParser) forwarding(to *v1alpha1.Forwarding, text *string) {
+	if text == nil {
+		return
+	}
+	var err error
+	if *to, err = v1alpha1.ParseDefaultForwarding(*text); err != nil {
+		p.fault("forwarding", *text, "give pod or direct")
 	}
 }
 

@@ -116,8 +116,9 @@ func (p *process) openNode() error {
 
 func (p *process) watchCluster() (err error) {
 	options := kube.Options{
-		Node: p.nodeName, ServiceProxy: p.config.ServiceProxy, IgnoreExcludeLB: p.config.IgnoreExcludeLB,
-		Namespace: p.namespace, Snapshot: p.stateFile(snapshotPrefix),
+		Node: p.nodeName, IgnoreExcludeLB: p.config.IgnoreExcludeLB,
+		ServiceOptions: kube.ServiceOptions{ServiceProxy: p.config.ServiceProxy, Forwarding: p.config.Forwarding},
+		Namespace:      p.namespace, Snapshot: p.stateFile(snapshotPrefix),
 	}
 	p.api, err = kube.New(p.apiserver, options, func() {
 		p.healthz.Queued(bothFamilies...)

@@ -61,12 +61,20 @@ func FuzzParseScheduler(f *testing.F) {
 }
 
 func TestParseForwarding(t *testing.T) {
-	for text, want := range map[string]Forwarding{"": ForwardingPod, "pod": ForwardingPod, " nodeport ": ForwardingNodePort} {
-		if got, err := ParseForwarding(text); err != nil || got != want {
+	for text, want := range map[string]Forwarding{
+		"": ForwardingPod, "pod": ForwardingPod, " nodeport ": ForwardingNodePort, "direct": ForwardingDirect,
+	} {
+		if got, err := ParseForwarding(text, ""); err != nil || got != want {
 			t.Errorf("%q: %s, %v; want %s", text, got, err, want)
 		}
+		if text == "" {
+			want = ForwardingDirect
+		}
+		if got, err := ParseForwarding(text, ForwardingDirect); err != nil || got != want {
+			t.Errorf("%q where direct is the default: %s, %v; want %s", text, got, err, want)
+		}
 	}
-	if got, err := ParseForwarding("NodePort"); err == nil || got != ForwardingPod {
+	if got, err := ParseForwarding("NodePort", ForwardingDirect); err == nil || got != ForwardingDirect {
 		t.Errorf("NodePort: %s, %v; want an error and the default", got, err)
 	}
 }

@@ -5,7 +5,7 @@ import "github.com/ironlb/ironlb/speaker/view"
 // arriving returns the nodes on which all ready endpoints of a Service with policy Local are new, in a family and at
 // one of its ports: routers need not send connections there yet (docs/design/data-plane.md, "What is new").
 func (w *planning) arriving() map[view.NodeFamily]struct{} {
-	if !w.options.EndpointChecks || !w.withArriving || !w.svc.NeedsLocalEndpoint() {
+	if !w.options.EndpointChecks || !w.withArriving || !w.out.NeedsLocalEndpoint {
 		return nil
 	}
 	out := map[view.NodeFamily]struct{}{}

@@ -23,8 +23,8 @@ func (w *planning) choose(key ListKey, from candidates) (chosen candidates, fail
 
 // chooseOf returns the candidates among some that take new connections: the ready ones that the topology hints allow,
 // and if there is none, the terminating ones that still serve (ipvs.md 3.5, 3.6). A local list has only endpoints of
-// this node and ignores hints. While all of these are new and refuse connections, other ready ones replace them, or
-// else terminating ones. It returns none only if none is ready or serves.
+// this node. It and the list of slots ignore hints. While all of these are new and refuse connections, other ready ones
+// replace them, or else terminating ones. It returns none only if none is ready or serves.
 func (w *planning) chooseOf(key ListKey, from, some candidates) candidates {
 	ready, usable := candidates{}, candidates{}
 	for at, e := range some {
@@ -41,7 +41,7 @@ func (w *planning) chooseOf(key ListKey, from, some candidates) candidates {
 		return usable
 	}
 	known := minus(ready, fresh)
-	if !key.Local {
+	if !key.Local && !key.Slots {
 		w.hinted(ready)
 	}
 	if len(known)+len(usable) == 0 {

@@ -60,6 +60,11 @@ func (p *Planner) install(k ipvs.Key) {
 	} else {
 		delete(p.forwarding.ClusterInternal, k)
 	}
+	if after.virtual.Direct != nil {
+		p.forwarding.Direct.Virtuals[k] = *after.virtual.Direct
+	} else {
+		delete(p.forwarding.Direct.Virtuals, k)
+	}
 	p.count(after.virtual.Elements, before.virtual.Elements)
 	p.countLocal(k.Addr, after.virtual.Local, before.virtual.Local)
 }

@@ -13,6 +13,8 @@ type Forwarding struct {
 	Table ipvs.Table
 	// ClusterInternal are virtual servers for clients on this node, Pods and processes, instead of the entry of Table.
 	ClusterInternal ipvs.Table
+	// Direct is the first tier of the virtual servers that have one.
+	Direct ipvs.Direct
 	// ServicePorts are the Service ports of the virtual servers of Table.
 	ServicePorts map[ipvs.Key]ServicePort
 	// Keys are the keys of Table by address.
@@ -28,6 +30,8 @@ type Forwarding struct {
 	Services map[pools.ServiceKey]view.Reason
 	// Refused are the addresses that no Service may have, of the Services that have any.
 	Refused map[pools.ServiceKey]map[netip.Addr]pools.Refusal
+	// Fallbacks are the Services that are to be forwarded directly and are not.
+	Fallbacks map[pools.ServiceKey]Fallback
 	// Gateways are those of this node outside the addresses and Pod networks of Nodes, sorted. The slice is immutable.
 	Gateways []netip.Addr
 	// Unreachable counts the endpoints on unreachable nodes, by node, for nodes that have any.
@@ -39,6 +43,7 @@ func NewForwarding() Forwarding {
 	return Forwarding{
 		Table:           ipvs.Table{},
 		ClusterInternal: ipvs.Table{},
+		Direct:          ipvs.Direct{Virtuals: map[ipvs.Key]ipvs.Directed{}},
 		ServicePorts:    map[ipvs.Key]ServicePort{},
 		Keys:            map[netip.Addr]map[ipvs.Key]struct{}{},
 		Filter:          ipvs.Filter{},
@@ -47,18 +52,21 @@ func NewForwarding() Forwarding {
 		Checks:          map[view.Check]struct{}{},
 		Services:        map[pools.ServiceKey]view.Reason{},
 		Refused:         map[pools.ServiceKey]map[netip.Addr]pools.Refusal{},
+		Fallbacks:       map[pools.ServiceKey]Fallback{},
 		Unreachable:     map[string]view.UnreachableEndpoints{},
 	}
 }
 
 // ChangedForwarding names the parts of Forwarding that may differ from the last plan.
 type ChangedForwarding struct {
-	// Keys of Table, ClusterInternal and ServicePorts.
+	// Keys of Table, ClusterInternal, Direct and ServicePorts.
 	Keys     map[ipvs.Key]struct{}
 	Elements map[ipvs.Element]struct{}
+	// DirectNodes is set if the addresses of Direct changed.
+	DirectNodes bool
 	// Local are the addresses of Local.
 	Local map[netip.Addr]struct{}
-	// Services of Services, Refused and HealthPorts.
+	// Services of Services, Refused, Fallbacks and HealthPorts.
 	Services map[pools.ServiceKey]struct{}
 	Checks   map[view.Check]struct{}
 	// Unreachable are the nodes of Unreachable.

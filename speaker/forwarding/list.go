@@ -15,8 +15,8 @@ type ListKey struct {
 	Port     string
 	Protocol ipvs.Protocol
 	IPv4     bool
-	// Local is set for endpoints of this node only.
-	Local bool
+	// Local is set for endpoints of this node only, Slots for those that get slots.
+	Local, Slots bool
 }
 
 // list is a list of real servers that are endpoints.

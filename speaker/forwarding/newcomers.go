@@ -38,7 +38,7 @@ func (w *planning) readySince(key ListKey, from map[netip.AddrPort]*view.Endpoin
 	if !w.options.EndpointChecks || key.Protocol != ipvs.TCP {
 		return nil
 	}
-	key.Local = false
+	key.Local, key.Slots = false, false
 	if done, ok := w.out.since[key]; ok {
 		return done
 	}

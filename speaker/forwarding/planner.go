@@ -14,6 +14,9 @@ func (p *Planner) Plan(v *view.View, touched view.Touched, now time.Time) (Forwa
 	if (len(touched.Nodes) > 0 || touched.ServiceNetworks || touched.All) && p.planGlobal(v) {
 		touched.All = true
 	}
+	if len(touched.Nodes) > 0 || touched.All {
+		p.planNodes(v)
+	}
 	services := p.touchedServices(v, touched, now)
 	p.touchedAdmissions(v, touched, services)
 	for key := range services {

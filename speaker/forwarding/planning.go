@@ -28,6 +28,12 @@ type planning struct {
 	since  map[ListKey]map[netip.AddrPort]time.Time
 	asked  []view.Check // by the last plan, sorted
 	checks map[view.Check]struct{}
+	// nodes are the nodes of tunnels. direct is set if the Service is forwarded directly. directed are the first tiers
+	// of the last plan, spreads the endpoints that get slots.
+	nodes    *nodeTable
+	direct   bool
+	directed map[ipvs.Key]directed
+	spreads  map[ListKey]map[netip.AddrPort]uint16
 	// byPort are the candidates of each port; the keys have Local unset.
 	byPort map[ListKey]map[netip.AddrPort]*view.Endpoint
 	// endpoints are the addresses in the slices, true for those on this node.

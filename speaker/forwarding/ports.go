@@ -18,11 +18,11 @@ func (w *planning) port(port view.Port) {
 		case view.ClusterIP:
 			w.clusterIP(key, port)
 		case view.External:
-			w.external(key, port, !isHost(w.view, a.IP, w.node))
+			w.external(key, port, w.svc.Local, !isHost(w.view, a.IP, w.node))
 		case view.LoadBalancer:
-			w.loadBalancer(key, port, true)
+			w.loadBalancer(key, port, w.direct, true)
 		case view.Foreign:
-			w.loadBalancer(key, port, !isHost(w.view, a.IP, w.node))
+			w.loadBalancer(key, port, false, !isHost(w.view, a.IP, w.node))
 		}
 	}
 	if !w.svc.NodePorts || port.NodePort == 0 {
@@ -30,7 +30,7 @@ func (w *planning) port(port view.Port) {
 	}
 	for _, addr := range nodePortAddresses(w.view, w.node, w.options) {
 		if w.svc.Families.Has(addr) {
-			w.external(ipvs.Key{Addr: addr, Protocol: port.Protocol, Port: port.NodePort}, port, false)
+			w.external(ipvs.Key{Addr: addr, Protocol: port.Protocol, Port: port.NodePort}, port, w.svc.Local, false)
 		}
 	}
 }
@@ -50,16 +50,16 @@ func (w *planning) clusterIP(key ipvs.Key, port view.Port) {
 	w.add(key, port, virtual{Server: w.virtualServer(servers), Local: true, Elements: elements})
 }
 
-// external plans a virtual server for clients from anywhere. own is unset if the address is the node's own. With policy
-// Local, external clients get this node's endpoints and keep their address, or are dropped while only other nodes have
+// external plans a virtual server for clients from anywhere. own is unset if the address is the node's own. With local,
+// external clients get this node's endpoints and keep their address, or are dropped while only other nodes have
 // endpoints. Clients inside the cluster get any endpoint (ipvs.md 2.3.6, 3.11).
-func (w *planning) external(key ipvs.Key, port view.Port, own bool) {
+func (w *planning) external(key ipvs.Key, port view.Port, local, own bool) {
 	all := w.list(port, key.Addr.Is4(), false)
 	v := virtual{Local: own}
 	if own {
 		v.Elements = append(v.Elements, ipvs.Element{Set: ipvs.Addresses, Key: ipvs.Key{Addr: key.Addr}})
 	}
-	if !w.svc.Local {
+	if !local {
 		v.Server = w.virtualServer(all)
 		v.Elements = append(v.Elements, ipvs.Element{Set: ipvs.Masqueraded, Key: key})
 		w.add(key, port, v)
@@ -78,12 +78,19 @@ func (w *planning) external(key ipvs.Key, port view.Port, own bool) {
 }
 
 // loadBalancer plans a virtual server for a LoadBalancer address: an external one with source ranges, optionally
-// forwarded through the nodes. In that case every packet is masqueraded, because the other node's reply must return
-// through this node.
-func (w *planning) loadBalancer(key ipvs.Key, port view.Port, own bool) {
-	if w.svc.Forwarding != view.ToNodePort || port.NodePort == 0 {
-		w.external(key, port, own)
-	} else {
+// forwarded directly or through the nodes. If direct, packets reach it once their node is selected, so it has only this
+// node's endpoints under either policy. Through the nodes, every packet is masqueraded, because the other node's reply
+// must return through this node.
+func (w *planning) loadBalancer(key ipvs.Key, port view.Port, direct, own bool) {
+	switch {
+	case direct:
+		w.external(key, port, true, own)
+		v := w.out.virtuals[key]
+		v.Direct = w.directedTo(key, port)
+		w.out.virtuals[key] = v
+	case w.svc.Forwarding != view.ToNodePort || port.NodePort == 0:
+		w.external(key, port, w.svc.Local, own)
+	default:
 		via := w.viaNodes(port, key.Addr.Is4())
 		v := virtual{Server: w.virtualServer(via), Local: own, Elements: []ipvs.Element{{Set: ipvs.Masqueraded, Key: key}}}
 		if own {

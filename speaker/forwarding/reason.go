@@ -27,7 +27,7 @@ func (p *Planner) reason(key pools.ServiceKey) view.Reason {
 		if p.installed[k].service != key {
 			return view.PortConflict
 		}
-		if takesConnections(virtual.Server) {
+		if takesConnections(virtual.Server) || virtual.Direct != nil {
 			reason = view.Programmed
 		}
 	}

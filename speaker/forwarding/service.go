@@ -18,15 +18,17 @@ func (p *Planner) planService(v *view.View, key pools.ServiceKey, now time.Time)
 		svc: v.Services[key], slices: v.Slices[key], node: v.Nodes[p.node], pods: p.pods,
 		before: p.services[key].lists, since: p.services[key].since, asked: p.services[key].checks, checks: map[view.Check]struct{}{}, endpoints: map[netip.Addr]bool{},
 		byPort: map[ListKey]map[netip.AddrPort]*view.Endpoint{},
+		nodes:  &p.nodes, directed: p.services[key].directed, spreads: map[ListKey]map[netip.AddrPort]uint16{},
 		out: servicePlan{
 			virtuals: map[ipvs.Key]virtual{}, lists: map[ListKey]list{},
 			since:  map[ListKey]map[netip.AddrPort]time.Time{},
 			Served: view.Served{Ready: map[string]struct{}{}, Usable: map[string]struct{}{}},
-			uses:   map[string]struct{}{},
+			uses:   map[string]struct{}{}, directed: map[ipvs.Key]directed{},
 		},
 	}
 	w.out.Addresses, w.out.refused = p.accept(v, w.svc)
 	w.recordEndpoints()
+	w.decideDirect()
 	for _, port := range w.svc.Ports {
 		if port.Protocol == ipvs.TCP || port.Protocol == ipvs.UDP || port.Protocol == ipvs.SCTP {
 			w.port(port)

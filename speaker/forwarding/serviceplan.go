@@ -22,6 +22,9 @@ type servicePlan struct {
 	// since is when the ready TCP endpoints of each port became ready, zero for those that are not new. Its keys have
 	// Local unset.
 	since map[ListKey]map[netip.AddrPort]time.Time
+	// directed are the first tiers of its virtual servers. fallback is why there are none although there should be.
+	directed map[ipvs.Key]directed
+	fallback Fallback
 	// health is the healthCheckNodePort to serve, nil for none.
 	health *HealthPort
 	// elements are filter elements that belong to no single virtual server.

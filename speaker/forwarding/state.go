@@ -1,7 +1,9 @@
 package forwarding
 
 import (
+	"maps"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/ironlb/ironlb/ipvs"
@@ -36,6 +38,13 @@ type Planner struct {
 	pods      podsKnown
 
 	admission admission
+
+	// nodes are the nodes of tunnels, directs the Services to be forwarded directly, tunnels the members that can
+	// receive through tunnels. observer is that of the last plan.
+	nodes    nodeTable
+	directs  map[pools.ServiceKey]struct{}
+	tunnels  map[string]struct{}
+	observer bool
 }
 
 // New returns a Planner for a node without a plan; its first Plan needs touched.All. arriving requests
@@ -53,16 +62,20 @@ func New(node string, arriving bool, o Options) *Planner {
 		shared:    map[ipvs.Element]int{},
 		locals:    map[netip.Addr]int{},
 		admission: newAdmission(o),
+		nodes:     nodeTable{index: map[string]uint16{}},
+		directs:   map[pools.ServiceKey]struct{}{},
+		tunnels:   map[string]struct{}{},
 	}
 }
 
 // Restart returns a planner without a plan that keeps only what may influence one: the chosen endpoints, which decide
-// what drains.
+// what drains, and the slots with the indexes of the nodes.
 func (p *Planner) Restart() *Planner {
 	fresh := New(p.node, p.arriving, p.options)
 	for key, part := range p.services {
-		fresh.services[key] = servicePlan{lists: part.lists, since: part.since, checks: part.checks}
+		fresh.services[key] = servicePlan{lists: part.lists, since: part.since, checks: part.checks, directed: part.directed}
 	}
+	fresh.nodes = nodeTable{index: maps.Clone(p.nodes.index), names: slices.Clone(p.nodes.names), addrs: p.nodes.addrs}
 	return fresh
 }
 
@@ -93,7 +106,9 @@ func (p *Planner) Changed() (services map[pools.ServiceKey]struct{}, addrs map[n
 func (p *Planner) Lists(service pools.ServiceKey) map[ListKey]map[netip.AddrPort]ipvs.RealServer {
 	out := map[ListKey]map[netip.AddrPort]ipvs.RealServer{}
 	for key, l := range p.services[service].lists {
-		out[key] = l.servers
+		if !key.Slots {
+			out[key] = l.servers
+		}
 	}
 	return out
 }

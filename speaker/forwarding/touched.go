@@ -10,6 +10,7 @@ import (
 // touchedServices returns the Services whose plan may differ.
 func (p *Planner) touchedServices(v *view.View, touched view.Touched, now time.Time) map[pools.ServiceKey]struct{} {
 	out := map[pools.ServiceKey]struct{}{}
+	p.touchedDirect(v, touched, out)
 	if _, own := touched.Nodes[p.node]; own || touched.Host || touched.All {
 		for key := range p.services {
 			out[key] = struct{}{}

@@ -14,6 +14,8 @@ type virtual struct {
 	Server ipvs.VirtualServer
 	// ClusterInternal is the virtual server for clients on this node, Pods and processes; nil if it is the same.
 	ClusterInternal *ipvs.VirtualServer
+	// Direct is its first tier; nil if it has none.
+	Direct *ipvs.Directed
 	// Port is the Service port.
 	Port uint16
 	// Local is set if its address must be local; a node's own address must not.
@@ -25,6 +27,9 @@ type virtual struct {
 
 func (v virtual) equal(w virtual) bool {
 	if (v.ClusterInternal == nil) != (w.ClusterInternal == nil) || v.ClusterInternal != nil && !equalServers(*v.ClusterInternal, *w.ClusterInternal) {
+		return false
+	}
+	if (v.Direct == nil) != (w.Direct == nil) || v.Direct != nil && *v.Direct != *w.Direct {
 		return false
 	}
 	return v.Port == w.Port && v.Local == w.Local && equalServers(v.Server, w.Server) && slices.Equal(v.Elements, w.Elements)

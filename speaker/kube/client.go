@@ -27,8 +27,7 @@ import (
 type Options struct {
 	// Node is the name of this node.
 	Node string
-	// ServiceProxy means that every Service is served here.
-	ServiceProxy bool
+	ServiceOptions
 	// IgnoreExcludeLB ignores the label node.kubernetes.io/exclude-from-external-load-balancers of nodes.
 	IgnoreExcludeLB bool
 	// Namespace is the namespace of the speakers, where the Secrets of BGPPeers are.
@@ -107,7 +106,7 @@ func watches(clients kubernetes.Interface, own *rest.RESTClient, o Options) []wa
 	})
 	return []watch{
 		{kind: kindService, object: &corev1.Service{}, from: list(core, kindService, nil),
-			convert: convertService(o.ServiceProxy), trim: trimService(o.ServiceProxy)},
+			convert: convertService(o.ServiceOptions), trim: trimService(o.ServiceOptions)},
 		{kind: kindSlice, object: &discoveryv1.EndpointSlice{}, from: slices, convert: convertSlice, trim: trim},
 		{kind: kindNode, object: &corev1.Node{}, from: list(core, kindNode, nil),
 			convert: convertNode(o.IgnoreExcludeLB), trim: trim},

@@ -123,7 +123,7 @@ func TestAddresses(t *testing.T) {
 					if trimmed {
 						trimTwice(t, proxy, svc)
 					}
-					if got := addressText(serviceOf(svc, proxy)); got != want {
+					if got := addressText(serviceOf(svc, ServiceOptions{ServiceProxy: proxy})); got != want {
 						t.Errorf("service proxy %v, trimmed %v: %q, want %q", proxy, trimmed, got, want)
 					}
 				}
@@ -135,7 +135,7 @@ func TestAddresses(t *testing.T) {
 func trimTwice(t *testing.T, proxy bool, svc *corev1.Service) {
 	t.Helper()
 	for range 2 {
-		if _, err := trimService(proxy)(svc); err != nil {
+		if _, err := trimService(ServiceOptions{ServiceProxy: proxy})(svc); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -218,6 +218,7 @@ func TestService(t *testing.T) {
 		}, with(func(s *view.Service) {
 			s.Ports = []view.Port{want.Ports[0], {Name: "dns", Protocol: ipvs.UDP, Port: 53}}
 		})},
+		"direct":             {annotate(v1alpha1.AnnotationForwarding, " direct "), with(func(s *view.Service) { s.Forwarding = view.Direct })},
 		"unknown forwarding": {annotate(v1alpha1.AnnotationForwarding, "tunnel"), want},
 		"ranges": {func(s *corev1.Service) { s.Spec.LoadBalancerSourceRanges = []string{" 192.0.2.0/24 ", "2001:db8::/32"} },
 			restricted("192.0.2.0/24", "2001:db8::/32")},
@@ -232,7 +233,7 @@ func TestService(t *testing.T) {
 					if trimmed {
 						trimTwice(t, proxy, svc)
 					}
-					got := serviceOf(svc, proxy).service
+					got := serviceOf(svc, ServiceOptions{ServiceProxy: proxy}).service
 					if got.NodePorts != proxy {
 						t.Errorf("NodePorts %v, service proxy %v", got.NodePorts, proxy)
 					}

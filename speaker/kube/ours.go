@@ -67,7 +67,7 @@ func (s *Source) Ours(node string) Ours {
 	announced := false
 	var nodePorts [2]bool // of IPv4 and of IPv6
 	for _, obj := range s.informers[kindService].GetStore().List() {
-		svc := serviceOf(obj.(*corev1.Service), false).service
+		svc := serviceOf(obj.(*corev1.Service), ServiceOptions{}).service
 		for _, a := range svc.Addresses {
 			switch {
 			case a.AnnounceOnly:

@@ -25,13 +25,22 @@ type served struct {
 	other bool
 }
 
+// ServiceOptions are the settings of this process that affect Services.
+type ServiceOptions struct {
+	// ServiceProxy means that every Service is served here.
+	ServiceProxy bool
+	// Forwarding is how the LoadBalancer addresses of Services without the annotation are forwarded; empty means
+	// [v1alpha1.ForwardingPod].
+	Forwarding v1alpha1.Forwarding
+}
+
 // serviceOf returns the parts of a Service that the plan uses. A Service is fully served here if it is labelled so, or
 // if it has no such label and this is the service proxy. For other Services only the addresses assigned by IronLB's
 // controller count (docs/design/data-plane.md).
-func serviceOf(svc *corev1.Service, serviceProxy bool) served {
+func serviceOf(svc *corev1.Service, o ServiceOptions) served {
 	proxy, labelled := svc.Labels[labelProxy]
 	out := served{other: labelled && proxy != proxyName && !headless(svc)}
-	full := (serviceProxy && !labelled || labelled && proxy == proxyName) && !headless(svc)
+	full := (o.ServiceProxy && !labelled || labelled && proxy == proxyName) && !headless(svc)
 	addresses := addresses(svc, full)
 	if len(addresses) == 0 {
 		return out
@@ -48,7 +57,7 @@ func serviceOf(svc *corev1.Service, serviceProxy bool) served {
 		Created:       svc.CreationTimestamp.Unix(),
 	}
 	if svc.Spec.Type == corev1.ServiceTypeLoadBalancer {
-		loadBalancer(&out.service, svc)
+		loadBalancer(&out.service, svc, o.Forwarding)
 	}
 	if s, err := v1alpha1.ParseScheduler(svc.Annotations[v1alpha1.AnnotationScheduler]); err == nil { // else the controller reports it
 		out.service.Scheduler, out.service.Flags = s.Name, flags(s)
@@ -63,17 +72,20 @@ func headless(svc *corev1.Service) bool {
 
 // loadBalancer adds what only a Service of type LoadBalancer has. Forwarding through the nodes requires a NodePort for
 // every port.
-func loadBalancer(out *view.Service, svc *corev1.Service) {
+func loadBalancer(out *view.Service, svc *corev1.Service, byDefault v1alpha1.Forwarding) {
 	out.Labels = svc.Labels
 	ranges := v1alpha1.ParseSourceRanges(svc.Spec.LoadBalancerSourceRanges, svc.Annotations[v1alpha1.AnnotationSourceRanges])
 	out.Restricted, out.Sources = ranges.Given, ranges.Prefixes
 	if out.Local {
 		out.HealthCheckNodePort, _ = port(svc.Spec.HealthCheckNodePort)
 	}
-	forwarding, _ := v1alpha1.ParseForwarding(svc.Annotations[v1alpha1.AnnotationForwarding])
+	forwarding, _ := v1alpha1.ParseForwarding(svc.Annotations[v1alpha1.AnnotationForwarding], byDefault)
 	bare := slices.ContainsFunc(out.Ports, func(p view.Port) bool { return p.NodePort == 0 })
-	if forwarding == v1alpha1.ForwardingNodePort && !bare {
+	switch {
+	case forwarding == v1alpha1.ForwardingNodePort && !bare:
 		out.Forwarding = view.ToNodePort
+	case forwarding == v1alpha1.ForwardingDirect:
+		out.Forwarding = view.Direct
 	}
 }
 

@@ -370,12 +370,12 @@ func (s *Source) SetLinks(links map[string]view.Link) {
 	}
 }
 
-// convertService returns the conversion of Services for a node with or without the service proxy.
-func convertService(serviceProxy bool) func(obj any) (ref, any) {
+// convertService returns the conversion of Services.
+func convertService(o ServiceOptions) func(obj any) (ref, any) {
 	return func(obj any) (ref, any) {
 		svc := obj.(*corev1.Service)
 		r := ref{kind: kindService, key: pools.ServiceKey{Namespace: svc.Namespace, Name: svc.Name}}
-		if out := serviceOf(svc, serviceProxy); out.here || out.other {
+		if out := serviceOf(svc, o); out.here || out.other {
 			return r, out
 		}
 		return r, nil

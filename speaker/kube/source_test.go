@@ -50,7 +50,7 @@ func newProxyFeed(t *testing.T, serviceProxy bool) *feed {
 
 func (f *feed) watches(serviceProxy bool) []watch {
 	return []watch{
-		{kind: kindService, object: &corev1.Service{}, from: f.services, convert: convertService(serviceProxy), trim: trimService(serviceProxy)},
+		{kind: kindService, object: &corev1.Service{}, from: f.services, convert: convertService(ServiceOptions{ServiceProxy: serviceProxy}), trim: trimService(ServiceOptions{ServiceProxy: serviceProxy})},
 		{kind: kindSlice, object: &discoveryv1.EndpointSlice{}, from: f.slices, convert: convertSlice, trim: trim},
 		{kind: kindNode, object: &corev1.Node{}, from: f.nodes, convert: convertNode(false), trim: trim},
 		{kind: kindVIP, object: &v1alpha1.VirtualIP{}, from: f.vips, convert: convertVIP, trim: trim},

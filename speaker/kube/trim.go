@@ -82,7 +82,7 @@ var annotations = []string{
 }
 
 // trimService returns the trim of Services. A Service that is not served here keeps little more than its name.
-func trimService(serviceProxy bool) cache.TransformFunc {
+func trimService(o ServiceOptions) cache.TransformFunc {
 	return func(obj any) (any, error) {
 		svc, ok := obj.(*corev1.Service)
 		if !ok {
@@ -97,7 +97,7 @@ func trimService(serviceProxy bool) cache.TransformFunc {
 		svc.Annotations = kept
 		svc.Spec.Selector, svc.Spec.LoadBalancerClass = nil, nil
 		svc.Status.Conditions = trimConditions(svc.Status.Conditions)
-		if !serviceOf(svc, serviceProxy).here {
+		if !serviceOf(svc, o).here {
 			svc.Annotations, svc.Labels = nil, only(svc.Labels, labelProxy)
 			svc.Spec = corev1.ServiceSpec{Type: svc.Spec.Type, ClusterIP: svc.Spec.ClusterIP}
 			svc.Status = corev1.ServiceStatus{}

@@ -12,6 +12,7 @@ import (
 // unit is a VirtualIP with the state of its addresses and Services in the View.
 type unit struct {
 	view  *view.View
+	self  string // this node
 	addrs []view.Address
 	// ads are the advertisements that cover every one of its Services.
 	ads []view.Advertisement
@@ -21,13 +22,16 @@ type unit struct {
 	local []view.Served
 	// localKeys are their keys.
 	localKeys []pools.ServiceKey
+	// direct is set if a Service with policy Local is forwarded directly: a node that cannot use tunnels, and so has no
+	// endpoint of it, may not answer.
+	direct bool
 	// open is set if a node without endpoints may answer, too: a Service has policy Cluster.
 	open bool
 }
 
 // unit collects the addresses of a VirtualIP that one of its Services really has on this data plane.
 func (p *Planner) unit(v *view.View, vip view.VIP) unit {
-	u := unit{view: v, on: map[netip.Addr][]string{}}
+	u := unit{view: v, self: p.node, on: map[netip.Addr][]string{}}
 	wanted := map[netip.Addr]string{}
 	var services []map[string]string
 	for _, key := range vip.Services {
@@ -46,8 +50,8 @@ func (p *Planner) unit(v *view.View, vip view.VIP) unit {
 		}
 		services = append(services, svc.Labels)
 		switch {
-		case !svc.NeedsLocalEndpoint():
-			u.open = true
+		case !part.NeedsLocalEndpoint:
+			u.open, u.direct = true, u.direct || part.DirectLocal
 		case len(part.Ready)+len(part.Usable) > 0:
 			u.local, u.localKeys = append(u.local, part), append(u.localKeys, key)
 		}
@@ -97,6 +101,9 @@ func (u unit) whereLocal() []LocalService {
 
 func (u unit) hasEndpoints(node string, terminating bool) bool {
 	if !u.open && len(u.local) == 0 {
+		return false
+	}
+	if u.direct && node != u.self && !u.view.Members.Directs(node) {
 		return false
 	}
 	for _, part := range u.local {

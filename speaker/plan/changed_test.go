@@ -39,11 +39,16 @@ func follow(copied, d *Desired, c *Changed) {
 	take(copied.Table, d.Table, c.Keys)
 	take(copied.ServicePorts, d.ServicePorts, c.Keys)
 	take(copied.ClusterInternal, d.ClusterInternal, c.Keys)
+	take(copied.Direct.Virtuals, d.Direct.Virtuals, c.Keys)
+	if c.DirectNodes {
+		copied.Direct.Self, copied.Direct.Nodes = d.Direct.Self, slices.Clone(d.Direct.Nodes)
+	}
 	take(copied.Filter, d.Filter, c.Elements)
 	take(copied.Local, d.Local, c.Addrs)
 	take(copied.Announce, d.Announce, c.Addrs)
 	take(copied.HealthPorts, d.HealthPorts, c.Services)
 	take(copied.Services, d.Services, c.Services)
+	take(copied.Fallbacks, d.Fallbacks, c.Services)
 	take(copied.Refused, d.Refused, c.Services)
 	take(copied.Checks, d.Checks, c.Checks)
 	take(copied.VIPs, d.VIPs, c.VIPs)

@@ -13,6 +13,8 @@ import (
 // station is the speaker of one node in a scenario.
 type station struct {
 	dead, observer, stopping, unsynced bool
+	// notunnels is set if it cannot use tunnels.
+	notunnels bool
 	// paused is set while it has just become reachable again.
 	paused   bool
 	isolated map[string]struct{}
@@ -47,13 +49,17 @@ func (w *world) viewOf(node string) *view.View {
 		v.Links = s.links
 	}
 	v.Unable, v.Leaving = s.unable, s.stopping
+	v.NotDirect = ""
+	if s.notunnels {
+		v.NotDirect = view.TunnelUnavailable
+	}
 	v.Members = view.Members{Observer: s.observer, Isolated: s.isolated, Returned: s.returned, Peers: map[string]view.Member{}}
 	for name := range w.view.Nodes {
 		if name == node {
 			continue
 		}
 		o := w.station(name)
-		m := view.Member{Alive: !o.dead && !s.asymmetric[name], Observer: o.observer, Leaving: o.stopping, Synced: !o.unsynced,
+		m := view.Member{Alive: !o.dead && !s.asymmetric[name], Observer: o.observer, Leaving: o.stopping, Synced: !o.unsynced, Direct: !o.notunnels,
 			Returned: o.paused, On: map[string]struct{}{}, Claims: map[view.VIPID]view.Claim{}}
 		for l := range v.Links {
 			if _, cut := s.isolated[l]; !cut && m.Alive {
@@ -77,6 +83,7 @@ func (w *world) viewOf(node string) *view.View {
 //	paused|trusted NODE    the others receive it again, after it had counted as dead
 //	asymmetric|receives NODE OTHER
 //	returned NODE          an unreachable node became reachable again for it
+//	notunnels|tunnels NODE whether it can use tunnels
 //	isolated|rejoined NODE INTERFACE
 //	unable NODE IP REASON
 //	able NODE IP
@@ -102,6 +109,8 @@ func (w *world) stationCommand(words []string) bool {
 		s.dead = true
 	case "alive":
 		s.dead = false
+	case "notunnels", "tunnels":
+		s.notunnels = words[0] == "notunnels"
 	case "observer":
 		s.observer = true
 	case "joined":

@@ -165,7 +165,7 @@ func (s step) members(v *view.View, r *rand.Rand) view.Touched {
 	switch {
 	case s.kind < 17:
 		m := v.Members.Peers[name]
-		m.Alive, m.Observer, m.Leaving, m.Synced = r.IntN(4) > 0, r.IntN(6) == 0, r.IntN(8) == 0, r.IntN(6) > 0
+		m.Alive, m.Observer, m.Leaving, m.Synced, m.Direct = r.IntN(4) > 0, r.IntN(6) == 0, r.IntN(8) == 0, r.IntN(6) > 0, r.IntN(8) > 0
 		m.On = map[string]struct{}{}
 		if m.Alive && r.IntN(5) > 0 {
 			m.On["eth0"] = struct{}{}
@@ -191,7 +191,10 @@ func (s step) members(v *view.View, r *rand.Rand) view.Touched {
 		incremental.Set(v.Unable, addr, why, why != "")
 		return view.Touched{Unable: map[netip.Addr]struct{}{addr: {}}}
 	}
-	switch r.IntN(6) {
+	switch r.IntN(7) {
+	case 6:
+		v.NotDirect = one(r, "", "", view.TunnelUnavailable)
+		return view.Touched{NotDirect: true}
 	case 5:
 		v.Members.Returned++
 	case 0:
@@ -227,7 +230,7 @@ func randomService(r *rand.Rand) view.Service {
 		Labels: map[string]string{"app": fmt.Sprint(r.IntN(2))},
 		Local:  r.IntN(2) == 0, InternalLocal: r.IntN(2) == 0, NodePorts: r.IntN(2) == 0,
 		Affinity: uint32(r.IntN(2) * 60), Created: int64(r.IntN(3)), Families: view.Families(max(0, r.IntN(6)-3)),
-		Scheduler: one(r, "", "", "mh"), Forwarding: view.Forwarding(max(0, r.IntN(4)-2)), HealthCheckNodePort: one[uint16](r, 0, 31000),
+		Scheduler: one(r, "", "", "mh"), Forwarding: view.Forwarding(max(0, r.IntN(5)-2)), HealthCheckNodePort: one[uint16](r, 0, 31000),
 	}
 	seen := map[netip.Addr]bool{}
 	for range 1 + r.IntN(3) {

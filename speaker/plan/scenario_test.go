@@ -50,7 +50,7 @@ var update = flag.Bool("update", false, "rewrite the expected plans in testdata"
 //	host IP...
 //	gateways IP...|-
 //	service NS/NAME ADDR,... [PORTNAME/PROTO/PORT[/NODEPORT]...] [local] [internal-local] [nodeports] [health=PORT]
-//	  [label=KEY=VALUE]... [ranges=CIDR,...] [scheduler=NAME] [flags=N] [forwarding=nodeport] [families=4|6]
+//	  [label=KEY=VALUE]... [ranges=CIDR,...] [scheduler=NAME] [flags=N] [forwarding=nodeport|direct] [families=4|6]
 //	  [affinity=SECONDS] [created=N]
 //	slice NS/NAME SLICE PORTNAME/PROTO/PORT,...
 //	  [IP[@NODE][=notready|=terminating|=gone][~nodes:A,B][~zones:A,B]...]
@@ -437,7 +437,7 @@ func parseService(words []string) view.Service {
 		case "flags":
 			s.Flags = ipvs.Flags(atoi(value))
 		case "forwarding":
-			s.Forwarding = map[string]view.Forwarding{"nodeport": view.ToNodePort}[value]
+			s.Forwarding = map[string]view.Forwarding{"nodeport": view.ToNodePort, "direct": view.Direct}[value]
 		case "families":
 			s.Families = map[string]view.Families{"4": view.OnlyIPv4, "6": view.OnlyIPv6}[value]
 		case "affinity":

@@ -49,6 +49,19 @@ func sound(d *Desired) error {
 			return fmt.Errorf("%v only cluster-internal", key)
 		}
 	}
+	for key, v := range d.Direct.Virtuals {
+		if _, ok := d.Table[key]; !ok || has(ipvs.Masqueraded, key) {
+			return fmt.Errorf("%v is directed: it needs a virtual server that keeps the client's address", key)
+		}
+		for slot, node := range v.Slots {
+			if !d.Direct.Nodes[node].IsValid() || d.Direct.Nodes[node].Is4() != d.Direct.Self.Is4() {
+				return fmt.Errorf("%v: slot %d leads to node %d, which has no address", key, slot, node)
+			}
+			if before := v.Before[slot]; !d.Direct.Nodes[before].IsValid() {
+				return fmt.Errorf("%v: slot %d was of node %d, which has no address", key, slot, before)
+			}
+		}
+	}
 	for _, h := range d.HealthPorts {
 		for _, addr := range h.Addrs.Addrs() {
 			if key := (ipvs.Key{Addr: addr, Protocol: ipvs.TCP, Port: h.Port}); !has(ipvs.Served, key) {

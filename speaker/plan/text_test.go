@@ -73,6 +73,16 @@ func text(d *Desired) string {
 	}
 	for _, key := range slices.SortedFunc(maps.Keys(d.Services), compareServices) {
 		fmt.Fprintf(&b, "service %v %s\n", key, d.Services[key])
+		if f, is := d.Fallbacks[key]; is {
+			fmt.Fprintf(&b, "  not direct: %s", f.Reason)
+			if f.Node != "" {
+				fmt.Fprintf(&b, " %s", f.Node)
+			}
+			if f.Endpoint.IsValid() {
+				fmt.Fprintf(&b, " %v", f.Endpoint)
+			}
+			b.WriteString("\n")
+		}
 		for _, addr := range slices.SortedFunc(maps.Keys(d.Refused[key]), netip.Addr.Compare) {
 			fmt.Fprintf(&b, "  refused: %v %v\n", addr, d.Refused[key][addr])
 		}
@@ -111,10 +121,40 @@ func virtualText(b *strings.Builder, d *Desired, key ipvs.Key) {
 		}
 	}
 	serverText(b, vs)
+	directText(b, d, key)
 	if internal, ok := d.ClusterInternal[key]; ok {
 		fmt.Fprintf(b, "  cluster-internal %v\n", internal.Settings)
 		serverText(b, internal)
 	}
+}
+
+// directText writes how many slots of a directed virtual server each node has, and how many each had before their last
+// change.
+func directText(b *strings.Builder, d *Desired, key ipvs.Key) {
+	v, directed := d.Direct.Virtuals[key]
+	if !directed {
+		return
+	}
+	now, before := map[netip.Addr]int{}, map[netip.Addr]int{}
+	for slot, node := range v.Slots {
+		now[d.Direct.Nodes[node]]++
+		if was := v.Before[slot]; was != node {
+			before[d.Direct.Nodes[was]]++
+		}
+	}
+	b.WriteString("  slots")
+	if v.ByClient {
+		b.WriteString(" by client")
+	}
+	for i, counts := range []map[netip.Addr]int{now, before} {
+		if i == 1 && len(counts) > 0 {
+			b.WriteString(", before")
+		}
+		for _, node := range slices.SortedFunc(maps.Keys(counts), netip.Addr.Compare) {
+			fmt.Fprintf(b, " %v=%d", node, counts[node])
+		}
+	}
+	b.WriteString("\n")
 }
 
 func serverText(b *strings.Builder, vs ipvs.VirtualServer) {

@@ -43,7 +43,7 @@ func (p *Planner) sharers(v *view.View, addr netip.Addr, announced bool) sharers
 		out.anywhere = out.anywhere || len(nodes) > 0
 		_, here := nodes[p.name]
 		switch {
-		case !svc.NeedsLocalEndpoint():
+		case !part.NeedsLocalEndpoint:
 			open = true
 		case len(nodes) > 0:
 			local, lacks = true, lacks || !here

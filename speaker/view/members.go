@@ -39,6 +39,13 @@ func (m Members) Received() bool {
 	return false
 }
 
+// Directs reports whether packets can be sent to a node through a tunnel, according to its speaker. A node that was
+// never received cannot; while this node is an observer it may not have been received yet, and counts.
+func (m Members) Directs(node string) bool {
+	peer, received := m.Peers[node]
+	return peer.Direct || !received && m.Observer
+}
+
 // Member is the observed state of another node.
 type Member struct {
 	// Alive is set if it was received recently on any path.
@@ -50,6 +57,8 @@ type Member struct {
 	On, Asymmetric map[string]struct{}
 	// Observer and Leaving are its reported state: it must claim nothing yet; its process is about to end.
 	Observer, Leaving bool
+	// Direct is set if it last reported that it can receive packets through tunnels.
+	Direct bool
 	// Synced is set once all its claims are known.
 	Synced bool
 	// Returned is set if it counted as dead until just now and was not restarted: its claims may predate a takeover by

@@ -103,6 +103,17 @@ const (
 	NoAddress Reason = "NoAddress"
 )
 
+// Why a Service that is to be forwarded directly is forwarded to endpoints instead.
+const (
+	// TunnelUnavailable: this node cannot use tunnels.
+	TunnelUnavailable Reason = "TunnelUnavailable"
+	// NodeWithoutTunnel: a node with an endpoint does not report that it can receive through tunnels, or has no
+	// InternalIP of the family that this node has.
+	NodeWithoutTunnel Reason = "NodeWithoutTunnel"
+	// EndpointWithoutNode: an endpoint has no node, so no tunnel leads to it.
+	EndpointWithoutNode Reason = "EndpointWithoutNode"
+)
+
 // Why the node is changed, for the log.
 const (
 	// Planned: the plan changed.

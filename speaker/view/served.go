@@ -20,6 +20,10 @@ type DataPlane interface {
 type Served struct {
 	// Addresses are those that may be served or announced here, each with its present pool.
 	Addresses []Address
+	// NeedsLocalEndpoint is set if only a node with an endpoint can forward external traffic: the policy is Local, and
+	// the Service is forwarded to endpoints. DirectLocal is set if the policy is Local and the Service is forwarded
+	// directly: any node that can use tunnels can forward.
+	NeedsLocalEndpoint, DirectLocal bool
 	// Ready and Usable are the nodes with a ready endpoint, and with a terminating one that still serves.
 	Ready, Usable map[string]struct{}
 	// Arriving are the nodes whose ready endpoints of a family are all new at one of the ports; with policy Local only.

@@ -30,14 +30,11 @@ type Service struct {
 	// Scheduler and its Flags, if the Service specifies one.
 	Scheduler string
 	Flags     ipvs.Flags
-	// Forwarding is how a LoadBalancer address is forwarded to a Pod.
+	// Forwarding is how a LoadBalancer address is to be forwarded to a Pod. What is planned may differ: see Served.
 	Forwarding Forwarding
 	// Created orders Services that claim the same address and port: the oldest wins.
 	Created int64
 }
-
-// NeedsLocalEndpoint reports whether only a node with an endpoint can forward external traffic.
-func (s Service) NeedsLocalEndpoint() bool { return s.Local && s.Forwarding == ToPod }
 
 // Families of addresses; the zero value is both.
 type Families uint8
@@ -61,6 +58,9 @@ const (
 	ToPod Forwarding = iota
 	// ToNodePort forwards to the NodePorts of the nodes; each node forwards to a Pod.
 	ToNodePort
+	// Direct forwards to a node with an endpoint, the same one on every node, through a tunnel; that node forwards to
+	// its own endpoints, and their answers leave from there.
+	Direct
 )
 
 // Address is an address of a Service, comparable with ==.

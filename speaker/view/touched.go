@@ -30,6 +30,8 @@ type Touched struct {
 	// Members are the nodes with changed liveness, Claims the VirtualIPs with a changed claim.
 	Members map[string]struct{}
 	Claims  map[VIPID]struct{}
+	// NotDirect is set if it changed.
+	NotDirect bool
 	// Unable are the addresses whose entry changed.
 	Unable map[netip.Addr]struct{}
 	// Unreachable are the nodes whose entry was added, removed or has another time.
@@ -44,7 +46,7 @@ type Touched struct {
 
 // Any reports whether anything changed.
 func (t Touched) Any() bool {
-	return t.All || t.FromSnapshot || t.Advertisements || t.BGPAdvertisements || t.Pools || t.Host || t.Gateways || t.ServiceNetworks ||
+	return t.All || t.FromSnapshot || t.NotDirect || t.Advertisements || t.BGPAdvertisements || t.Pools || t.Host || t.Gateways || t.ServiceNetworks ||
 		len(t.BGPPeers)+len(t.Services)+len(t.Slices)+len(t.Nodes)+len(t.VIPs)+len(t.Checks) > 0 ||
 		len(t.Links)+len(t.Members)+len(t.Claims)+len(t.Unable)+len(t.Unreachable) > 0
 }

@@ -33,6 +33,8 @@ type View struct {
 	Unable map[netip.Addr]Reason
 	// Leaving is set when this process is about to end.
 	Leaving bool
+	// NotDirect is why this node cannot forward through tunnels; empty if it can.
+	NotDirect Reason
 	// OtherProxy are the Services that another proxy serves on this node.
 	OtherProxy map[pools.ServiceKey]struct{}
 	// FromSnapshot is set while the cluster state comes from the on-disk snapshot. The plan is the same; state on the node

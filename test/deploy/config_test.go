@@ -11,7 +11,7 @@ import (
 )
 
 // ownValues are the fields of the speaker's configuration file that are values of the chart themselves.
-var ownValues = []string{"dataplane", "externalIPCIDRs", "ignoreExcludeLB", "ipv6Forwarding", "serviceProxy", "stateDir"}
+var ownValues = []string{"dataplane", "forwarding", "externalIPCIDRs", "ignoreExcludeLB", "ipv6Forwarding", "serviceProxy", "stateDir"}
 
 // TestSpeakerConfig: the schema of the chart accepts each documented field of the speaker's configuration file.
 func TestSpeakerConfig(t *testing.T) {

@@ -82,7 +82,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 
 {{/* The speaker's configuration file. */}}
 {{- define "ironlb.speakerconfig" -}}
-{{- $config := dict "dataplane" .Values.dataplane "ipv6Forwarding" .Values.ipv6Forwarding "serviceProxy" .Values.serviceProxy -}}
+{{- $config := dict "dataplane" .Values.dataplane "forwarding" .Values.forwarding "ipv6Forwarding" .Values.ipv6Forwarding "serviceProxy" .Values.serviceProxy -}}
 {{- $config = set $config "stateDir" .Values.speaker.stateDir -}}
 {{- if .Values.ignoreExcludeLB -}}
 {{- $config = set $config "ignoreExcludeLB" true -}}

@@ -1,0 +1,116 @@
+package forwarding
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/speaker/view"
+)
+
+// Fallback is why a Service that is to be forwarded directly is forwarded to endpoints instead.
+type Fallback struct {
+	Reason view.Reason
+	// Node is the node with NodeWithoutTunnel, Endpoint the endpoint with EndpointWithoutNode.
+	Node     string
+	Endpoint netip.Addr
+}
+
+func (f Fallback) compare(g Fallback) int {
+	return cmp.Or(cmp.Compare(f.Reason, g.Reason), cmp.Compare(f.Node, g.Node), f.Endpoint.Compare(g.Endpoint))
+}
+
+// directed is the first tier of a virtual server, with the endpoints and their nodes that its slots follow from.
+type directed struct {
+	ipvs.Directed
+	spread map[netip.AddrPort]uint16
+}
+
+// decideDirect decides whether the Service is forwarded directly, as a whole: if one endpoint cannot be reached through
+// a tunnel, all are forwarded to as with ToPod. Addresses that kube-proxy forwards cannot be directed.
+func (w *planning) decideDirect() {
+	ours := func(a view.Address) bool { return a.Kind == view.LoadBalancer }
+	announceOnly := func(a view.Address) bool { return a.AnnounceOnly }
+	if w.svc.Forwarding == view.Direct && slices.ContainsFunc(w.out.Addresses, ours) && !slices.ContainsFunc(w.out.Addresses, announceOnly) {
+		w.out.fallback = w.obstacle()
+		w.direct = w.out.fallback == Fallback{}
+	}
+	w.out.DirectLocal = w.svc.Local && w.direct
+	w.out.NeedsLocalEndpoint = w.svc.Local && !w.direct && w.svc.Forwarding != view.ToNodePort
+}
+
+// obstacle returns why the Service cannot be forwarded directly, the first reason in order; the zero Fallback for none.
+// An endpoint on a node that does not exist is none: it is about to be deleted, and takes no connections.
+func (w *planning) obstacle() Fallback {
+	if w.view.NotDirect != "" {
+		return Fallback{Reason: w.view.NotDirect}
+	}
+	if !w.nodes.usable(w.name) {
+		return Fallback{Reason: view.TunnelUnavailable}
+	}
+	var first Fallback
+	for _, slice := range w.slices {
+		for i := range slice.Endpoints {
+			e := &slice.Endpoints[i]
+			if _, exists := w.view.Nodes[e.Node]; !e.Ready && !e.Usable() || w.isLocal(e) || e.Node != "" && !exists {
+				continue
+			}
+			why := Fallback{Reason: view.EndpointWithoutNode, Endpoint: e.Addr}
+			if e.Node != "" {
+				why = Fallback{Reason: view.NodeWithoutTunnel, Node: e.Node}
+				if w.view.Members.Directs(e.Node) && w.nodes.usable(e.Node) {
+					continue
+				}
+			}
+			if first == (Fallback{}) || why.compare(first) < 0 {
+				first = why
+			}
+		}
+	}
+	return first
+}
+
+// directedTo returns the first tier of a virtual server, nil without an endpoint. It continues that of the last plan.
+func (w *planning) directedTo(key ipvs.Key, port view.Port) *ipvs.Directed {
+	out := directed{spread: w.spread(port, key.Addr.Is4())}
+	if len(out.spread) == 0 {
+		return nil
+	}
+	last := w.directed[key]
+	if out.Slots = last.Slots; !maps.Equal(last.spread, out.spread) {
+		out.Slots = slotsOf(key, out.spread)
+	}
+	out.Before = beforeOf(out.Slots, last.Slots, last.Before, func(node uint16) bool { return w.nodes.names[node] == "" })
+	out.ByClient = w.svc.Affinity > 0
+	if out.Before != out.Slots {
+		for _, node := range out.Before {
+			if name := w.nodes.names[node]; name != w.name {
+				w.out.uses[name] = struct{}{}
+			}
+		}
+	}
+	w.out.directed[key] = out
+	return &out.Directed
+}
+
+// spread returns the endpoints of a port that get slots, with the index of their node: those that would take new
+// connections, regardless of topology hints, because the slots are equal on all nodes. New endpoints are included once
+// this node has checked them, which takes about the same time on every node.
+func (w *planning) spread(port view.Port, v4 bool) map[netip.AddrPort]uint16 {
+	key := ListKey{Port: port.Name, Protocol: port.Protocol, IPv4: v4, Slots: true}
+	if done, ok := w.spreads[key]; ok {
+		return done
+	}
+	from := maps.Clone(w.candidates(port, v4))
+	maps.DeleteFunc(from, func(_ netip.AddrPort, e *view.Endpoint) bool { return !w.nodes.usable(e.Node) })
+	chosen, _ := w.choose(key, from)
+	out, servers := map[netip.AddrPort]uint16{}, map[netip.AddrPort]ipvs.RealServer{}
+	for at, e := range chosen {
+		out[at], servers[at] = w.nodes.index[e.Node], pod
+	}
+	w.spreads[key] = out
+	w.out.lists[key] = list{servers: servers, chosen: len(servers)} // those that are no longer new
+	return out
+}
