@@ -293,3 +293,25 @@ func (n *Node) PowerOn(ctx context.Context) error {
 	n.c.pods.Trigger()
 	return n.startKubelet(ctx)
 }
+
+// Leave removes the node from the cluster: it is powered off and has no Node object, as before it joined.
+func (n *Node) Leave(ctx context.Context) error {
+	if err := n.PowerOff(ctx); err != nil {
+		return err
+	}
+	if err := n.c.Kube.CoreV1().Nodes().Delete(ctx, n.Name, metav1.DeleteOptions{}); err != nil {
+		return fmt.Errorf("delete Node %s: %w", n.Name, err)
+	}
+	return nil
+}
+
+// Join reverts Leave, as a new node: it has neither labels nor a speaker.
+func (n *Node) Join(ctx context.Context) error {
+	if err := n.register(ctx); err != nil {
+		return err
+	}
+	if err := n.PowerOn(ctx); err != nil {
+		return err
+	}
+	return n.WaitReady(ctx, agentLimit, corev1.ConditionTrue)
+}

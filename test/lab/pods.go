@@ -25,6 +25,8 @@ type pods struct {
 	c       *Cluster
 	trigger chan struct{}
 
+	waiting bool // a Pod is in its grace period; only for run
+
 	mu        sync.Mutex // held over each pass, and by PowerOff and PowerOn of a node
 	store     cache.Store
 	sandboxes map[types.UID]*sandbox
@@ -68,7 +70,7 @@ func (p *pods) run(ctx context.Context) {
 			return
 		case <-p.trigger:
 		case <-retry.C:
-			if !failed {
+			if !failed && !p.waiting {
 				continue
 			}
 		}
@@ -83,6 +85,7 @@ func (p *pods) run(ctx context.Context) {
 func (p *pods) sync(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.waiting = false
 	var errs []error
 	wanted := map[types.UID]bool{}
 	for _, o := range p.store.List() {
@@ -95,6 +98,10 @@ func (p *pods) sync(ctx context.Context) error {
 		if pod.DeletionTimestamp == nil {
 			wanted[pod.UID] = true
 			errs = append(errs, p.ensure(ctx, pod, node))
+			continue
+		}
+		if pod.Annotations[kubelet.AnnotationGrace] != "" && time.Now().Before(pod.DeletionTimestamp.Time) {
+			p.waiting, wanted[pod.UID] = true, true
 			continue
 		}
 		errs = append(errs, p.remove(ctx, pod.UID), p.c.finishPod(ctx, pod))

@@ -22,6 +22,7 @@ type PodSpec struct {
 	Name      string
 	Node      *Node
 	Labels    map[string]string
+	Grace     time.Duration // for which a deleted Pod continues to serve, in seconds; 0: not at all
 }
 
 // NewPod returns the object that AddPod creates: a Pod of the lab.
@@ -29,7 +30,7 @@ func NewPod(spec PodSpec) *corev1.Pod {
 	if spec.Namespace == "" {
 		spec.Namespace = metav1.NamespaceDefault
 	}
-	return &corev1.Pod{
+	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: spec.Namespace, Name: spec.Name, Labels: spec.Labels},
 		Spec: corev1.PodSpec{
 			NodeName:                     spec.Node.Name,
@@ -40,10 +41,16 @@ func NewPod(spec PodSpec) *corev1.Pod {
 					{Name: "http", ContainerPort: probe.PortHTTP, Protocol: corev1.ProtocolTCP},
 					{Name: "udp", ContainerPort: probe.PortUDP, Protocol: corev1.ProtocolUDP},
 					{Name: "stream", ContainerPort: probe.PortStream, Protocol: corev1.ProtocolTCP},
+					{Name: "echo", ContainerPort: probe.PortEcho, Protocol: corev1.ProtocolTCP},
 				},
 			}},
 		},
 	}
+	if spec.Grace > 0 {
+		pod.Annotations = map[string]string{kubelet.AnnotationGrace: spec.Grace.String()}
+		pod.Spec.TerminationGracePeriodSeconds = ptr.To(int64(spec.Grace.Seconds()))
+	}
+	return pod
 }
 
 // AddPod creates a Pod and waits until it is Ready.

@@ -7,3 +7,7 @@ const AnnotationIPs = "lab.ironlb.io/pod-ips"
 
 // AnnotationReady set to "false" makes the node's agent report the Pod as not ready, while the Pod continues to serve.
 const AnnotationReady = "lab.ironlb.io/ready"
+
+// AnnotationGrace makes the lab keep a deleted Pod, which serves until its grace period has ended. Other Pods end at
+// once.
+const AnnotationGrace = "lab.ironlb.io/grace"

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Ports of every Pod of the lab.
+// Ports of every Pod of the lab, in addition to PortEcho.
 const (
 	PortHTTP   = 8080 // answers every request with one line
 	PortUDP    = 8080 // answers every datagram with one line

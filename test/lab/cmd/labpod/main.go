@@ -2,6 +2,7 @@
 //
 //	labpod serve NAME
 //	labpod probe [flags] tcp|udp|line|stream|streams ADDRESS:PORT
+//	labpod connections [flags] ADDRESS:PORT...
 package main
 
 import (
@@ -22,6 +23,9 @@ func main() {
 func run(args []string) error {
 	if len(args) == 2 && args[0] == "serve" {
 		return serve(args[1])
+	}
+	if len(args) > 0 && args[0] == "connections" {
+		return keepConnections(args[1:])
 	}
 	if len(args) > 0 && args[0] == "probe" {
 		c := client{out: os.Stdout}
@@ -45,5 +49,6 @@ func run(args []string) error {
 			return c.run()
 		}
 	}
-	return fmt.Errorf("use: labpod serve NAME | labpod probe [flags] tcp|udp|line|stream|streams ADDRESS:PORT")
+	return fmt.Errorf("use: labpod serve NAME | labpod probe [flags] tcp|udp|line|stream|streams ADDRESS:PORT | " +
+		"labpod connections [flags] ADDRESS:PORT...")
 }

@@ -24,6 +24,10 @@ func serve(name string) error {
 	if err != nil {
 		return err
 	}
+	echo, err := net.Listen("tcp", fmt.Sprintf(":%d", probe.PortEcho))
+	if err != nil {
+		return err
+	}
 	udp4, err := net.ListenUDP("udp4", &net.UDPAddr{Port: probe.PortUDP})
 	if err != nil {
 		return err
@@ -32,20 +36,26 @@ func serve(name string) error {
 	if err != nil {
 		return err
 	}
-	failed := make(chan error, 4)
+	failed := make(chan error, 5)
 	go func() {
 		failed <- http.Serve(http1, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			io.WriteString(w, probe.Answer(name, addr(r.RemoteAddr))) // the client may be gone
 		}))
 	}()
-	go func() { failed <- serveStreams(name, stream) }()
+	go func() {
+		failed <- serveLines(stream, func(client, _ string) string { return probe.Answer(name, client) })
+	}()
+	go func() {
+		failed <- serveLines(echo, func(client, line string) string { return probe.Echo(name, client, line) })
+	}()
 	go func() { failed <- serveUDP4(name, udp4) }()
 	go func() { failed <- serveUDP6(name, udp6) }()
 	fmt.Println("serving")
 	return <-failed
 }
 
-func serveStreams(name string, l net.Listener) error {
+// serveLines answers each line of each connection.
+func serveLines(l net.Listener, answer func(client, line string) string) error {
 	for {
 		conn, err := l.Accept()
 		if err != nil {
@@ -53,9 +63,10 @@ func serveStreams(name string, l net.Listener) error {
 		}
 		go func() {
 			defer conn.Close()
+			client := addr(conn.RemoteAddr().String())
 			lines := bufio.NewScanner(conn)
 			for lines.Scan() {
-				if _, err := io.WriteString(conn, probe.Answer(name, addr(conn.RemoteAddr().String()))); err != nil {
+				if _, err := io.WriteString(conn, answer(client, lines.Text())); err != nil {
 					return
 				}
 			}

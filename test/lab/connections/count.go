@@ -1,0 +1,187 @@
+package connections
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// Fault is what happened while a client ran.
+type Fault struct {
+	Began time.Time
+	Done  time.Time // its effect was complete, such as: another node answers for the address
+	// Gone are the Pods whose connections may break, with the time since when: on a node that died, or removed and past
+	// their grace period.
+	Gone map[string]time.Time
+}
+
+// Share is a number of connections, and how many of them broke.
+type Share struct{ All, Broken int }
+
+func (s *Share) add(broken bool) {
+	s.All++
+	if broken {
+		s.Broken++
+	}
+}
+
+// Count is the effect of a fault on the connections of a client.
+type Count struct {
+	// Elsewhere and Gone are those that were established when the fault began, with a Pod that is still there, and with
+	// one of Fault.Gone. One that breaks before its Pod may is of the first class.
+	Elsewhere, Gone Share
+	// Handshake are those without an answer when the fault began, and opened before it was done; New those opened later.
+	Handshake, New Share
+	// Before is the number of those that broke before the fault: without cause.
+	Before int
+	// Causes are those of the broken ones, by class, and Clients the addresses that the Pods saw.
+	Causes  map[string]map[Cause]int
+	Clients map[string]int
+	// ResetBy are the stations that sent the RSTs.
+	ResetBy map[string]int
+	Pods    map[string]int // of the established connections
+}
+
+// Names of the classes.
+const (
+	ClassElsewhere = "elsewhere"
+	ClassGone      = "gone"
+	ClassHandshake = "handshake"
+	ClassNew       = "new"
+	ClassBefore    = "before"
+)
+
+// CountLives counts the connections of an ended client.
+func CountLives(lives []Life, f Fault) Count {
+	c := Count{Causes: map[string]map[Cause]int{}, Clients: map[string]int{}, ResetBy: map[string]int{}, Pods: map[string]int{}}
+	for _, l := range lives {
+		broken := l.Cause != Unbroken
+		if l.Client != "" {
+			c.Clients[l.Client]++
+		}
+		class := f.class(l)
+		switch class {
+		case "":
+			continue
+		case ClassBefore:
+			c.Before++
+		case ClassElsewhere:
+			c.Elsewhere.add(broken)
+		case ClassGone:
+			c.Gone.add(broken)
+		case ClassHandshake:
+			c.Handshake.add(broken)
+		case ClassNew:
+			c.New.add(broken)
+		}
+		if class == ClassElsewhere || class == ClassGone {
+			c.Pods[l.Pod]++
+		}
+		if !broken {
+			continue
+		}
+		if c.Causes[class] == nil {
+			c.Causes[class] = map[Cause]int{}
+		}
+		c.Causes[class][l.Cause]++
+		if !l.Wire.Reset.IsZero() {
+			c.ResetBy[l.Wire.ResetBy]++
+		}
+	}
+	return c
+}
+
+// class returns the class of a connection; "" for one that its client closed before the fault.
+func (f Fault) class(l Life) string {
+	broken := l.Cause != Unbroken
+	switch {
+	case !l.Ended.IsZero() && l.Ended.Before(f.Began):
+		if broken {
+			return ClassBefore
+		}
+		return ""
+	case !l.First.IsZero() && l.First.Before(f.Began):
+		since, gone := f.Gone[l.Pod]
+		if !gone || broken && l.failed().Before(since) {
+			return ClassElsewhere
+		}
+		return ClassGone
+	case !l.Opened.After(f.Done):
+		return ClassHandshake
+	default:
+		return ClassNew
+	}
+}
+
+// failed returns the time since when a broken connection did not work. With a bound, that is before its end.
+func (l Life) failed() time.Time {
+	if l.Cause == Timeout && !l.Last.IsZero() {
+		return l.Last
+	}
+	return l.Ended
+}
+
+// Established returns the number of connections that were established when the fault began.
+func (c Count) Established() int { return c.Elsewhere.All + c.Gone.All }
+
+// String returns the causes, the addresses that the Pods saw, and the stations that sent RSTs, as one readable line.
+func (c Count) String() string {
+	var s []string
+	for _, class := range slices.Sorted(maps.Keys(c.Causes)) {
+		s = append(s, class+": "+list(c.Causes[class]))
+	}
+	if len(c.ResetBy) > 0 {
+		s = append(s, "RST from "+list(c.ResetBy))
+	}
+	return strings.Join(append(s, "clients seen: "+list(c.Clients)), "; ")
+}
+
+func list[K ~string](m map[K]int) string {
+	var s []string
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		s = append(s, fmt.Sprintf("%d %s", m[k], k))
+	}
+	return strings.Join(s, ", ")
+}
+
+// Row is the result of one fault.
+type Row struct {
+	Fault, Mode string
+	Count
+	Done // of the client
+}
+
+// Table writes rows as a table in Markdown.
+func Table(w io.Writer, rows []Row) error {
+	t := tabwriter.NewWriter(w, 0, 0, 1, ' ', tabwriter.Debug)
+	line := func(cells ...string) { fmt.Fprintln(t, "| "+strings.Join(cells, "\t ")+"\t") }
+	line("fault", "forwarding", "established", "broken, Pod elsewhere", "broken, Pod gone", "broken in handshake", "broken of new ones")
+	line("---", "---", "---", "---", "---", "---", "---")
+	of := func(s Share) string { return fmt.Sprintf("%d of %d", s.Broken, s.All) }
+	for _, r := range rows {
+		line(r.Fault, r.Mode, fmt.Sprint(r.Established()), of(r.Elsewhere), of(r.Gone), of(r.Handshake), of(r.New))
+	}
+	return t.Flush()
+}
+
+// Benchmark returns a row as a line of Go's benchmark format.
+func (r Row) Benchmark(procs int) string {
+	s := fmt.Sprintf("BenchmarkConnections/%s/%s-%d\t1", strings.ReplaceAll(r.Fault, " ", "_"), r.Mode, procs)
+	for _, u := range []struct {
+		unit string
+		n    int
+	}{
+		{"established", r.Established()},
+		{"elsewhere", r.Elsewhere.All}, {"broken-elsewhere", r.Elsewhere.Broken},
+		{"gone", r.Gone.All}, {"broken-gone", r.Gone.Broken},
+		{"handshake", r.Handshake.All}, {"broken-handshake", r.Handshake.Broken},
+		{"new", r.New.All}, {"broken-new", r.New.Broken},
+	} {
+		s += fmt.Sprintf("\t%d %s", u.n, u.unit)
+	}
+	return s
+}
