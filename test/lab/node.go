@@ -91,7 +91,9 @@ func (n *Node) setUp(s *script) {
 		"route add default via " + router.String(), "route add default via " + six(router).String(),
 	}
 	if n.c.cfg.Kubelets == nil {
-		lines = append(lines, "link add "+podBridge+" type bridge mcast_snooping 0",
+		// With an address of its own: otherwise the bridge takes the lowest one of its ports, so that a new Pod would
+		// change the address of the gateway, and the other Pods would lose it for seconds.
+		lines = append(lines, "link add "+podBridge+" address "+mac(n.gateway())+" type bridge mcast_snooping 0",
 			"addr add "+in(n.PodCIDR, n.gateway())+" dev "+podBridge, "link set "+podBridge+" up",
 			// The bridge has only its own range; the others' are routed.
 			"addr add "+netip.PrefixFrom(six(n.gateway()), n.PodCIDR6.Bits()).String()+" dev "+podBridge+" nodad")
