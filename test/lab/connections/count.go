@@ -22,7 +22,8 @@ type Fault struct {
 // Share is a number of connections, and how many of them broke.
 type Share struct{ All, Broken int }
 
-func (s *Share) add(broken bool) {
+// Add counts a connection.
+func (s *Share) Add(broken bool) {
 	s.All++
 	if broken {
 		s.Broken++
@@ -31,8 +32,8 @@ func (s *Share) add(broken bool) {
 
 // Count is the effect of a fault on the connections of a client.
 type Count struct {
-	// Elsewhere and Gone are those that were established when the fault began, with a Pod that is still there, and with
-	// one of Fault.Gone. One that breaks before its Pod may is of the first class.
+	// Elsewhere and Gone are the kept ones that were established when the fault began, with a Pod that is still there, and
+	// with one of Fault.Gone. One that breaks before its Pod may is of the first class.
 	Elsewhere, Gone Share
 	// Handshake are those without an answer when the fault began, and opened before it was done; New those opened later.
 	Handshake, New Share
@@ -70,13 +71,13 @@ func CountLives(lives []Life, f Fault) Count {
 		case ClassBefore:
 			c.Before++
 		case ClassElsewhere:
-			c.Elsewhere.add(broken)
+			c.Elsewhere.Add(broken)
 		case ClassGone:
-			c.Gone.add(broken)
+			c.Gone.Add(broken)
 		case ClassHandshake:
-			c.Handshake.add(broken)
+			c.Handshake.Add(broken)
 		case ClassNew:
-			c.New.add(broken)
+			c.New.Add(broken)
 		}
 		if class == ClassElsewhere || class == ClassGone {
 			c.Pods[l.Pod]++
@@ -95,7 +96,8 @@ func CountLives(lives []Life, f Fault) Count {
 	return c
 }
 
-// class returns the class of a connection; "" for one that its client closed before the fault.
+// class returns the class of a connection; "" for one that is not counted: its client closed it before the fault, or
+// soon after.
 func (f Fault) class(l Life) string {
 	broken := l.Cause != Unbroken
 	switch {
@@ -105,6 +107,9 @@ func (f Fault) class(l Life) string {
 		}
 		return ""
 	case !l.First.IsZero() && l.First.Before(f.Began):
+		if !l.Kept {
+			return "" // too short
+		}
 		since, gone := f.Gone[l.Pod]
 		if !gone || broken && l.failed().Before(since) {
 			return ClassElsewhere
@@ -152,18 +157,24 @@ func list[K ~string](m map[K]int) string {
 type Row struct {
 	Fault, Mode string
 	Count
-	Done // of the client
+	// Answered are the connections with an answer, and Broken among them those with one from another node than the
+	// Pod's. Masked are those whose Pod saw another address than the client's.
+	Answered Share
+	Masked   Share
+	Done     // of the client
 }
 
 // Table writes rows as a table in Markdown.
 func Table(w io.Writer, rows []Row) error {
 	t := tabwriter.NewWriter(w, 0, 0, 1, ' ', tabwriter.Debug)
 	line := func(cells ...string) { fmt.Fprintln(t, "| "+strings.Join(cells, "\t ")+"\t") }
-	line("fault", "forwarding", "established", "broken, Pod elsewhere", "broken, Pod gone", "broken in handshake", "broken of new ones")
-	line("---", "---", "---", "---", "---", "---", "---")
+	line("fault", "forwarding", "established", "broken, Pod elsewhere", "broken, Pod gone",
+		"broken in handshake", "broken of new ones", "Pod sees the client's address")
+	line("---", "---", "---", "---", "---", "---", "---", "---")
 	of := func(s Share) string { return fmt.Sprintf("%d of %d", s.Broken, s.All) }
 	for _, r := range rows {
-		line(r.Fault, r.Mode, fmt.Sprint(r.Established()), of(r.Elsewhere), of(r.Gone), of(r.Handshake), of(r.New))
+		line(r.Fault, r.Mode, fmt.Sprint(r.Established()), of(r.Elsewhere), of(r.Gone), of(r.Handshake), of(r.New),
+			fmt.Sprintf("%d of %d", r.Masked.All-r.Masked.Broken, r.Masked.All))
 	}
 	return t.Flush()
 }
@@ -180,6 +191,7 @@ func (r Row) Benchmark(procs int) string {
 		{"gone", r.Gone.All}, {"broken-gone", r.Gone.Broken},
 		{"handshake", r.Handshake.All}, {"broken-handshake", r.Handshake.Broken},
 		{"new", r.New.All}, {"broken-new", r.New.Broken},
+		{"answered", r.Answered.All}, {"answered-by-another-node", r.Answered.Broken}, {"masked", r.Masked.Broken},
 	} {
 		s += fmt.Sprintf("\t%d %s", u.n, u.unit)
 	}

@@ -15,7 +15,7 @@ func TestCount(t *testing.T) {
 	at := func(s float64) time.Time { return time.Unix(1000, 0).Add(time.Duration(s * float64(time.Second))) }
 	// open is established 5 s before the fault.
 	open := func(pod string) Life {
-		return Life{Opened: at(-5), First: at(-4.9), Last: at(20), Pod: pod, Client: "c"}
+		return Life{Kept: true, Opened: at(-5), First: at(-4.9), Last: at(20), Pod: pod, Client: "c"}
 	}
 	broken := func(l Life, after float64, cause Cause) Life {
 		l.Ended, l.Cause, l.Last = at(after), cause, at(after-0.5)
@@ -35,7 +35,8 @@ func TestCount(t *testing.T) {
 		// In handshake when the fault came; the last one answered before it was done.
 		{Opened: at(-0.1), Cause: Timeout, Ended: at(9)}, {Opened: at(1), First: at(1.1), Pod: "a"}, {Opened: at(-0.1), First: at(0.5), Pod: "dead"},
 		{Opened: at(2.1), First: at(2.2), Pod: "a"}, {Opened: at(3), Cause: Refused, Ended: at(3)},
-		// Closed by the client before the fault, and broken before it.
+		// Established, but closed soon; closed by the client before the fault; broken before it.
+		{Opened: at(-0.5), First: at(-0.4), Ended: at(1), Pod: "a"},
 		{Opened: at(-9), First: at(-8), Ended: at(-7), Pod: "a"}, broken(open("a"), -1, Reset),
 	}
 	c := CountLives(lives, f)
@@ -51,7 +52,7 @@ func TestCount(t *testing.T) {
 	if diff := cmp.Diff(want, c); diff != "" {
 		t.Errorf("-want +have:\n%s", diff)
 	}
-	row := Row{Fault: "owner off", Mode: "pod", Count: c}
+	row := Row{Fault: "owner off", Mode: "pod", Count: c, Masked: Share{9, 2}}
 	if line := row.Benchmark(2); !strings.HasPrefix(line, "BenchmarkConnections/owner_off/pod-2\t1\t12 established\t7 elsewhere\t6 broken-elsewhere\t") {
 		t.Errorf("benchmark line %q", line)
 	}
@@ -64,7 +65,7 @@ func TestCount(t *testing.T) {
 	for i := range cells {
 		cells[i] = strings.TrimSpace(cells[i])
 	}
-	if want := []string{"owner off", "pod", "12", "6 of 7", "3 of 5", "1 of 3", "1 of 2"}; !slices.Equal(cells, want) {
+	if want := []string{"owner off", "pod", "12", "6 of 7", "3 of 5", "1 of 3", "1 of 2", "7 of 9"}; !slices.Equal(cells, want) {
 		t.Errorf("cells %q, want %q; the table:\n%s", cells, want, table.String())
 	}
 }
