@@ -1,0 +1,465 @@
+// Package scenario disturbs a cluster in a lab while a client outside of it keeps connections, and counts those that
+// break. Six Pods on three nodes are behind one Service with an address of each family; a fourth node joins later. All
+// counts are the client's (package connections). The owner of the address is the station that answers ARP and
+// neighbor discovery of a watcher on the LAN.
+package scenario
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+	"github.com/ironlb/ironlb/test/lab"
+	"github.com/ironlb/ironlb/test/lab/connections"
+	"github.com/ironlb/ironlb/test/lab/host"
+	"github.com/ironlb/ironlb/test/lab/process"
+	"github.com/ironlb/ironlb/test/lab/steady"
+)
+
+// Modes of forwarding.
+const (
+	Pod       = "pod"
+	Direct    = "direct"
+	KubeProxy = "kube-proxy" // its mode nftables, for the address that IronLB announces
+)
+
+// Modes lists them.
+var Modes = []string{Pod, Direct, KubeProxy}
+
+const (
+	hosts    = 3 // nodes with Pods
+	pods     = 6
+	port     = 90
+	patience = time.Minute
+	calm     = time.Second     // time with one owner until the state is settled
+	grace    = 5 * time.Second // of the seventh Pod
+	seventh  = "p7"
+	service  = "web"
+)
+
+// Config of a run.
+type Config struct {
+	Mode  string
+	BGP   bool          // announced to a router with equal-cost routes, with the client behind it; else on the client's LAN
+	Conns int           // established connections
+	Every time.Duration // between two lines of a connection
+	Open  time.Duration // between two connections that are opened in addition
+	Bound time.Duration // an answer that takes longer is missing
+	Watch time.Duration // for which connections are observed after the effect of a fault
+	// Disturb makes one node differ from the others during each fault: the owner, or the first of several next hops. It
+	// is "" (not), Slots or Conntrack.
+	Disturb  string
+	Keep     bool // all that the client observed stays in the lab's logs
+	Progress io.Writer
+}
+
+// Bench is a lab with the Service.
+type Bench struct {
+	Cluster *lab.Cluster
+	cfg     Config
+	watcher *steady.Watcher
+	routed  *routed // with Config.BGP
+	targets []netip.AddrPort
+	on      map[string]*lab.Node // of each Pod
+	up      map[*lab.Node]bool   // nodes that take part
+	proxies map[*lab.Node]*process.Process
+	next    int // the client's next port
+}
+
+// Lab returns the lab of a run.
+func Lab(cfg Config) lab.Config {
+	return lab.Config{
+		Nodes: hosts + 1, Kernel: lab.Native, BGP: cfg.BGP, KubeProxy: cfg.Mode == KubeProxy, Progress: cfg.Progress,
+	}
+}
+
+const objects = `
+apiVersion: ironlb.io/v1alpha1
+kind: IPAddressPool
+metadata: {name: lan}
+spec: {addresses: [%q, %q]}
+---
+apiVersion: ironlb.io/v1alpha1
+kind: %s
+metadata: {name: lan}
+spec: {ipAddressPools: [lan]}
+`
+
+const serviceObject = `
+apiVersion: v1
+kind: Service
+metadata: {name: %s, annotations: {ironlb.io/forwarding: %q}}
+spec:
+  type: LoadBalancer
+  ipFamilyPolicy: RequireDualStack
+  selector: {app: web}
+  ports: [{name: echo, port: %d, targetPort: echo}]
+`
+
+// externalObject is what kube-proxy serves. IronLB announces its addresses for another port.
+const externalObject = `
+apiVersion: v1
+kind: Service
+metadata: {name: proxied}
+spec:
+  ipFamilyPolicy: RequireDualStack
+  selector: {app: web}
+  externalIPs: [%q, %q]
+  ports: [{name: echo, port: %d, targetPort: echo}]
+`
+
+// Use starts everything in a lab.
+func Use(ctx context.Context, c *lab.Cluster, cfg Config) (b *Bench, err error) {
+	b = &Bench{
+		Cluster: c, cfg: cfg, on: map[string]*lab.Node{}, up: map[*lab.Node]bool{},
+		proxies: map[*lab.Node]*process.Process{}, next: rand.IntN(1 << 16),
+	}
+	if err := os.WriteFile(b.speakerConfig(), []byte("dataplane: nftables\n"), 0o600); err != nil {
+		return b, err
+	}
+	if _, err := c.StartCCM(ctx, "--leader-elect=false"); err != nil {
+		return b, err
+	}
+	if err := c.Node(hosts).Leave(ctx); err != nil {
+		return b, err
+	}
+	for _, n := range c.Nodes[:hosts] {
+		if err := b.startNode(ctx, n); err != nil {
+			return b, err
+		}
+	}
+	for i := range pods {
+		if err := b.addPod(ctx, fmt.Sprintf("p%d", i+1), c.Node(i%hosts)); err != nil {
+			return b, err
+		}
+	}
+	kind := "L2Advertisement"
+	if cfg.BGP {
+		kind = "BGPAdvertisement"
+	}
+	if err := c.ApplyYAML(ctx, fmt.Sprintf(objects, lab.FreeRange, lab.FreeRange6, kind)); err != nil {
+		return b, err
+	}
+	if err := b.serve(ctx); err != nil {
+		return b, err
+	}
+	if cfg.BGP {
+		b.routed, err = b.startRouter(ctx)
+		return b, err
+	}
+	bare, err := c.AddPort(ctx, "watch")
+	if err != nil {
+		return b, err
+	}
+	var addrs []netip.Addr
+	for _, t := range b.targets {
+		addrs = append(addrs, t.Addr())
+	}
+	b.watcher, err = steady.Watch(ctx, steady.WatchConfig{
+		Namespace: bare.Namespace, Interface: bare.Interface, From4: lab.AskFrom, From6: lab.AskFrom6, Addrs: addrs,
+	})
+	return b, err
+}
+
+// Close ends what is not part of the lab.
+func (b *Bench) Close() error {
+	var errs []error
+	if b.watcher != nil {
+		errs = append(errs, b.watcher.Close())
+	}
+	if b.routed != nil {
+		errs = append(errs, b.routed.Stop())
+	}
+	return errors.Join(errs...)
+}
+
+func (b *Bench) speakerConfig() string { return filepath.Join(b.Cluster.Dir, "speaker.yaml") }
+
+// startNode starts the programs of a node that are not running.
+func (b *Bench) startNode(ctx context.Context, n *lab.Node) error {
+	b.up[n] = true
+	if p := b.proxies[n]; b.cfg.Mode == KubeProxy && (p == nil || !p.Running()) {
+		var ranges []string
+		for _, r := range lab.PodRanges {
+			ranges = append(ranges, r.String())
+		}
+		argv, err := n.KubeProxyArgv(ctx, "nftables", lab.KubeProxyConfig{"clusterCIDR": strings.Join(ranges, ",")})
+		if err != nil {
+			return err
+		}
+		if b.proxies[n], err = n.Start(ctx, "kube-proxy", host.Cmd{Argv: argv}); err != nil {
+			return err
+		}
+	}
+	if p := n.Speaker(); p != nil && p.Running() {
+		return nil
+	}
+	return n.StartSpeaker(ctx, "--config", b.speakerConfig())
+}
+
+// powerOff cuts the power of a node, powerOn restores it.
+func (b *Bench) powerOff(ctx context.Context, n *lab.Node) error {
+	delete(b.up, n)
+	return n.PowerOff(ctx)
+}
+
+func (b *Bench) powerOn(ctx context.Context, n *lab.Node) error {
+	if err := n.PowerOn(ctx); err != nil {
+		return err
+	}
+	return b.startNode(ctx, n)
+}
+
+func (b *Bench) addPod(ctx context.Context, name string, n *lab.Node) error {
+	b.on[name] = n
+	spec := lab.PodSpec{Name: name, Node: n, Labels: map[string]string{"app": "web"}}
+	if name == seventh {
+		spec.Grace = grace
+	}
+	_, err := b.Cluster.AddPod(ctx, spec)
+	return err
+}
+
+func (b *Bench) removePod(ctx context.Context, name string) error {
+	delete(b.on, name)
+	return b.Cluster.RemovePod(ctx, metav1.NamespaceDefault, name)
+}
+
+// serve creates the Service and waits for its addresses.
+func (b *Bench) serve(ctx context.Context) error {
+	forwarding, at := b.cfg.Mode, port
+	if b.cfg.Mode == KubeProxy {
+		forwarding, at = Pod, port+1
+	}
+	if err := b.Cluster.ApplyYAML(ctx, fmt.Sprintf(serviceObject, service, forwarding, at)); err != nil {
+		return err
+	}
+	err := b.Cluster.Eventually(ctx, patience, "the Service has its addresses", func(ctx context.Context) error {
+		svc, err := b.Cluster.Kube.CoreV1().Services(metav1.NamespaceDefault).Get(ctx, service, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		b.targets = nil
+		for _, in := range svc.Status.LoadBalancer.Ingress {
+			addr, err := netip.ParseAddr(in.IP)
+			if err != nil {
+				return err
+			}
+			b.targets = append(b.targets, netip.AddrPortFrom(addr, port))
+		}
+		if len(b.targets) != 2 {
+			return fmt.Errorf("it has %v", b.targets)
+		}
+		return nil
+	})
+	if err != nil || b.cfg.Mode != KubeProxy {
+		return err
+	}
+	return b.Cluster.ApplyYAML(ctx, fmt.Sprintf(externalObject, b.targets[0].Addr(), b.targets[1].Addr(), port))
+}
+
+// SetForwarding changes the Service's forwarding, for the next faults.
+func (b *Bench) SetForwarding(ctx context.Context, forwarding string) error {
+	b.cfg.Mode = forwarding
+	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, v1alpha1.AnnotationForwarding, forwarding)
+	_, err := b.Cluster.Kube.CoreV1().Services(metav1.NamespaceDefault).Patch(ctx, service, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	return err
+}
+
+// Wired returns why the nodes do not forward directly; nil if they do.
+func (b *Bench) Wired(ctx context.Context) error {
+	return b.Cluster.Eventually(ctx, 10*time.Second, "the nodes forward directly", b.wired)
+}
+
+func (b *Bench) wired(ctx context.Context) error {
+	for _, n := range b.Cluster.Nodes[:hosts] {
+		tables, err := n.Exec(ctx, "nft", "list", "tables")
+		if err != nil {
+			return err
+		}
+		if !strings.Contains(tables, slotsTable) {
+			return fmt.Errorf("%s has no table %s", n.Name, slotsTable)
+		}
+	}
+	return nil
+}
+
+// owner returns the node that answered for both addresses in the last span; of a routed address there is none.
+func (b *Bench) owner(span time.Duration) (*lab.Node, error) {
+	now := time.Now()
+	owners := map[string]bool{}
+	for _, t := range b.targets {
+		owners[b.watcher.Owner(t.Addr(), now, span)] = true
+	}
+	for _, n := range b.Cluster.Nodes {
+		if len(owners) == 1 && owners[n.MAC()] {
+			return n, nil
+		}
+	}
+	return nil, fmt.Errorf("the addresses are answered by %q", slices.Collect(maps.Keys(owners)))
+}
+
+// moved waits until another node answers for the addresses.
+func (b *Bench) moved(ctx context.Context, from *lab.Node) error {
+	return b.Cluster.Eventually(ctx, patience, "another node answers than "+from.Name, func(context.Context) error {
+		n, err := b.owner(calm / 2)
+		if err == nil && n == from {
+			err = errors.New("it answers")
+		}
+		return err
+	})
+}
+
+// endpoints waits until each EndpointSlice lists so many ready endpoints.
+func (b *Bench) endpoints(ctx context.Context, want int) error {
+	what := fmt.Sprintf("%d endpoints are ready", want)
+	return b.Cluster.Eventually(ctx, 2*patience, what, func(ctx context.Context) error {
+		all, err := b.Cluster.Kube.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{
+			LabelSelector: discoveryv1.LabelServiceName + "=" + service,
+		})
+		if err != nil {
+			return err
+		}
+		if len(all.Items) != len(b.targets) {
+			return fmt.Errorf("%d slices", len(all.Items))
+		}
+		for _, s := range all.Items {
+			n := 0
+			for _, e := range s.Endpoints {
+				if e.Conditions.Ready != nil && *e.Conditions.Ready {
+					n++
+				}
+			}
+			if n != want {
+				return fmt.Errorf("%s has %d", s.Name, n)
+			}
+		}
+		return nil
+	})
+}
+
+// settled waits until every node that takes part is ready, and so are its Pods, and the address has one owner, or the
+// router a route through each node.
+func (b *Bench) settled(ctx context.Context) (*lab.Node, error) {
+	running := 0
+	for name, n := range b.on {
+		if !b.up[n] {
+			continue
+		}
+		running++
+		if _, err := b.Cluster.WaitPod(ctx, metav1.NamespaceDefault, name, true); err != nil {
+			return nil, err
+		}
+	}
+	for n := range b.up {
+		if err := n.WaitReady(ctx, patience, corev1.ConditionTrue); err != nil {
+			return nil, err
+		}
+		if err := b.ready(ctx, n); err != nil {
+			return nil, err
+		}
+	}
+	if err := b.endpoints(ctx, running); err != nil {
+		return nil, err
+	}
+	if b.routed != nil {
+		return nil, b.hops(ctx)
+	}
+	var owner *lab.Node
+	err := b.Cluster.Eventually(ctx, 2*patience, "the addresses have one owner", func(context.Context) (err error) {
+		owner, err = b.owner(calm)
+		return err
+	})
+	return owner, err
+}
+
+func (b *Bench) ready(ctx context.Context, n *lab.Node) error {
+	return b.Cluster.Eventually(ctx, 2*patience, "the speaker of "+n.Name+" is ready", func(ctx context.Context) error {
+		_, err := n.Exec(ctx, "curl", "-fsS", "--max-time", "5", "http://127.0.0.1:7473/readyz")
+		return err
+	})
+}
+
+// client is where connections come from.
+func (b *Bench) client() *lab.Machine {
+	if b.routed != nil {
+		return b.Cluster.Remote
+	}
+	return b.Cluster.Client
+}
+
+// connect starts the client and waits until every connection is established, and each Pod has some.
+func (b *Bench) connect(ctx context.Context) (*lab.Connections, error) {
+	k, err := b.client().StartConnections(ctx, &connections.Client{
+		Targets: b.targets, Kept: b.cfg.Conns, Every: b.cfg.Every, Open: b.cfg.Open, Lines: 3, Bound: b.cfg.Bound, Port: b.next,
+	})
+	if err != nil {
+		return nil, err
+	}
+	running := 0
+	for _, n := range b.on {
+		if b.up[n] {
+			running++
+		}
+	}
+	err = b.Cluster.Eventually(ctx, patience+2*b.cfg.Every, "all connections are established", func(context.Context) error {
+		lives, err := k.Lives()
+		if err != nil {
+			return err
+		}
+		have, by, broken := 0, map[string]int{}, ""
+		for _, l := range lives {
+			if l.Cause != connections.Unbroken {
+				broken = fmt.Sprintf("; connection %d to %v: %s (%s)", l.N, l.Target, l.Cause, l.Detail)
+			}
+			if l.Kept && !l.First.IsZero() {
+				have++
+				by[l.Pod]++
+			}
+		}
+		if have < b.cfg.Conns || len(by) < running {
+			return fmt.Errorf("%d of %d; of Pods: %v%s", have, b.cfg.Conns, by, broken)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, errors.Join(err, k.Kill())
+	}
+	return k, nil
+}
+
+// station returns the name of the machine with the hardware address.
+func (b *Bench) station(mac string) string {
+	for _, m := range b.Cluster.Machines() {
+		if m.MAC() == mac {
+			return m.Name
+		}
+	}
+	return mac
+}
+
+func wait(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}
