@@ -30,6 +30,8 @@ LAB_TESTS     = $$(go list ./test/lab/... | grep -v -e /router -e guest$$) ./tes
 BGP_TESTS    := ./test/lab/router ./speaker/bfd ./speaker/bgp/gobgp ./cmd/ironlb-bgpd ./test/e2e/bgp
 # Tests of test/e2e/proxy that no data plane sees differently: they run on nftables alone, since a guest takes long.
 ANY_DATAPLANE := ^Test(DetectLocalMode|Finalizer|Healthz|Hints|PodsNotCovered|ReadyBeforeItListens|ServiceProxyName|TenantTakesNothing|WithoutNodePorts)$$
+# The same of test/e2e.
+ANY_DATAPLANE_E2E := ^Test(Manifests|NodeDies|PoolValidation|RefusedRequests|SharedAddress|Spread)$$|^TestSpeakerRestart$$/(another|SIGTERM)
 NATIVE_TESTS  = $$(go list ./... | grep -v -e /test/deploy/live -e /test/lab -e /test/ccm -e /test/e2e -e /ipvs/kernel -e /speaker/bfd -e /speaker/bgp/gobgp -e /cmd/ironlb-bgpd)
 
 .PHONY: help
@@ -95,13 +97,14 @@ test-unit: ## the tests that need neither root nor packages
 	@go -C deploy/images test -short ./...
 	@go -C test/deploy/oldest test ./...
 
-# One after the other: two at a time are not faster on two cores, because an emulated guest uses both of them.
-TESTS := test-native test-kernel test-lab test-e2e test-proxy-ipvs test-proxy test-bgp test-failover test-paused \
-	test-installed test-upstream
+# TESTS have limits on how soon clients are served again, so they run one after the other. BACKGROUND_TESTS wait for
+# conditions. They run at the same time, with low priority.
+TESTS            := test-native test-e2e test-proxy test-bgp test-failover test-paused test-installed test-upstream
+BACKGROUND_TESTS := test-kernel test-lab test-e2e-ipvs test-proxy-ipvs
 
 .PHONY: test
 test: root deps programs ## everything, with the guest kernel, complete clusters, and routers: an hour (root)
-	@go run ./test/targets $(TESTS)
+	@go run ./test/targets -background '$(BACKGROUND_TESTS)' $(TESTS)
 
 .PHONY: programs
 programs:
@@ -141,8 +144,12 @@ test-lab: root ## the tests of the lab and of ironlb-ccm, on a real control plan
 	@IRONLB_LAB_KERNEL=native $(REPORT) -count=1 -p 1 -timeout 40m $(LAB_TESTS)
 
 .PHONY: test-e2e
-test-e2e: root ## end to end, with IPVS (root)
-	@$(REPORT) -count=1 -timeout 40m ./test/e2e
+test-e2e: root ## end to end, on nftables: 3 minutes (root)
+	@IRONLB_DATAPLANE=nftables $(REPORT) -count=1 -timeout 15m ./test/e2e
+
+.PHONY: test-e2e-ipvs
+test-e2e-ipvs: root ## end to end, with IPVS, as far as the data plane matters (root)
+	@$(REPORT) -count=1 -timeout 40m -skip '$(ANY_DATAPLANE_E2E)' ./test/e2e
 
 .PHONY: test-proxy-ipvs
 test-proxy-ipvs: root ## as the only service proxy, with IPVS (root)

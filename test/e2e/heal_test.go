@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironlb/ironlb/test/e2e/scene"
 	"github.com/ironlb/ironlb/test/lab"
 )
 
@@ -16,11 +17,19 @@ type harm struct {
 	show, do string
 }
 
+// harms returns the damage done to the data plane of the run.
 func harms(addr netip.Addr) []harm {
+	if dataplane == scene.NFTables {
+		return []harm{
+			{"all tables flushed", "nft list ruleset", "nft list table ip foreign >$TMPDIR/foreign.nft && nft flush ruleset && nft -f $TMPDIR/foreign.nft"},
+			{"load balancer's table deleted", "nft list table ip ironlb-lb", "nft delete table ip ironlb-lb"},
+			{"filter's table deleted", "nft list table ip ironlb", "nft delete table ip ironlb"},
+		}
+	}
 	http := netip.AddrPortFrom(addr, httpPort).String()
 	return []harm{
 		// A flush also removes the foreign virtual server; restore it, because other tests check it.
-		{"virtual servers flushed", "ipvsadm -Sn", "ipvsadm -C && ipvsadm -A -t 203.0.113.99:8443 -s wlc -p 600 && ipvsadm -a -t 203.0.113.99:8443 -r 192.0.2.77:443 -m -w 7"},
+		{"virtual servers flushed", "ipvsadm -Sn", "ipvsadm -C" + foreignIPVS},
 		{"virtual server deleted", "ipvsadm -Sn", "ipvsadm -D -t " + http},
 		{"virtual server edited", "ipvsadm -Sn", "ipvsadm -E -t " + http + " -s lc -p 30"},
 		{"nftables table deleted", "nft list table ip ironlb", "nft delete table ip ironlb"},
@@ -35,7 +44,9 @@ func heal(t testing.TB, n *lab.Node, h harm) time.Duration {
 	t.Helper()
 	script := fmt.Sprintf(`
 before=$(%[1]s | sort)
-%[2]s || exit 1
+set -e
+%[2]s
+set +e
 start=$(date +%%s%%N)
 until [ "$(%[1]s 2>/dev/null | sort)" = "$before" ]; do
   [ $(( $(date +%%s%%N) - start )) -lt 30000000000 ] || { echo "not healed after 30s:" >&2; %[1]s >&2; exit 1; }

@@ -1,19 +1,26 @@
 // Package e2e tests what users see: Services on a real control plane, packets through real nodes.
 //
-// All tests share one cluster of three nodes. IRONLB_LAB_LOGS names a folder for the logs of a failed run.
+// All tests share one cluster of three nodes. IRONLB_DATAPLANE selects the data plane: "ipvs" (default; in a guest if
+// this kernel has no IPVS) or "nftables" (natively). IRONLB_LAB_LOGS names a folder for the logs of a failed run.
 package e2e
 
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
+	"github.com/ironlb/ironlb/test/e2e/scene"
 	"github.com/ironlb/ironlb/test/lab"
 )
 
 // cluster is shared by all tests. Each removes its objects, and leaves all nodes up with a speaker.
 var cluster *lab.Cluster
+
+// dataplane is the data plane of the entire run.
+var dataplane = scene.DataPlane(scene.IPVS)
 
 const pool = `
 apiVersion: ironlb.io/v1alpha1
@@ -30,7 +37,7 @@ spec:
 `
 
 func TestMain(m *testing.M) {
-	lab.Main(m, lab.Config{}, func(ctx context.Context, c *lab.Cluster) error {
+	lab.Main(m, lab.Config{Kernel: scene.Kernel(dataplane)}, func(ctx context.Context, c *lab.Cluster) error {
 		cluster = c
 		return start(ctx)
 	})
@@ -44,7 +51,10 @@ func start(ctx context.Context) error {
 	if _, err := cluster.StartCCM(ctx); err != nil {
 		return err
 	}
-	if err := cluster.StartSpeakers(ctx); err != nil {
+	if err := os.WriteFile(speakerConfig(), []byte("dataplane: "+dataplane+"\n"), 0o600); err != nil {
+		return err
+	}
+	if err := cluster.StartSpeakers(ctx, "--config", speakerConfig()); err != nil {
 		return err
 	}
 	if err := cluster.ApplyYAML(ctx, pool); err != nil {
@@ -56,6 +66,13 @@ func start(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+func speakerConfig() string { return filepath.Join(cluster.Dir, "speaker.yaml") }
+
+// startSpeaker starts the node's speaker again.
+func startSpeaker(ctx context.Context, n *lab.Node) error {
+	return n.StartSpeaker(ctx, "--config", speakerConfig())
 }
 
 // speakerReady waits until the node's speaker reports ready.

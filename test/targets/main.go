@@ -1,34 +1,52 @@
-// Command targets runs make targets one after the other. It prints a line per package as it ends, a table of all
-// targets with their times, and last the full output of each that failed. A failed target does not stop the others.
+// Command targets runs make targets one after the other, and at the same time those of -background with low priority.
+// It prints a line per package as it ends, a table of all targets with their times, and last the full output of each
+// that failed. A failed target does not stop the others.
 //
-// Usage: targets TARGET...
+// Usage: targets [-background 'TARGET ...'] TARGET...
 package main
 
 import (
 	"bytes"
 	"context"
+	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"os/signal"
 	"strings"
+	"sync"
+	"syscall"
 	"time"
 )
 
 func main() {
-	if len(os.Args) < 2 {
-		fmt.Fprintln(os.Stderr, "usage: targets TARGET...: make targets")
+	flag.Usage = func() {
+		fmt.Fprintln(os.Stderr, "usage: targets [-background 'TARGET ...'] TARGET...: make targets")
+		flag.PrintDefaults()
+	}
+	background := flag.String("background", "", "targets that run at the same time as the others, with low priority")
+	flag.Parse()
+	if flag.NArg() == 0 {
+		flag.Usage()
 		os.Exit(2)
 	}
 	// Ctrl-C reaches the running target too (same process group): wait until it has cleaned up, and start no other.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	command := func(target string) *exec.Cmd { return exec.Command("make", target) }
-	if !run(ctx, os.Stdout, command, os.Args[1:]) {
+	r := runner{out: os.Stdout, command: func(target string) *exec.Cmd { return exec.Command("make", target) }}
+	if !r.run(ctx, flag.Args(), strings.Fields(*background)) {
 		stop()
 		os.Exit(1)
 	}
+}
+
+// runner runs targets and prints to out.
+type runner struct {
+	command func(target string) *exec.Cmd
+
+	mu  sync.Mutex
+	out io.Writer
 }
 
 // result of one target.
@@ -41,30 +59,79 @@ type result struct {
 }
 
 // run runs the targets until the context ends, and reports whether all passed.
-func run(ctx context.Context, out io.Writer, command func(target string) *exec.Cmd, targets []string) bool {
+func (r *runner) run(ctx context.Context, targets, background []string) bool {
 	began := time.Now()
-	var results []result
+	var results, others []result
+	var group sync.WaitGroup
+	group.Go(func() { others = r.sequence(ctx, background, r.low) })
+	group.Go(func() { results = r.sequence(ctx, targets, (*exec.Cmd).Run) })
+	group.Wait()
+	return report(r.out, append(results, others...), time.Since(began))
+}
+
+// sequence runs targets one after the other.
+func (r *runner) sequence(ctx context.Context, targets []string, run func(*exec.Cmd) error) (results []result) {
 	for _, target := range targets {
 		if err := ctx.Err(); err != nil {
 			results = append(results, result{target: target, err: err})
 			continue
 		}
-		results = append(results, one(out, target, command(target)))
-		fmt.Fprintln(out, results[len(results)-1])
+		results = append(results, r.one(target, run))
+		r.printf("%v\n", results[len(results)-1])
 	}
-	return report(out, results, time.Since(began))
+	return results
 }
 
-func one(out io.Writer, target string, cmd *exec.Cmd) result {
+func (r *runner) one(target string, run func(*exec.Cmd) error) result {
 	began := time.Now()
-	progress := &progress{out: out, target: target}
+	cmd := r.command(target)
+	progress := &progress{runner: r, target: target}
 	cmd.Stdout, cmd.Stderr = progress, progress
-	err := cmd.Run()
+	err := run(cmd)
 	done := result{target: target, err: err, took: time.Since(began), output: progress.all.Bytes()}
 	if s := cmd.ProcessState; s != nil {
 		done.cpu = s.UserTime() + s.SystemTime()
 	}
 	return done
+}
+
+// nice is the priority of background targets (setpriority(2)): a tenth of the time of others that use all processors.
+const nice = 10
+
+// low runs a command with low priority. Where the kernel schedules sessions as groups, the priority of a process counts
+// only within its session (sched(7), "The autogroup feature"): the command gets a session, with the same priority. An
+// interrupt is passed on, because the terminal's does not reach another session.
+func (r *runner) low(cmd *exec.Cmd) error {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	if err := syscall.Setpriority(syscall.PRIO_PGRP, cmd.Process.Pid, nice); err != nil {
+		r.printf("low priority: %v\n", err)
+	}
+	group := fmt.Sprintf("/proc/%d/autogroup", cmd.Process.Pid)
+	if err := os.WriteFile(group, fmt.Append(nil, nice), 0); err != nil && !os.IsNotExist(err) {
+		r.printf("low priority: %v\n", err)
+	}
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt)
+	defer signal.Stop(signals)
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	for {
+		select {
+		case <-signals:
+			syscall.Kill(-cmd.Process.Pid, syscall.SIGINT)
+		case err := <-ended:
+			return err
+		}
+	}
+}
+
+func (r *runner) printf(format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	fmt.Fprintf(r.out, format, args...)
 }
 
 func (r result) String() string {
@@ -96,7 +163,7 @@ func report(out io.Writer, results []result, took time.Duration) bool {
 
 // progress keeps the output of a target, and prints its notable lines.
 type progress struct {
-	out    io.Writer
+	runner *runner
 	target string
 	all    bytes.Buffer
 	line   []byte // incomplete
@@ -112,7 +179,7 @@ func (p *progress) Write(data []byte) (int, error) {
 		}
 		p.line = rest
 		if notable(string(line)) {
-			fmt.Fprintf(p.out, "%s: %s\n", p.target, line)
+			p.runner.printf("%s: %s\n", p.target, line)
 		}
 	}
 }

@@ -12,11 +12,17 @@ import (
 var scripts = map[string]string{
 	"good": "echo 'ok    ./a 1s'; echo detail",
 	"bad":  "echo 'FAIL  ./b 1s'; echo cause; exit 3",
+	"nice": "echo \"ok    nice $(nice)\"; cat /proc/self/autogroup",
 }
 
 func runScripts(ctx context.Context, targets ...string) (passed bool, out string) {
+	return runWith(ctx, nil, targets...)
+}
+
+func runWith(ctx context.Context, background []string, targets ...string) (passed bool, out string) {
 	var buf bytes.Buffer
-	passed = run(ctx, &buf, func(target string) *exec.Cmd { return exec.Command("sh", "-c", scripts[target]) }, targets)
+	r := runner{out: &buf, command: func(target string) *exec.Cmd { return exec.Command("sh", "-c", scripts[target]) }}
+	passed = r.run(ctx, targets, background)
 	return passed, buf.String()
 }
 
@@ -47,6 +53,15 @@ func TestInterruptedStartsNoOther(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
 	if passed, out := runScripts(ctx, "good"); passed || strings.Contains(out, "good: ok") {
+		t.Errorf("passed=%v:\n%s", passed, out)
+	}
+}
+
+// TestBackground: a target in the background runs with low priority, the others with the usual one.
+func TestBackground(t *testing.T) {
+	passed, out := runWith(t.Context(), []string{"nice", "bad"}, "good", "nice")
+	if passed || !strings.Contains(out, "nice: ok    nice 10\n") || !strings.Contains(out, "nice: ok    nice 0\n") ||
+		!strings.HasSuffix(out, "=== failed: bad\n") {
 		t.Errorf("passed=%v:\n%s", passed, out)
 	}
 }

@@ -7,7 +7,6 @@ package kubeproxy
 
 import (
 	"context"
-	"os"
 	"testing"
 
 	"github.com/ironlb/ironlb/test/e2e/scene"
@@ -37,19 +36,11 @@ spec:
   nodeSelectors: [{matchLabels: {kubernetes.io/hostname: node1}}]
 `
 
-// dataplane returns the data plane of the entire run.
-func dataplane() string {
-	if d := os.Getenv("IRONLB_DATAPLANE"); d != "" {
-		return d
-	}
-	return "ipvs"
-}
+// dataplane is the data plane of the entire run.
+var dataplane = scene.DataPlane(scene.IPVS)
 
 func TestMain(m *testing.M) {
-	config := lab.Config{Nodes: 2, KubeProxy: true}
-	if dataplane() == "nftables" {
-		config.Kernel = lab.Native
-	}
+	config := lab.Config{Nodes: 2, KubeProxy: true, Kernel: scene.Kernel(dataplane)}
 	lab.Main(m, config, func(ctx context.Context, c *lab.Cluster) error {
 		cluster = c
 		scene.Use(c, podNodes)

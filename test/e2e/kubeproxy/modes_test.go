@@ -14,7 +14,7 @@ import (
 
 // modes returns the modes that the lab's kernel supports.
 func modes() []string {
-	if dataplane() == "nftables" {
+	if dataplane == scene.NFTables {
 		return []string{"iptables", "nftables"}
 	}
 	return []string{"iptables", "nftables", "ipvs"}
@@ -55,7 +55,7 @@ func TestModes(t *testing.T) {
 			t.Run("left alone", func(t *testing.T) { testLeftAlone(t, mode, svc) })
 			t.Run("policy Local", testLocal)
 			switch {
-			case mode == "nftables" && dataplane() == "ipvs":
+			case mode == "nftables" && dataplane == scene.IPVS:
 				t.Run("start flushes", func(t *testing.T) {
 					kubeProxy.stop(t)
 					testFlush(t, svc, func() { kubeProxy.start(t, config) })

@@ -191,7 +191,7 @@ func startSpeaker(t *testing.T, serviceProxy bool) {
 	t.Helper()
 	file := filepath.Join(cluster.Dir, fmt.Sprintf("speaker-%t.yaml", serviceProxy))
 	// The size of conntrack's table belongs to the initial network namespace.
-	text := fmt.Sprintf("serviceProxy: %t\nexternalIPCIDRs: [%s/32]\ndataplane: %s\nconntrack: {maxPerCore: 0, min: 0}\n", serviceProxy, externalIP, dataplane())
+	text := fmt.Sprintf("serviceProxy: %t\nexternalIPCIDRs: [%s/32]\ndataplane: %s\nconntrack: {maxPerCore: 0, min: 0}\n", serviceProxy, externalIP, dataplane)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -240,10 +240,10 @@ var rate = flag.Int("rate", 30, "requests per second while endpoints change")
 
 // grace is how long a terminating Pod keeps serving; afterwards every request to it fails. An emulated guest needs more
 // time to stop sending to it.
-var grace = map[string]time.Duration{"nftables": 2 * time.Second, "ipvs": 10 * time.Second}[dataplane()]
+var grace = map[string]time.Duration{scene.NFTables: 2 * time.Second, scene.IPVS: 10 * time.Second}[dataplane]
 
 // rounds of replaced Pods: in an emulated guest one takes minutes.
-var rounds = map[string]int{"nftables": 3, "ipvs": 1}[dataplane()]
+var rounds = map[string]int{scene.NFTables: 3, scene.IPVS: 1}[dataplane]
 
 // loadbalancer.go:975, 984, stricter: Pods that terminate and then stop cause no failed request (T29).
 func TestRollingUpdate(t *testing.T) {

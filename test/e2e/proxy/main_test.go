@@ -40,19 +40,11 @@ spec:
   ipAddressPools: [lan]
 `
 
-// dataplane returns the data plane of the entire run.
-func dataplane() string {
-	if d := os.Getenv("IRONLB_DATAPLANE"); d != "" {
-		return d
-	}
-	return "ipvs"
-}
+// dataplane is the data plane of the entire run.
+var dataplane = scene.DataPlane(scene.IPVS)
 
 func TestMain(m *testing.M) {
-	config := lab.Config{}
-	if dataplane() == "nftables" {
-		config.Kernel = lab.Native
-	}
+	config := lab.Config{Kernel: scene.Kernel(dataplane)}
 	lab.Main(m, config, func(ctx context.Context, c *lab.Cluster) error {
 		cluster = c
 		scene.UseBoth(c, podNodes)
@@ -62,7 +54,7 @@ func TestMain(m *testing.M) {
 
 func start(ctx context.Context) error {
 	// The size of conntrack's table belongs to the initial network namespace.
-	text := fmt.Sprintf("serviceProxy: true\nexternalIPCIDRs: [0.0.0.0/1, 128.0.0.0/1, \"2001:db8::/32\"]\ndataplane: %s\nconntrack: {maxPerCore: 0, min: 0}\n", dataplane())
+	text := fmt.Sprintf("serviceProxy: true\nexternalIPCIDRs: [0.0.0.0/1, 128.0.0.0/1, \"2001:db8::/32\"]\ndataplane: %s\nconntrack: {maxPerCore: 0, min: 0}\n", dataplane)
 	if err := os.WriteFile(speakerConfig(), []byte(text), 0o600); err != nil {
 		return err
 	}

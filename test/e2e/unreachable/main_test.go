@@ -49,19 +49,12 @@ metadata: {name: lan}
 // resetAfter is shorter than the default.
 const resetAfter = 3 * time.Second
 
-func dataplane() string {
-	if d := os.Getenv("IRONLB_DATAPLANE"); d != "" {
-		return d
-	}
-	return "nftables"
-}
+// dataplane is the data plane of the entire run.
+var dataplane = scene.DataPlane(scene.NFTables)
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	config := lab.Config{}
-	if dataplane() == "nftables" {
-		config.Kernel = lab.Native
-	}
+	config := lab.Config{Kernel: scene.Kernel(dataplane)}
 	lab.Main(m, config, func(ctx context.Context, c *lab.Cluster) error {
 		cluster = c
 		scene.UseBoth(c, podNodes)
@@ -72,7 +65,7 @@ func TestMain(m *testing.M) {
 func start(ctx context.Context) error {
 	text := fmt.Sprintf("serviceProxy: true\ndataplane: %s\nconntrack: {maxPerCore: 0, min: 0}\n"+
 		"unreachableEndpoints: {resetAfter: %v}\nfailover: {profile: %s}\nstateDir: %s\n",
-		dataplane(), resetAfter, *profile, filepath.Join(cluster.Dir, "state"))
+		dataplane, resetAfter, *profile, filepath.Join(cluster.Dir, "state"))
 	if err := os.WriteFile(speakerConfig(), []byte(text), 0o600); err != nil {
 		return err
 	}
