@@ -186,7 +186,7 @@ func (p *Specs) apply(ctx context.Context) error {
 
 // readPool parses the object as if it had the spec.
 func readPool(obj *v1alpha1.IPAddressPool, spec v1alpha1.IPAddressPoolSpec) (goodPool, error) {
-	pool, err := poolOf(&v1alpha1.IPAddressPool{ObjectMeta: obj.ObjectMeta, Spec: spec})
+	pool, err := v1alpha1.ParsePool(&v1alpha1.IPAddressPool{ObjectMeta: obj.ObjectMeta, Spec: spec})
 	return goodPool{uid: obj.UID, spec: spec, pool: pool}, err
 }
 

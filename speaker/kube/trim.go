@@ -2,7 +2,6 @@ package kube
 
 import (
 	"encoding/json"
-	"errors"
 	"slices"
 	"unique"
 
@@ -12,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
@@ -55,25 +53,17 @@ func trim(obj any) (any, error) {
 // the last valid one (ccm/addresspool). It is called before the trim, since other fields make a spec invalid, too.
 // Without a valid one it returns those of the spec.
 func addressesInForce(pool *v1alpha1.IPAddressPool) []string {
-	var last v1alpha1.IPAddressPoolSpec
-	if readable(&pool.Spec) || json.Unmarshal([]byte(pool.Status.LastGood), &last) != nil || !readable(&last) {
+	if _, err := v1alpha1.ParsePool(pool); err == nil {
 		return pool.Spec.Addresses
 	}
-	return last.Addresses
-}
-
-// readable reports whether the spec of a pool is valid: its addresses and selectors can be parsed.
-func readable(spec *v1alpha1.IPAddressPoolSpec) bool {
-	_, err := pools.ParseRanges(spec.Addresses)
-	if in := spec.ServiceAllocation; in != nil {
-		for _, selectors := range [][]metav1.LabelSelector{in.NamespaceSelectors, in.ServiceSelectors} {
-			for i := range selectors {
-				_, wrong := v1alpha1.SelectorOf(&selectors[i])
-				err = errors.Join(err, wrong)
-			}
-		}
+	var last v1alpha1.IPAddressPool
+	if err := json.Unmarshal([]byte(pool.Status.LastGood), &last.Spec); err != nil {
+		return pool.Spec.Addresses
 	}
-	return err == nil
+	if _, err := v1alpha1.ParsePool(&last); err != nil {
+		return pool.Spec.Addresses
+	}
+	return last.Spec.Addresses
 }
 
 // annotations are the relevant annotations of a Service.

@@ -1,4 +1,4 @@
-package addresspool
+package v1alpha1_test
 
 import (
 	"net/netip"
@@ -43,7 +43,7 @@ func TestPoolOf(t *testing.T) {
 			t.Errorf("this test does not know the field %s", v.Type().Field(i).Name)
 		}
 	}
-	got, err := poolOf(obj)
+	got, err := v1alpha1.ParsePool(obj)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +68,7 @@ func TestPoolOf(t *testing.T) {
 	}
 	// An empty serviceAllocation is not an absent one: it puts the pool before the open ones.
 	obj.Spec.ServiceAllocation = &v1alpha1.ServiceAllocation{}
-	if got, err = poolOf(obj); err != nil || !got.Allocation.Set {
+	if got, err = v1alpha1.ParsePool(obj); err != nil || !got.Allocation.Set {
 		t.Errorf("got %+v, %v", got.Allocation, err)
 	}
 }
@@ -77,7 +77,7 @@ func TestPoolOf(t *testing.T) {
 func TestPoolOfBad(t *testing.T) {
 	obj := fullPool()
 	obj.Spec.ServiceAllocation.ServiceSelectors = []metav1.LabelSelector{{}, {MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "c", Operator: "Like"}}}}
-	if _, err := poolOf(obj); err == nil || !strings.HasPrefix(err.Error(), "spec.serviceAllocation.serviceSelectors[1]: ") {
+	if _, err := v1alpha1.ParsePool(obj); err == nil || !strings.HasPrefix(err.Error(), "spec.serviceAllocation.serviceSelectors[1]: ") {
 		t.Errorf("got %v", err)
 	}
 }

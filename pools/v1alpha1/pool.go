@@ -1,4 +1,4 @@
-package addresspool
+package v1alpha1
 
 import (
 	"fmt"
@@ -6,11 +6,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ironlb/ironlb/pools"
-	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// poolOf parses the object. The CRD's rules refuse most of what it refuses.
-func poolOf(obj *v1alpha1.IPAddressPool) (pools.Pool, error) {
+// ParsePool parses the object. An error names the field; the CRD's rules refuse most of what it refuses.
+func ParsePool(obj *IPAddressPool) (pools.Pool, error) {
 	spec := &obj.Spec
 	ranges, err := pools.ParseRanges(spec.Addresses)
 	if err != nil {
@@ -38,7 +37,7 @@ func poolOf(obj *v1alpha1.IPAddressPool) (pools.Pool, error) {
 	return p, nil
 }
 
-func allocationOf(in *v1alpha1.ServiceAllocation) (pools.Allocation, error) {
+func allocationOf(in *ServiceAllocation) (pools.Allocation, error) {
 	if in == nil {
 		return pools.Allocation{}, nil
 	}
@@ -54,7 +53,7 @@ func allocationOf(in *v1alpha1.ServiceAllocation) (pools.Allocation, error) {
 func selectorsOf(field string, in []metav1.LabelSelector) ([]pools.Selector, error) {
 	var out []pools.Selector
 	for i := range in {
-		sel, err := v1alpha1.SelectorOf(&in[i])
+		sel, err := SelectorOf(&in[i])
 		if err != nil {
 			return nil, fmt.Errorf("%s[%d]: %w", field, i, err)
 		}
