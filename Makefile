@@ -31,7 +31,7 @@ BGP_TESTS    := ./test/lab/router ./speaker/bfd ./speaker/bgp/gobgp ./cmd/ironlb
 # Tests of test/e2e/proxy that no data plane sees differently: they run on nftables alone, since a guest takes long.
 ANY_DATAPLANE := ^Test(DetectLocalMode|Finalizer|Healthz|Hints|PodsNotCovered|ReadyBeforeItListens|ServiceProxyName|TenantTakesNothing|WithoutNodePorts)$$
 # The same of test/e2e.
-ANY_DATAPLANE_E2E := ^Test(Manifests|NodeDies|PoolValidation|RefusedRequests|SharedAddress|Spread)$$|^TestSpeakerRestart$$/(another|SIGTERM)
+ANY_DATAPLANE_E2E := ^Test(Manifests|NodeDies|PoolValidation|RefusedRequests|SharedAddress|Spread)$$|^TestSpeakerRestart$$/(another|SIG)
 NATIVE_TESTS  = $$(go list ./... | grep -v -e /test/deploy/live -e /test/lab -e /test/ccm -e /test/e2e -e /ipvs/kernel -e /speaker/bfd -e /speaker/bgp/gobgp -e /cmd/ironlb-bgpd)
 
 .PHONY: help
@@ -98,7 +98,7 @@ test-unit: ## the tests that need neither root nor packages
 	@go -C test/deploy/oldest test ./...
 
 # TESTS have limits on how soon clients are served again, so they run one after the other. BACKGROUND_TESTS wait for
-# conditions. They run at the same time, with low priority.
+# conditions. They run at the same time, with low priority; an emulated guest has one processor.
 TESTS            := test-native test-e2e test-proxy test-bgp test-failover test-paused test-installed test-upstream
 BACKGROUND_TESTS := test-kernel test-lab test-e2e-ipvs test-proxy-ipvs
 

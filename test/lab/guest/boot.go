@@ -178,7 +178,7 @@ func (b booter) arguments(ctx context.Context, c Config, files *inherited) ([]st
 	}
 	cpus := c.CPUs
 	if cpus == 0 {
-		cpus = max(2, min(4, runtime.NumCPU()))
+		cpus = defaultCPUs(c.Accel)
 	}
 	argv := []string{
 		"qemu-system-x86_64", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
@@ -212,6 +212,15 @@ func (b booter) arguments(ctx context.Context, c Config, files *inherited) ([]st
 			"-device", fmt.Sprintf("virtio-net-pci,romfile=,netdev=net%d,mac=%s", i, link.MAC))
 	}
 	return argv, nil
+}
+
+// defaultCPUs returns one processor for an emulated guest: with more, a processor that holds a lock is often not
+// running while the others spin for it, which costs more than they add where the host has other work.
+func defaultCPUs(accel string) int {
+	if accel == "tcg" {
+		return 1
+	}
+	return max(2, min(4, runtime.NumCPU()))
 }
 
 func share(tag, dir, options string) []string {
