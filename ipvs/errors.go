@@ -19,6 +19,10 @@ var (
 	ErrPermission  = errors.New("no permission to change IPVS")
 )
 
+// ErrNoTunnel is wrapped by the error of a node that cannot forward through tunnels. The text of the wrapping error
+// includes the remediation.
+var ErrNoTunnel = errors.New("this node cannot use tunnels")
+
 // Each calls do for the ops in order and returns those that succeeded. It continues after an error, so that one failing
 // object does not block the others. Only the ops that follow the failed adding of their own virtual server are skipped.
 // The errors are joined; each names its op.

@@ -28,6 +28,9 @@ func change(r *rand.Rand, v *view.View) view.Touched {
 		delete(v.Slices, key)
 	case 2, 3:
 		svc := view.Service{Addresses: []view.Address{{IP: addr, Pool: "main"}}, Local: r.IntN(3) == 0, Created: int64(r.IntN(3))}
+		if r.IntN(2) == 0 {
+			svc.Forwarding = view.Direct
+		}
 		if svc.Restricted = r.IntN(3) == 0; svc.Restricted {
 			for range r.IntN(3) {
 				svc.Sources = append(svc.Sources, netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 51, 100, byte(64 * r.IntN(4))}), 26))
@@ -57,7 +60,7 @@ func change(r *rand.Rand, v *view.View) view.Touched {
 		}
 		return view.Touched{VIPs: map[string]struct{}{name: {}}}
 	case 7:
-		v.Nodes["b"] = view.Node{Labels: map[string]string{"zone": fmt.Sprint(r.IntN(2))}}
+		v.Nodes["b"] = view.Node{Addresses: v.Nodes["b"].Addresses, Labels: map[string]string{"zone": fmt.Sprint(r.IntN(2))}}
 		return view.Touched{Nodes: map[string]struct{}{"b": {}}}
 	}
 	return touched
@@ -68,7 +71,9 @@ func harm(r *rand.Rand, w *world) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.harmed = true
-	switch r.IntN(4) {
+	switch r.IntN(5) {
+	case 4:
+		w.tunnels.have = ipvs.Direct{}
 	case 0:
 		w.kernel.Flush()
 	case 1:
@@ -92,7 +97,7 @@ func TestFollowsAnyHistory(t *testing.T) {
 				r := rand.New(rand.NewPCG(seed, 5))
 				w := newWorld(t)
 				w.dice = rand.New(rand.NewPCG(seed, 6))
-				c := &cluster{view: baseView(), synced: true}
+				c := &cluster{view: directView(), synced: true}
 				run := start(t, w, c)
 				for range 15 {
 					destroys := r.IntN(2) == 0

@@ -14,9 +14,9 @@ import (
 func (s *Speaker) observeMembers(v *view.View, touched *view.Touched) {
 	before := v.Members.Observer
 	v.Members, touched.Members, touched.Claims = s.cfg.Detector.Observe()
-	v.NotDirect = view.TunnelUnavailable // nothing programs a first tier yet
+	s.observeDirect(v, touched)
 	v.Unable, v.Leaving = s.unable, s.leaving.Load()
-	s.mustPublish = s.mustPublish || v.Members.Observer != before || v.Leaving != s.published.Leaving
+	s.mustPublish = s.mustPublish || v.Members.Observer != before || v.Leaving != s.published.Leaving || (v.NotDirect == "") != s.published.Direct
 	if v.Members.Observer && !before {
 		s.status.Clear() // other nodes own the addresses by now and report them
 	}
@@ -34,6 +34,19 @@ func (s *Speaker) observeMembers(v *view.View, touched *view.Touched) {
 		s.cfg.Detector.SetPeers(peers)
 	}
 	s.observeReach(v, touched)
+}
+
+// observeDirect adds to the View whether this node can use tunnels.
+func (s *Speaker) observeDirect(v *view.View, touched *view.Touched) {
+	reason, why := s.dataplane.NotDirect()
+	if touched.NotDirect = reason != s.notDirect; touched.NotDirect {
+		if reason == "" {
+			s.cfg.Log.Info("this node can use tunnels")
+		} else if s.cfg.Node.Direct != nil {
+			s.cfg.Log.Warn("this node cannot use tunnels: Services are forwarded to endpoints", "reason", reason, "error", why)
+		}
+	}
+	s.notDirect, v.NotDirect = reason, reason
 }
 
 // setSegments sets the interfaces on which to receive other members, according to the plan.
@@ -63,8 +76,10 @@ func (s *Speaker) publishClaims(todo *work, may func(vip string) bool) {
 	if !changed {
 		return
 	}
-	s.mustPublish, s.published.Leaving = false, s.view.Leaving // as planned
-	s.cfg.Detector.Publish(view.LocalState{Claims: maps.Clone(s.published.Claims), Leaving: s.published.Leaving})
+	s.mustPublish, s.published.Leaving, s.published.Direct = false, s.view.Leaving, s.view.NotDirect == "" // as planned
+	s.cfg.Detector.Publish(view.LocalState{
+		Claims: maps.Clone(s.published.Claims), Leaving: s.published.Leaving, Direct: s.published.Direct,
+	})
 }
 
 // evaluateReadiness records which addresses of the work this node cannot answer for, and plans again if that changed.

@@ -20,6 +20,7 @@ func (s *Speaker) reconcile(ctx context.Context) error {
 	start := time.Now()
 	s.began = start
 	todo := newWork()
+	s.dataplane.ProbeDirect(ctx, start)
 	if ok := s.plan(todo, start); !ok {
 		s.audited = start
 		return errNotSynced
@@ -113,6 +114,9 @@ func (s *Speaker) program(ctx context.Context, todo *work) {
 	if !s.dataplane.Known() {
 		s.retries.work.add(todo) // to be reported once the node is observed
 		return
+	}
+	if reason, _ := s.dataplane.NotDirect(); reason != s.notDirect {
+		s.cfg.Trigger.Now() // it was found by trying: plan without tunnels
 	}
 	s.measureReach()
 	if s.changes > before {

@@ -76,6 +76,8 @@ type Speaker struct {
 	// published is the last published state; mustPublish forces another publication even if it is unchanged.
 	published   view.LocalState
 	mustPublish bool
+	// notDirect is why this node cannot use tunnels, as last observed; empty if it can.
+	notDirect view.Reason
 	// unable are the addresses that this node cannot answer for, conflicts the ones for which another host answers.
 	unable    map[netip.Addr]view.Reason
 	conflicts map[netip.Addr]view.Conflict
@@ -106,9 +108,9 @@ func New(cfg Config) *Speaker {
 		cfg:       cfg,
 		planner:   plan.NewPlanner(cfg.Plan),
 		retries:   retries{work: newWork()},
-		published: view.LocalState{Claims: map[string]view.Claim{}},
-		unable:    map[netip.Addr]view.Reason{},
-		health:    Health{Reason: errNotSynced.Error(), Reconciled: time.Now()},
+		published: view.LocalState{Claims: map[string]view.Claim{}}, mustPublish: true,
+		unable: map[netip.Addr]view.Reason{},
+		health: Health{Reason: errNotSynced.Error(), Reconciled: time.Now()},
 	}
 	s.dataplane = dataplane.New(dataplane.Config{Record: s.log, Destroyed: cfg.Destroyed}, cfg.Node.Drivers)
 	s.l2 = advertise.NewL2(advertise.L2Config{Announcer: cfg.Announcer, Node: cfg.NodeName, Record: s.log, Leaving: s.leaving.Load})

@@ -116,6 +116,7 @@ func startWith(t *testing.T, w *world, c *cluster, o plan.Options) *run {
 	r.speaker = New(config)
 	w.wanted = func(addr netip.Addr) bool { return has(r.speaker.desired.Local, addr) }
 	w.element = func(e ipvs.Element) bool { return has(r.speaker.desired.Filter, e) }
+	w.tunnels.directs = func(key ipvs.Key) bool { return has(r.speaker.desired.Direct.Virtuals, key) }
 	w.endpoints = func(key ipvs.Key) int { return len(r.speaker.desired.Table[key].RealServers) }
 	ctx, cancel := context.WithCancel(t.Context())
 	r.done = make(chan error, 1)
@@ -159,6 +160,7 @@ func (r *run) wantPlanned(t *testing.T) {
 	if got := r.table(t); !got.Equal(want.Table) {
 		t.Errorf("virtual servers:\n%vwant:\n%v", got, want.Table)
 	}
+	r.wantDirected(t, want)
 	if !maps.Equal(r.addrs, want.Local) {
 		t.Errorf("local addresses %v, want %v", r.addrs, want.Local)
 	}

@@ -20,6 +20,7 @@ type worldDetector struct {
 	dead       bool // b
 	observer   bool // this node
 	begins     bool // b observes
+	notDirect  bool // b cannot use tunnels
 	asymmetric bool // b receives nothing from this node; c exists then and does
 	override   map[string]view.Claim
 	last       view.Members
@@ -34,7 +35,7 @@ type worldDetector struct {
 func (d *worldDetector) Observe() (view.Members, map[string]struct{}, map[view.VIPID]struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	m := view.Member{Alive: !d.dead, Observer: d.begins, Synced: true, On: map[string]struct{}{}, Claims: map[view.VIPID]view.Claim{}}
+	m := view.Member{Alive: !d.dead, Observer: d.begins, Synced: true, Direct: !d.notDirect, On: map[string]struct{}{}, Claims: map[view.VIPID]view.Claim{}}
 	if m.Alive {
 		m.On["eth0"] = struct{}{}
 	}
@@ -60,7 +61,7 @@ func (d *worldDetector) Observe() (view.Members, map[string]struct{}, map[view.V
 			}
 		}
 	}
-	if before.Alive != m.Alive || before.Observer != m.Observer || len(before.Asymmetric) != len(m.Asymmetric) {
+	if before.Alive != m.Alive || before.Observer != m.Observer || before.Direct != m.Direct || len(before.Asymmetric) != len(m.Asymmetric) {
 		nodes["b"] = struct{}{}
 	}
 	if d.last.Observer != d.observer {

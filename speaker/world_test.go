@@ -93,6 +93,7 @@ type world struct {
 	deadB         bool
 	conflicts     map[netip.Addr]view.Conflict
 	bgp           worldBGP
+	tunnels       worldTunnels
 	reach         *worldReach // nil for none
 	probing       bool        // addresses to be probed are not announced yet
 }
@@ -119,6 +120,7 @@ func newWorld(t *testing.T) *world {
 		if op.Action == ipvs.AddVirtual && !isServed(w.filter, op.Virtual) {
 			w.wrong("%v before the filter serves it", op)
 		}
+		w.checkUndirected(op.String(), op.Virtual)
 		w.checkTreated(op)
 		return nil
 	}
@@ -173,7 +175,7 @@ func (w *world) node() Node {
 	}
 	return Node{
 		Drivers: dataplane.Drivers{VirtualServers: servers, Filter: worldFilter{w}, Addresses: worldAddresses{w}, Sysctls: worldSysctls{w},
-			ClusterInternal: worldInternal{w}, Conntrack: worldConntrack{w}, HealthPorts: worldPorts{w}, Checks: worldChecks{w}},
+			ClusterInternal: worldInternal{w}, Direct: worldDirect{w}, Conntrack: worldConntrack{w}, HealthPorts: worldPorts{w}, Checks: worldChecks{w}},
 		Retainer: worldRetainer{w}, Blackholes: worldBlackholes{w},
 	}
 }
@@ -187,6 +189,7 @@ func (w *world) restart() {
 	defer w.mu.Unlock()
 	w.applied, w.announced = nil, map[netip.Addr]ownership.Announcement{}
 	w.ports, w.checks = nil, nil
+	w.tunnels.applied, w.tunnels.begun = nil, false
 }
 
 type worldIPVS struct{ w *world }
@@ -301,6 +304,11 @@ func (f worldFilter) checkServed(want ipvs.Filter) {
 			f.w.wrong("the filter stops serving %v, which is still there", key)
 		}
 	}
+	for key := range f.w.tunnels.have.Virtuals {
+		if f.w.tunnels.begun && has(want, ipvs.Element{Set: ipvs.Masqueraded, Key: key}) {
+			f.w.wrong("%v is masqueraded while it is still directed", key)
+		}
+	}
 }
 
 func (f worldFilter) Remove(context.Context) error {
@@ -372,6 +380,7 @@ func (a worldAddresses) Add(addr netip.Addr) (bool, error) {
 		if len(vs.RealServers) == 0 && a.w.endpoints(key) > 0 {
 			a.w.wrong("address %v is added before any real server of %v", addr, key)
 		}
+		a.w.checkTier(key)
 	}
 	a.w.addrs[addr] = struct{}{}
 	// Packets to the address went elsewhere so far, and conntrack has entries for that: an earlier cleanup was in vain.
@@ -410,6 +419,10 @@ func (w *world) Announce(want map[netip.Addr]ownership.Announcement) (map[netip.
 	for addr, ann := range want {
 		if _, already := w.announced[addr]; !already {
 			w.checkForwards(addr)
+			table, _ := w.kernel.ListOf(map[netip.Addr]struct{}{addr: {}})
+			for key := range table {
+				w.checkTier(key)
+			}
 			if ann.Probe && w.probing {
 				continue
 			}

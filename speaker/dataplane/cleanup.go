@@ -34,6 +34,9 @@ func Cleanup(ctx context.Context, drivers Drivers, log *slog.Logger) error {
 		}
 		log.Info("delete address", "address", addr, "reason", "Cleanup")
 	}
+	if drivers.Direct != nil {
+		errs = append(errs, drivers.Direct.Remove(ctx))
+	}
 	owned := func(key ipvs.Key) bool {
 		return !has(stay, key.Addr) && (has(ours, key.Addr) || isServed(filter, key))
 	}

@@ -59,6 +59,7 @@ type DataPlane struct {
 	lastFilter ipvs.Filter
 	// adopted is the adopted state that is not removed yet, nil for none.
 	adopted  *adopted
+	direct   directState
 	cleaning cleaning
 	drains   drains
 	// forwarding are the addresses that this node forwards, as last evaluated.

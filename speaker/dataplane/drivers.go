@@ -19,6 +19,7 @@ type Drivers struct {
 	Sysctls        Sysctls
 	// The drivers below may be nil: their part of the plan is then skipped.
 	ClusterInternal ClusterInternal
+	Direct          Direct
 	Conntrack       Conntrack
 	HealthPorts     HealthPorts
 	Checks          Checks

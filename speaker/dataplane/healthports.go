@@ -2,6 +2,7 @@ package dataplane
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -11,9 +12,9 @@ import (
 	"github.com/ironlb/ironlb/pools"
 )
 
-// setPods passes the Pod sources to the driver of ClusterInternal virtual servers.
+// setPods passes the Pod sources to the drivers of the first tier and of ClusterInternal virtual servers.
 func (d *DataPlane) setPods(todo *Work) {
-	if !todo.Pods || d.drivers.ClusterInternal == nil {
+	if !todo.Pods || d.drivers.ClusterInternal == nil && d.drivers.Direct == nil {
 		return
 	}
 	var pods ipvs.PodSources
@@ -28,7 +29,14 @@ func (d *DataPlane) setPods(todo *Work) {
 	slices.SortFunc(pods.Prefixes, netip.Prefix.Compare)
 	slices.Sort(pods.Interfaces)
 	pods.Interfaces = slices.Compact(pods.Interfaces) // one element per family
-	if err := d.drivers.ClusterInternal.SetPods(pods); err != nil {
+	var errs []error
+	if d.drivers.ClusterInternal != nil {
+		errs = append(errs, d.drivers.ClusterInternal.SetPods(pods))
+	}
+	if d.drivers.Direct != nil {
+		errs = append(errs, d.drivers.Direct.SetPods(pods))
+	}
+	if err := errors.Join(errs...); err != nil {
 		d.fail(err)
 		d.failed.Pods = true
 	}

@@ -68,7 +68,8 @@ func (d *DataPlane) observe(ctx context.Context, todo *Work, thorough bool) erro
 	if err != nil {
 		return err
 	}
-	if d.setSysctls(st) || first || addrs || filter || virtuals {
+	direct := d.checkDirect(ctx)
+	if d.setSysctls(st) || first || direct || addrs || filter || virtuals {
 		todo.addState(d.in.Desired, st)
 	}
 	if first {

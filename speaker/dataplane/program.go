@@ -25,11 +25,13 @@ func (d *DataPlane) Program(ctx context.Context, todo *Work) {
 	}
 	d.closeHealthPorts(todo)
 	d.removeAddresses(todo)
+	d.removeDirected(ctx, todo)
 	d.addElements(ctx, todo)
 	d.setPods(todo)
 	d.removeOutdated(ctx, todo)
 	d.setVirtualServers(&d.known.internal, d.wantedInternally, "cluster-internal ", todo)
 	d.setVirtualServers(&d.known.table, d.wanted, "", todo)
+	d.setDirected(ctx, todo)
 	d.recordDrains(todo)
 	d.removeElements(ctx, todo)
 	d.addAddresses(todo)
@@ -172,8 +174,8 @@ func (d *DataPlane) routedAlone() func(addr netip.Addr) bool {
 }
 
 // canForward reports whether the node can forward a wanted address: the filter accepts every port, every virtual server
-// exists, and each has a wanted real server unless none is wanted. While a sysctl of the address is wrong, this holds
-// only for addresses already announced: their withdrawal would cost more than it saves.
+// exists and is directed if it is to be, and each has a wanted real server unless none is wanted. While a sysctl of the
+// address is wrong, this holds only for addresses already announced: their withdrawal would cost more than it saves.
 func (d *DataPlane) canForward(addr netip.Addr, lacking map[ipvs.Key]bool) bool {
 	if !d.known.intact || has(d.known.blocked, addr) || d.known.sysctls.affecting(addr) != nil && !d.in.Announced(addr) && !d.isRouted(addr) {
 		return false
@@ -184,7 +186,7 @@ func (d *DataPlane) canForward(addr netip.Addr, lacking map[ipvs.Key]bool) bool 
 	for key := range d.in.Desired.Keys[addr] {
 		vs, there := d.known.table.have[key]
 		want, _ := d.wanted(key)
-		if !there || !isServed(d.known.filter, key) || lacking[key] || !anyOf(want.RealServers, vs.RealServers) {
+		if !there || !isServed(d.known.filter, key) || lacking[key] || d.lacksDirect(key) || !anyOf(want.RealServers, vs.RealServers) {
 			return false
 		}
 	}

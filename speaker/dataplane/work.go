@@ -20,6 +20,8 @@ type Work struct {
 	Services map[pools.ServiceKey]struct{}
 	// Conntrack are the virtual servers for which conntrack may have misdirecting entries.
 	Conntrack map[ipvs.Key]struct{}
+	// Direct is set if the nodes of the first tier differ, or the first tier must be compared.
+	Direct bool
 	// Checks is set if the probes must be set again, Pods if the Pod sources must be.
 	Checks, Pods bool
 }
@@ -41,11 +43,13 @@ func (w *Work) Empty() bool {
 }
 
 // forwarding reports whether the work contains forwarding state.
-func (w *Work) forwarding() bool { return w.All || len(w.Keys)+len(w.Elements)+len(w.Addrs) > 0 }
+func (w *Work) forwarding() bool {
+	return w.All || w.Direct || len(w.Keys)+len(w.Elements)+len(w.Addrs) > 0
+}
 
 // Add adds the work of x.
 func (w *Work) Add(x *Work) {
-	w.All, w.Checks, w.Pods = w.All || x.All, w.Checks || x.Checks, w.Pods || x.Pods
+	w.All, w.Direct, w.Checks, w.Pods = w.All || x.All, w.Direct || x.Direct, w.Checks || x.Checks, w.Pods || x.Pods
 	maps.Copy(w.Keys, x.Keys)
 	maps.Copy(w.Elements, x.Elements)
 	maps.Copy(w.Addrs, x.Addrs)
@@ -59,6 +63,7 @@ func (w *Work) AddChanged(c *plan.Changed) {
 	maps.Copy(w.Elements, c.Elements)
 	maps.Copy(w.Addrs, c.Addrs)
 	maps.Copy(w.Services, c.Services)
+	w.Direct = w.Direct || c.DirectNodes
 	w.Checks = w.Checks || len(c.Checks) > 0
 	for e := range c.Elements {
 		w.Pods = w.Pods || e.Set == ipvs.Pods || e.Set == ipvs.PodInterfaces
@@ -82,7 +87,7 @@ func (w *Work) addState(d *plan.Desired, st *state) {
 	for addr := range d.Routed {
 		w.Addrs[addr] = struct{}{}
 	}
-	w.Pods = true
+	w.Pods, w.Direct = true, true
 }
 
 // Addresses returns the addresses of the work, including those of its virtual servers and filter elements.

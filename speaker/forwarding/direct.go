@@ -28,7 +28,7 @@ type directed struct {
 	spread map[netip.AddrPort]uint16
 }
 
-// decideDirect decides whether the Service is forwarded directly, as a whole: if one endpoint cannot be reached through
+// decideDirect decides whether the Service is forwarded directly. If one endpoint cannot be reached through
 // a tunnel, all are forwarded to as with ToPod. Addresses that kube-proxy forwards cannot be directed.
 func (w *planning) decideDirect() {
 	ours := func(a view.Address) bool { return a.Kind == view.LoadBalancer }

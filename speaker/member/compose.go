@@ -232,6 +232,12 @@ func (c *Core) appendHello(b []byte, flags byte) []byte {
 	if c.config.Retained {
 		flags |= flagRetained
 	}
+	switch {
+	case c.published.Direct:
+		flags |= flagDirect
+	case c.decided:
+		flags |= flagNotDirect
+	}
 	b, at := beginField(b, fieldHello)
 	b = append(b, flags)
 	b = appendMilliseconds(b, c.profile.Interval)

@@ -42,6 +42,7 @@ type Core struct {
 	forgive             time.Time // silence before it does not count
 
 	published view.LocalState // advertised last
+	decided   bool            // something was published
 	changes   []entry
 	ids       map[string]view.VIPID
 	mine      journal
@@ -250,7 +251,8 @@ func (c *Core) removePeer(p *peer) {
 // observer's Held and Leaving are advertised only once its observer phase has ended.
 func (c *Core) Publish(w view.LocalState) {
 	c.fenced, c.fencesAcked = false, c.fences
-	c.published = w
+	c.heartbeatNow = c.heartbeatNow || !c.decided || c.published.Direct != w.Direct
+	c.published, c.decided = w, true
 	c.updateJournal()
 }
 

@@ -18,6 +18,7 @@ type peer struct {
 	newestAt            time.Time
 	ended               bool
 	flags               byte
+	direct              bool          // its last report of whether it can receive packets through tunnels
 	minor               byte          // version of its datagrams
 	dead                time.Duration // its own dead time
 	segments            []segment

@@ -152,6 +152,9 @@ func (c *Core) processMessage(now time.Time, raw time.Duration, p *peer, at int,
 			p.flags = m.flags
 			c.out.node(p)
 		}
+		if m.flags&(flagDirect|flagNotDirect) != 0 {
+			p.direct = m.flags&flagDirect != 0
+		}
 		if m.flags&flagRetained == 0 {
 			c.release(p)
 		}

@@ -312,6 +312,39 @@ func TestRestart(t *testing.T) {
 	w.settle()
 }
 
+// Whether a node can receive through tunnels stays known after the end of its process, and until the next one reports
+// it.
+func TestDirectStaysUntilReported(t *testing.T) {
+	w := newWorld(t, 3)
+	w.settle()
+	a, b := w.nodes[0], w.nodes[1]
+	direct := func() bool { return b.members.Peers[a.name].Direct }
+	steady := func(what string, want bool) {
+		t.Helper()
+		if _, changed := w.run(2*time.Second, func() bool { return direct() != want }); changed {
+			t.Errorf("%s: direct %v", what, direct())
+		}
+	}
+	steady("nothing published", false)
+	a.Publish(view.LocalState{Direct: true})
+	if took := w.must("direct", time.Second, direct); took > 20*time.Millisecond {
+		t.Errorf("reported after %v", took)
+	}
+	a.Fence(w.now)
+	steady("a fence", true)
+	w.send(a, a.Goodbye(0))
+	steady("ended", true)
+	w.boot(a, 2)
+	steady("restarted", true)
+	a.Publish(view.LocalState{})
+	w.must("not direct", time.Second, func() bool { return !direct() })
+	a.Publish(view.LocalState{Direct: true})
+	w.must("direct", time.Second, direct)
+	w.boot(a, 3)
+	a.Publish(view.LocalState{Direct: true})
+	steady("restarted and direct", true)
+}
+
 func TestGoodbye(t *testing.T) {
 	w := newWorld(t, 3)
 	w.settle()

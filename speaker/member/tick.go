@@ -42,7 +42,7 @@ func (c *Core) fence(now time.Time) {
 	c.fences++
 	c.count.Fences++
 	c.becomeObserver(now)
-	c.published = view.LocalState{Leaving: c.leaving}
+	c.published = view.LocalState{Leaving: c.leaving, Direct: c.published.Direct}
 	c.updateJournal()
 	c.out.own()
 }

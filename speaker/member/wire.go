@@ -51,6 +51,10 @@ const (
 	flagLeaving
 	flagEnded
 	flagRetained // restarted: the node still answers for the claims of the previous process
+	// Whether the node can receive packets through tunnels. With neither flag the last report stays: a new process does
+	// not know yet. Both are malformed.
+	flagDirect
+	flagNotDirect
 )
 
 const flagByGroup = 1 // of a want: answer to the group, because unicast does not arrive
@@ -194,7 +198,9 @@ func (m *message) field(kind byte, v []byte, newer bool) error {
 		if !fixed(helloSize) {
 			return errField
 		}
-		m.flags = v[0]
+		if m.flags = v[0]; m.flags&flagDirect != 0 && m.flags&flagNotDirect != 0 {
+			return errField
+		}
 		m.interval, m.dead = milliseconds(v[1:]), milliseconds(v[3:])
 		m.version, m.digest = binary.BigEndian.Uint64(v[5:]), binary.BigEndian.Uint64(v[13:])
 		if m.interval == 0 || m.dead < m.interval {

@@ -59,6 +59,9 @@ func samples() (bodies [][]byte) {
 	} {
 		bodies = append(bodies, slices.Concat(hello, field))
 	}
+	for _, flags := range []byte{flagDirect, flagNotDirect | flagObserver} {
+		bodies = append(bodies, begin(fieldHello, append([]byte{flags, 0, 100, 1, 194}, make([]byte, 16)...)...))
+	}
 	return bodies
 }
 

@@ -45,4 +45,6 @@ type LocalState struct {
 	Claims map[string]Claim // by the name of the VirtualIP
 	// Leaving is set when the process is about to end.
 	Leaving bool
+	// Direct is set if this node can receive packets through tunnels.
+	Direct bool
 }

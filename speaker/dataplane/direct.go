@@ -1,0 +1,164 @@
+package dataplane
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/speaker/view"
+)
+
+// Direct is the first tier of directed virtual servers. IronLB owns all of it.
+type Direct interface {
+	// Probe returns an error that wraps ipvs.ErrNoTunnel if this node cannot use tunnels, as far as can be known without
+	// a change.
+	Probe(ctx context.Context) error
+	// SetPods sets which sources are not directed. It takes effect with the next Apply.
+	SetPods(ipvs.PodSources) error
+	// Apply directs what is wanted and nothing else. changed are the virtual servers that may differ from the last call;
+	// after an error, or a change by another program, it compares all. An error that wraps ipvs.ErrNoTunnel lasts.
+	Apply(ctx context.Context, want ipvs.Direct, changed []ipvs.Key) error
+	// Check reports whether everything is as the last Apply left it.
+	Check(ctx context.Context) (intact bool, err error)
+	// Remove removes everything.
+	Remove(ctx context.Context) error
+}
+
+// probeDirectEvery is the interval of probes while tunnels are not available.
+const probeDirectEvery = time.Minute
+
+// directState is the state of the first tier.
+type directState struct {
+	// have are the virtual servers that are directed, as of the last Apply. begun is set after the first one: what an
+	// earlier process directed is unknown before.
+	have  map[ipvs.Key]ipvs.Directed
+	begun bool
+	// unable is why this node cannot use tunnels, nil if it can. failed is set if Apply found that: then it stays so.
+	// probed is when it was last probed, zero for never.
+	unable error
+	failed bool
+	probed time.Time
+}
+
+// errNoDirect is why nothing is directed without a driver.
+var errNoDirect = errors.New("this speaker directs no virtual servers")
+
+// ProbeDirect finds out whether this node can use tunnels, if that is unknown or was not so a minute ago. A plan needs
+// to know it.
+func (d *DataPlane) ProbeDirect(ctx context.Context, now time.Time) {
+	switch s := &d.direct; {
+	case d.drivers.Direct == nil:
+		s.unable = errNoDirect
+	case !s.failed && (s.probed.IsZero() || s.unable != nil && !now.Before(s.probed.Add(probeDirectEvery))):
+		s.unable, s.probed = d.drivers.Direct.Probe(ctx), now
+	}
+}
+
+// NotDirect returns why this node cannot use tunnels, with an explanation, empty if it can.
+func (d *DataPlane) NotDirect() (reason view.Reason, why string) {
+	if d.direct.unable == nil {
+		return "", ""
+	}
+	return view.TunnelUnavailable, d.direct.unable.Error()
+}
+
+// checkDirect reports whether another program changed the first tier.
+func (d *DataPlane) checkDirect(ctx context.Context) (differs bool) {
+	if len(d.direct.have) == 0 {
+		return false
+	}
+	intact, err := d.drivers.Direct.Check(ctx)
+	d.fail(err)
+	return err == nil && !intact
+}
+
+// removeDirected stops directing the virtual servers that are not to be directed any more. It precedes every change of
+// these, which would misdirect the connections of this node's endpoints. If it fails, they wait, with their filter
+// elements.
+func (d *DataPlane) removeDirected(ctx context.Context, todo *Work) {
+	var gone []ipvs.Key
+	for key := range todo.Keys {
+		if has(d.direct.have, key) && !(has(d.in.Desired.Direct.Virtuals, key) && d.wantsKey(key)) {
+			gone = append(gone, key)
+		}
+	}
+	if len(gone) == 0 {
+		return
+	}
+	want := maps.Clone(d.direct.have)
+	for _, key := range gone {
+		delete(want, key)
+	}
+	d.applyDirect(ctx, want, gone)
+	for _, key := range gone {
+		if has(d.direct.have, key) {
+			delete(todo.Keys, key)
+		}
+	}
+	for e := range todo.Elements {
+		if has(d.direct.have, e.Key) && !has(d.in.Desired.Direct.Virtuals, e.Key) {
+			d.failed.Elements[e] = struct{}{}
+			delete(todo.Elements, e)
+		}
+	}
+}
+
+// setDirected directs the virtual servers that are programmed. It follows every change of these, and precedes their
+// addresses.
+func (d *DataPlane) setDirected(ctx context.Context, todo *Work) {
+	desired := d.in.Desired.Direct.Virtuals
+	if d.drivers.Direct == nil || d.direct.begun && len(desired)+len(d.direct.have) == 0 {
+		return
+	}
+	var changed []ipvs.Key
+	want := maps.Clone(d.direct.have)
+	if want == nil {
+		want = map[ipvs.Key]ipvs.Directed{}
+	}
+	for key := range todo.Keys {
+		directed, wanted := desired[key]
+		if wanted && (has(want, key) || d.isProgrammed(key)) && want[key] != directed {
+			want[key] = directed
+			changed = append(changed, key)
+		}
+	}
+	if len(changed) > 0 || todo.Direct || todo.Pods || !d.direct.begun {
+		d.applyDirect(ctx, want, changed)
+	}
+}
+
+// isProgrammed reports whether a virtual server that is to be directed has nothing left of another forwarding, and this
+// node's endpoints.
+func (d *DataPlane) isProgrammed(key ipvs.Key) bool {
+	return d.wantsKey(key) && has(d.known.table.have, key) && !has(d.failed.Keys, key)
+}
+
+// applyDirect applies the wanted first tier, and records what then exists. A failure stays pending.
+func (d *DataPlane) applyDirect(ctx context.Context, want map[ipvs.Key]ipvs.Directed, changed []ipvs.Key) {
+	slices.SortFunc(changed, ipvs.Key.Compare)
+	desired := d.in.Desired.Direct
+	err := d.drivers.Direct.Apply(ctx, ipvs.Direct{Self: desired.Self, Nodes: desired.Nodes, Virtuals: want}, changed)
+	if err == nil {
+		d.direct.have, d.direct.begun = want, true
+		if len(changed) > 0 {
+			d.cfg.Record("set directed virtual servers", "changed", len(changed), "count", len(want), "reason", d.in.Reason)
+		}
+		return
+	}
+	d.fail(err)
+	d.failed.Direct = true
+	for _, key := range changed {
+		d.failed.Keys[key] = struct{}{}
+	}
+	if errors.Is(err, ipvs.ErrNoTunnel) {
+		d.direct.unable, d.direct.failed = err, true
+	}
+}
+
+// lacksDirect reports whether a virtual server is to be directed and is not.
+func (d *DataPlane) lacksDirect(key ipvs.Key) bool {
+	return has(d.in.Desired.Direct.Virtuals, key) && !has(d.direct.have, key)
+}

@@ -1,0 +1,254 @@
+package speaker
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/speaker/view"
+)
+
+var (
+	web       = pools.ServiceKey{Namespace: "default", Name: "web"}
+	directKey = ipvs.Key{Addr: vip1, Protocol: ipvs.TCP, Port: 80}
+)
+
+// directView has two nodes, and a Service with an endpoint on each that is forwarded directly.
+func directView() *view.View {
+	v := baseView()
+	v.Nodes["a"] = view.Node{Addresses: []netip.Addr{netip.MustParseAddr("198.51.100.1")}}
+	v.Nodes["b"] = view.Node{Addresses: []netip.Addr{netip.MustParseAddr("198.51.100.2")}}
+	service(v, "web", vip1, []uint16{80}, 2, "a")
+	v.Slices[web]["s"].Endpoints[1].Node = "b"
+	forward(v, view.Direct)
+	return v
+}
+
+// forward changes how Service web is forwarded.
+func forward(v *view.View, how view.Forwarding) {
+	svc := v.Services[web]
+	svc.Forwarding = how
+	v.Services[web] = svc
+}
+
+// directedNow reports whether Service web is directed.
+func (r *run) directedNow() bool {
+	r.world.mu.Lock()
+	defer r.world.mu.Unlock()
+	return has(r.tunnels.have.Virtuals, directKey)
+}
+
+// The world checks the order: a virtual server is directed once it has only this node's endpoints, and no longer before
+// it gets others or is deleted; its address follows, and precedes on removal.
+func TestDirectKeepsTheOrder(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t)
+		r := start(t, w, &cluster{view: directView(), synced: true})
+		defer r.stop()
+		r.wantPlanned(t)
+		if !r.directedNow() || !has(r.announced, vip1) {
+			t.Errorf("directed %v, announced %v", r.directedNow(), r.announced)
+		}
+		for _, step := range []func(*view.View){
+			func(v *view.View) { v.Slices[web]["s"].Endpoints[0].Node = "b" },
+			func(v *view.View) { v.Slices[web]["s"].Endpoints[0].Node = "a" },
+			func(v *view.View) { forward(v, view.ToPod) },
+			func(v *view.View) { forward(v, view.Direct) },
+			func(v *view.View) {
+				v.Nodes["c"] = view.Node{Addresses: []netip.Addr{netip.MustParseAddr("198.51.100.3")}}
+			},
+			func(v *view.View) { delete(v.Nodes, "b") },
+			func(v *view.View) { delete(v.Services, web); delete(v.VIPs, vip1.String()) },
+		} {
+			r.set(step)
+			time.Sleep(time.Second)
+			r.wantPlanned(t)
+		}
+		if len(r.tunnels.have.Virtuals) > 0 {
+			t.Errorf("still directed: %v", r.tunnels.have.Virtuals)
+		}
+	})
+}
+
+// The same if any change fails, with or without a restart.
+func TestDirectConverges(t *testing.T) {
+	for _, restart := range []bool{false, true} {
+		for failAt := 1; failAt < 24; failAt++ {
+			t.Run(fmt.Sprint("restart ", restart, " at ", failAt), func(t *testing.T) {
+				inBubble(t, func(t *testing.T) {
+					w := newWorld(t)
+					w.failAt = failAt
+					r := start(t, w, &cluster{view: directView(), synced: true})
+					time.Sleep(time.Second)
+					r.set(func(v *view.View) { forward(v, view.ToPod) })
+					time.Sleep(time.Second)
+					r.set(func(v *view.View) { forward(v, view.Direct) })
+					time.Sleep(time.Second)
+					synctest.Wait()
+					if restart {
+						v := r.view
+						r.stop()
+						w.restart()
+						r = start(t, w, &cluster{view: v, synced: true})
+						synctest.Wait()
+					}
+					defer r.stop()
+					w.mu.Lock()
+					w.failAt = 0
+					w.mu.Unlock()
+					time.Sleep(2 * retryMax)
+					r.wantPlanned(t)
+				})
+			})
+		}
+	}
+}
+
+// What another program removed is restored within two seconds.
+func TestDirectIsRestored(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t)
+		r := start(t, w, &cluster{view: directView(), synced: true})
+		defer r.stop()
+		r.wantPlanned(t)
+		w.mu.Lock()
+		w.tunnels.have = ipvs.Direct{}
+		w.mu.Unlock()
+		time.Sleep(2 * time.Second)
+		r.wantPlanned(t)
+	})
+}
+
+// What an earlier process directed is removed, although this one directs nothing.
+func TestDirectIsRemovedAfterARestart(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t)
+		r := start(t, w, &cluster{view: directView(), synced: true})
+		r.wantPlanned(t)
+		v := r.view
+		r.stop()
+		w.restart()
+		forward(v, view.ToPod)
+		r = start(t, w, &cluster{view: v, synced: true})
+		defer r.stop()
+		r.wantPlanned(t)
+	})
+}
+
+// A node that turns out to be unable to use tunnels forwards to endpoints, and reports that to the others, until its
+// speaker is restarted.
+func TestDirectTurnsOutImpossible(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.tunnels.failApply = fmt.Errorf("%w: no vxlan", ipvs.ErrNoTunnel)
+		r := start(t, w, &cluster{view: directView(), synced: true})
+		defer r.stop()
+		time.Sleep(2 * retryMax)
+		r.wantPlanned(t)
+		if f := r.speaker.desired.Fallbacks[web]; f.Reason != view.TunnelUnavailable || r.directedNow() || r.detector.state().Direct || !has(r.announced, vip1) {
+			t.Errorf("fallback %+v, directed %v, published %+v, announced %v", f, r.directedNow(), r.detector.state(), r.announced)
+		}
+		w.mu.Lock()
+		w.tunnels.failApply = nil
+		w.mu.Unlock()
+		time.Sleep(10 * time.Minute)
+		if r.wantPlanned(t); r.directedNow() {
+			t.Error("it was tried again")
+		}
+	})
+}
+
+// A node without tunnels probes for them every minute.
+func TestDirectBecomesPossible(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.tunnels.failProbe = fmt.Errorf("%w: no nft", ipvs.ErrNoTunnel)
+		r := start(t, w, &cluster{view: directView(), synced: true})
+		defer r.stop()
+		r.wantPlanned(t)
+		if r.directedNow() || r.detector.state().Direct || len(r.detector.states) == 0 {
+			t.Errorf("directed %v, published %+v", r.directedNow(), r.detector.states)
+		}
+		w.mu.Lock()
+		w.tunnels.failProbe = nil
+		w.mu.Unlock()
+		time.Sleep(61 * time.Second)
+		r.wantPlanned(t)
+		if !r.directedNow() || !r.detector.state().Direct || w.tunnels.probes != 2 {
+			t.Errorf("directed %v, published %+v, %d probes", r.directedNow(), r.detector.state(), w.tunnels.probes)
+		}
+	})
+}
+
+// A speaker without claims publishes that its node cannot use tunnels: an earlier process may have published otherwise.
+func TestNotDirectIsPublished(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.tunnels.failProbe = ipvs.ErrNoTunnel
+		r := start(t, w, &cluster{view: baseView(), synced: true})
+		defer r.stop()
+		synctest.Wait()
+		if len(r.detector.states) == 0 || r.detector.state().Direct {
+			t.Errorf("published %+v", r.detector.states)
+		}
+	})
+}
+
+// Another error is only retried: the node is not ready, and its announcement waits.
+func TestDirectFails(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.tunnels.failApply = errors.New("busy")
+		r := start(t, w, &cluster{view: directView(), synced: true})
+		defer r.stop()
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if h := r.speaker.Health(); h.Ready || has(r.addrs, vip1) || len(r.announced) > 0 || !r.detector.state().Direct {
+			t.Errorf("%+v, local %v, announced %v", h, r.addrs, r.announced)
+		}
+		w.mu.Lock()
+		w.tunnels.failApply = nil
+		w.mu.Unlock()
+		time.Sleep(2 * retryMax)
+		r.wantPlanned(t)
+	})
+}
+
+// Node b cannot receive through tunnels, and then can.
+func TestDirectFollowsTheOtherNodes(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t)
+		r := start(t, w, &cluster{view: directView(), synced: true})
+		defer r.stop()
+		r.wantPlanned(t)
+		for _, notDirect := range []bool{true, false} {
+			r.detector.set(func(d *worldDetector) { d.notDirect = notDirect })
+			time.Sleep(time.Second)
+			if r.wantPlanned(t); r.directedNow() == notDirect {
+				t.Errorf("directed %v", r.directedNow())
+			}
+		}
+	})
+}
+
+func TestCleanupRemovesDirected(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t)
+		r := start(t, w, &cluster{view: directView(), synced: true})
+		r.wantPlanned(t)
+		r.stop()
+		w.harmed = true
+		if err := Cleanup(t.Context(), w.node(), slog.New(slog.DiscardHandler)); err != nil {
+			t.Fatal(err)
+		}
+		if len(w.tunnels.have.Virtuals)+len(w.addrs) > 0 {
+			t.Errorf("left %v, %v", w.tunnels.have, w.addrs)
+		}
+	})
+}
