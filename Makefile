@@ -161,8 +161,8 @@ test-proxy: root ## as the only service proxy, and alongside kube-proxy, on nfta
 	@IRONLB_DATAPLANE=nftables $(REPORT) -count=1 -timeout 15m ./test/e2e/kubeproxy
 
 .PHONY: test-failover
-test-failover: root ## failover and unreachable endpoints end to end on nftables: 11 minutes (root)
-	@$(REPORT) -count=1 -p 1 -timeout 25m ./test/e2e/failover ./test/e2e/unreachable
+test-failover: root ## failover, unreachable endpoints and broken connections end to end on nftables: 15 minutes (root)
+	@$(REPORT) -count=1 -p 1 -timeout 25m ./test/e2e/failover ./test/e2e/unreachable ./test/e2e/direct
 
 .PHONY: test-paused
 test-paused: root ## a node that is a paused virtual machine (root)
@@ -178,6 +178,10 @@ SLOW_FAULTS := TestChaos/((ironlb-ccm|ironlb-speaker|kube-proxy)_rolled_out|kube
 .PHONY: chaos
 chaos: root deps ## the table of what clients lose while each part of a cluster fails or is replaced: 8 minutes (root)
 	@go test -count=1 -v -timeout 25m -run TestChaos ./test/e2e/installed
+
+.PHONY: chaos-connections
+chaos-connections: root deps ## the table of connections that break while owners, routes and endpoints change, for each way of forwarding; an hour, FLAGS='-modes pod -networks lan' less (root)
+	@go run ./test/bench/connections $(FLAGS)
 
 .PHONY: test-kube-proxy
 test-kube-proxy: root deps ## alongside a real kube-proxy of each mode, ipvs included: a quarter of an hour and more where the guest is emulated (root)
