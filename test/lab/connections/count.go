@@ -35,8 +35,10 @@ type Count struct {
 	// Elsewhere and Gone are the kept ones that were established when the fault began, with a Pod that is still there, and
 	// with one of Fault.Gone. One that breaks before its Pod may is of the first class.
 	Elsewhere, Gone Share
-	// Handshake are those without an answer when the fault began, and opened before it was done; New those opened later.
-	Handshake, New Share
+	// During are those without an answer when the fault began, and opened before it was done; New those opened later.
+	During, New Share
+	// InHandshake is the number of those of During that broke before their first answer.
+	InHandshake int
 	// Before is the number of those that broke before the fault: without cause.
 	Before int
 	// Causes are those of the broken ones, by class, and Clients the addresses that the Pods saw.
@@ -51,7 +53,7 @@ type Count struct {
 const (
 	ClassElsewhere = "elsewhere"
 	ClassGone      = "gone"
-	ClassHandshake = "handshake"
+	ClassDuring    = "during"
 	ClassNew       = "new"
 	ClassBefore    = "before"
 )
@@ -74,8 +76,11 @@ func CountLives(lives []Life, f Fault) Count {
 			c.Elsewhere.Add(broken)
 		case ClassGone:
 			c.Gone.Add(broken)
-		case ClassHandshake:
-			c.Handshake.Add(broken)
+		case ClassDuring:
+			c.During.Add(broken)
+			if broken && l.First.IsZero() {
+				c.InHandshake++
+			}
 		case ClassNew:
 			c.New.Add(broken)
 		}
@@ -116,7 +121,7 @@ func (f Fault) class(l Life) string {
 		}
 		return ClassGone
 	case !l.Opened.After(f.Done):
-		return ClassHandshake
+		return ClassDuring
 	default:
 		return ClassNew
 	}
@@ -169,11 +174,11 @@ func Table(w io.Writer, rows []Row) error {
 	t := tabwriter.NewWriter(w, 0, 0, 1, ' ', tabwriter.Debug)
 	line := func(cells ...string) { fmt.Fprintln(t, "| "+strings.Join(cells, "\t ")+"\t") }
 	line("fault", "forwarding", "established", "broken, Pod elsewhere", "broken, Pod gone",
-		"broken in handshake", "broken of new ones", "Pod sees the client's address")
-	line("---", "---", "---", "---", "---", "---", "---", "---")
+		"broken, opened during the fault", "in handshake", "broken, opened later", "Pod sees the client's address")
+	line("---", "---", "---", "---", "---", "---", "---", "---", "---")
 	of := func(s Share) string { return fmt.Sprintf("%d of %d", s.Broken, s.All) }
 	for _, r := range rows {
-		line(r.Fault, r.Mode, fmt.Sprint(r.Established()), of(r.Elsewhere), of(r.Gone), of(r.Handshake), of(r.New),
+		line(r.Fault, r.Mode, fmt.Sprint(r.Established()), of(r.Elsewhere), of(r.Gone), of(r.During), fmt.Sprint(r.InHandshake), of(r.New),
 			fmt.Sprintf("%d of %d", r.Masked.All-r.Masked.Broken, r.Masked.All))
 	}
 	return t.Flush()
@@ -189,7 +194,7 @@ func (r Row) Benchmark(procs int) string {
 		{"established", r.Established()},
 		{"elsewhere", r.Elsewhere.All}, {"broken-elsewhere", r.Elsewhere.Broken},
 		{"gone", r.Gone.All}, {"broken-gone", r.Gone.Broken},
-		{"handshake", r.Handshake.All}, {"broken-handshake", r.Handshake.Broken},
+		{"during", r.During.All}, {"broken-during", r.During.Broken}, {"broken-in-handshake", r.InHandshake},
 		{"new", r.New.All}, {"broken-new", r.New.Broken},
 		{"answered", r.Answered.All}, {"answered-by-another-node", r.Answered.Broken}, {"masked", r.Masked.Broken},
 	} {

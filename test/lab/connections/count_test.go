@@ -41,10 +41,10 @@ func TestCount(t *testing.T) {
 	}
 	c := CountLives(lives, f)
 	want := Count{
-		Elsewhere: Share{7, 6}, Gone: Share{5, 3}, Handshake: Share{3, 1}, New: Share{2, 1}, Before: 1,
+		Elsewhere: Share{7, 6}, Gone: Share{5, 3}, During: Share{3, 1}, InHandshake: 1, New: Share{2, 1}, Before: 1,
 		Causes: map[string]map[Cause]int{
 			ClassElsewhere: {Reset: 2, WrongBytes: 1, OtherPod: 1, Closed: 1, Timeout: 1}, ClassGone: {Timeout: 1, Reset: 1, Closed: 1},
-			ClassHandshake: {Timeout: 1}, ClassNew: {Refused: 1}, ClassBefore: {Reset: 1},
+			ClassDuring: {Timeout: 1}, ClassNew: {Refused: 1}, ClassBefore: {Reset: 1},
 		},
 		Clients: map[string]int{"c": 13}, ResetBy: map[string]int{"node2": 1},
 		Pods: map[string]int{"a": 2, "b": 3, "dead": 3, "drained": 4},
@@ -65,7 +65,7 @@ func TestCount(t *testing.T) {
 	for i := range cells {
 		cells[i] = strings.TrimSpace(cells[i])
 	}
-	if want := []string{"owner off", "pod", "12", "6 of 7", "3 of 5", "1 of 3", "1 of 2", "7 of 9"}; !slices.Equal(cells, want) {
+	if want := []string{"owner off", "pod", "12", "6 of 7", "3 of 5", "1 of 3", "1", "1 of 2", "7 of 9"}; !slices.Equal(cells, want) {
 		t.Errorf("cells %q, want %q; the table:\n%s", cells, want, table.String())
 	}
 }

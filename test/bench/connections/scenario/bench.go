@@ -111,18 +111,6 @@ spec:
   ports: [{name: echo, port: %d, targetPort: echo}]
 `
 
-// externalObject is what kube-proxy serves. IronLB announces its addresses for another port.
-const externalObject = `
-apiVersion: v1
-kind: Service
-metadata: {name: proxied}
-spec:
-  ipFamilyPolicy: RequireDualStack
-  selector: {app: web}
-  externalIPs: [%q, %q]
-  ports: [{name: echo, port: %d, targetPort: echo}]
-`
-
 // Use starts everything in a lab.
 func Use(ctx context.Context, c *lab.Cluster, cfg Config) (b *Bench, err error) {
 	b = &Bench{
@@ -132,7 +120,11 @@ func Use(ctx context.Context, c *lab.Cluster, cfg Config) (b *Bench, err error) 
 	if err := os.WriteFile(b.speakerConfig(), []byte("dataplane: nftables\n"), 0o600); err != nil {
 		return b, err
 	}
-	if _, err := c.StartCCM(ctx, "--leader-elect=false"); err != nil {
+	flags := []string{"--leader-elect=false"}
+	if cfg.Mode == KubeProxy {
+		flags = append(flags, "--ip-mode", "VIP") // kube-proxy serves the address, and the speaker announces it
+	}
+	if _, err := c.StartCCM(ctx, flags...); err != nil {
 		return b, err
 	}
 	if err := c.Node(hosts).Leave(ctx); err != nil {
@@ -242,14 +234,14 @@ func (b *Bench) removePod(ctx context.Context, name string) error {
 
 // serve creates the Service and waits for its addresses.
 func (b *Bench) serve(ctx context.Context) error {
-	forwarding, at := b.cfg.Mode, port
-	if b.cfg.Mode == KubeProxy {
-		forwarding, at = Pod, port+1
+	forwarding := b.cfg.Mode
+	if forwarding == KubeProxy {
+		forwarding = Pod
 	}
-	if err := b.Cluster.ApplyYAML(ctx, fmt.Sprintf(serviceObject, service, forwarding, at)); err != nil {
+	if err := b.Cluster.ApplyYAML(ctx, fmt.Sprintf(serviceObject, service, forwarding, port)); err != nil {
 		return err
 	}
-	err := b.Cluster.Eventually(ctx, patience, "the Service has its addresses", func(ctx context.Context) error {
+	return b.Cluster.Eventually(ctx, patience, "the Service has its addresses", func(ctx context.Context) error {
 		svc, err := b.Cluster.Kube.CoreV1().Services(metav1.NamespaceDefault).Get(ctx, service, metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -267,10 +259,6 @@ func (b *Bench) serve(ctx context.Context) error {
 		}
 		return nil
 	})
-	if err != nil || b.cfg.Mode != KubeProxy {
-		return err
-	}
-	return b.Cluster.ApplyYAML(ctx, fmt.Sprintf(externalObject, b.targets[0].Addr(), b.targets[1].Addr(), port))
 }
 
 // SetForwarding changes the Service's forwarding, for the next faults.
