@@ -55,6 +55,7 @@ var rules = []rule{
 	{of: "ipvs/kernel", own: []string{"ipvs"}, never: kubernetes},
 	{of: "ipvs/nft", own: []string{"ipvs", "ipvs/nftwatch"}, never: kubernetes},
 	{of: "ipvs/nftlb", own: []string{"ipvs", "ipvs/nftwatch"}, never: kubernetes},
+	{of: "ipvs/direct", own: []string{"ipvs", "ipvs/nftwatch"}, never: kubernetes},
 	{of: "ipvs/nftwatch", own: []string{}, never: kubernetes},
 	{of: "ipvs/conntrack", own: []string{"ipvs"}, never: kubernetes},
 	{of: "ipvs/health", own: []string{"ipvs"}, never: kubernetes},

@@ -1,0 +1,159 @@
+package direct
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// devices creates the tunnels, or corrects those that exist.
+func (t *tunnels) devices(d *Driver) error {
+	for tier := range devices {
+		if err := t.device(d, tier); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// wanted returns a tunnel as it should be. Its second device shares the UDP port of the first.
+func (t *tunnels) wanted(d *Driver, tier int) *netlink.Vxlan {
+	attrs := netlink.NewLinkAttrs()
+	mac := hardwareAddr(t.self)
+	attrs.Name, attrs.MTU, attrs.HardwareAddr = devices[tier], t.mtu, mac[:]
+	return &netlink.Vxlan{LinkAttrs: attrs, VxlanId: tier + 1, SrcAddr: t.self.AsSlice(), Port: int(d.cfg.Port)}
+}
+
+// same reports whether an existing device has all that only a new device can have.
+func same(have, want *netlink.Vxlan) bool {
+	return have.VxlanId == want.VxlanId && have.Port == want.Port && have.SrcAddr.Equal(want.SrcAddr) && !have.Learning &&
+		have.Group == nil && have.VtepDevIndex == 0 && slices.Equal(have.HardwareAddr, want.HardwareAddr)
+}
+
+func (t *tunnels) device(d *Driver, tier int) error {
+	want := t.wanted(d, tier)
+	link, err := d.link.LinkByName(want.Name)
+	var missing netlink.LinkNotFoundError
+	if err != nil && !errors.As(err, &missing) {
+		return fmt.Errorf("find interface %s: %w", want.Name, err)
+	}
+	if err == nil {
+		have, is := link.(*netlink.Vxlan)
+		if !is {
+			return &Problem{NameTaken, fmt.Errorf("interface %s is of kind %s: delete or rename it", want.Name, link.Type())}
+		}
+		if same(have, want) {
+			return t.complete(d, tier, have)
+		}
+		if err := d.link.LinkDel(link); err != nil {
+			return fmt.Errorf("delete interface %s: %w", want.Name, err)
+		}
+	}
+	if err := d.link.LinkAdd(want); err != nil {
+		return problemOf(want, err)
+	}
+	if link, err = d.link.LinkByName(want.Name); err != nil {
+		return fmt.Errorf("find interface %s: %w", want.Name, err)
+	}
+	return t.complete(d, tier, link.(*netlink.Vxlan))
+}
+
+// problemOf returns the reason why a tunnel cannot be added or set up.
+func problemOf(want *netlink.Vxlan, err error) error {
+	switch {
+	case errors.Is(err, unix.EOPNOTSUPP):
+		return &Problem{NoVXLAN, fmt.Errorf("add interface %s: %w: run \"modprobe vxlan\" on the node", want.Name, err)}
+	case errors.Is(err, unix.EADDRINUSE), errors.Is(err, unix.EEXIST):
+		return &Problem{PortTaken, fmt.Errorf("add interface %s: UDP port %d is in use (%w): configure another one on all nodes",
+			want.Name, want.Port, err)}
+	}
+	return fmt.Errorf("add interface %s: %w", want.Name, err)
+}
+
+// complete sets what can be changed in a device.
+func (t *tunnels) complete(d *Driver, tier int, have *netlink.Vxlan) error {
+	t.index[tier] = have.Index
+	if have.MTU != t.mtu {
+		if err := d.link.LinkSetMTU(have, t.mtu); err != nil {
+			return fmt.Errorf("set the MTU of interface %s to %d: %w", have.Name, t.mtu, err)
+		}
+	}
+	for _, s := range sysctls(tier, t.has6) {
+		if s.met() {
+			continue
+		}
+		if err := os.WriteFile(s.path, []byte(s.value), 0o644); err != nil {
+			return fmt.Errorf("set sysctl %s: %w", strings.TrimPrefix(s.path, "/proc/sys/"), err)
+		}
+	}
+	if have.Flags&net.FlagUp == 0 {
+		if err := d.link.LinkSetUp(have); err != nil {
+			return problemOf(t.wanted(d, tier), err)
+		}
+	}
+	missing, err := t.missingAddrs(d, tier)
+	if err != nil {
+		return err
+	}
+	for _, addr := range missing {
+		if err := d.link.AddrReplace(have, addr); err != nil {
+			return fmt.Errorf("add %v to interface %s: %w", addr.IPNet, have.Name, err)
+		}
+	}
+	return nil
+}
+
+func (t *tunnels) missingAddrs(d *Driver, tier int) ([]*netlink.Addr, error) {
+	link := &netlink.Vxlan{LinkAttrs: netlink.LinkAttrs{Name: devices[tier], Index: t.index[tier]}}
+	have, err := complete(func() ([]netlink.Addr, error) { return d.link.AddrList(link, netlink.FAMILY_ALL) })
+	if err != nil {
+		return nil, fmt.Errorf("list the addresses of interface %s: %w", devices[tier], err)
+	}
+	return slices.DeleteFunc(tunnelAddrs(tier, t.has6), func(want *netlink.Addr) bool {
+		return slices.ContainsFunc(have, func(a netlink.Addr) bool { return a.IPNet.String() == want.IPNet.String() })
+	}), nil
+}
+
+// deviceIntact reports whether a tunnel is as this package made it.
+func (t *tunnels) deviceIntact(d *Driver, tier int) bool {
+	want := t.wanted(d, tier)
+	link, err := d.link.LinkByName(want.Name)
+	if err != nil {
+		return false
+	}
+	have, is := link.(*netlink.Vxlan)
+	if !is || have.Index != t.index[tier] || !same(have, want) || have.MTU != t.mtu || have.Flags&net.FlagUp == 0 {
+		return false
+	}
+	missing, err := t.missingAddrs(d, tier)
+	return err == nil && len(missing) == 0
+}
+
+// remove deletes the tunnels.
+func (t *tunnels) remove(d *Driver) error {
+	var errs []error
+	for _, name := range devices {
+		link, err := d.link.LinkByName(name)
+		var missing netlink.LinkNotFoundError
+		switch {
+		case errors.As(err, &missing):
+			continue
+		case err != nil:
+			errs = append(errs, fmt.Errorf("find interface %s: %w", name, err))
+			continue
+		}
+		if _, ours := link.(*netlink.Vxlan); !ours {
+			continue
+		}
+		if err := d.link.LinkDel(link); err != nil {
+			errs = append(errs, fmt.Errorf("delete interface %s: %w", name, err))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,258 @@
+package direct
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os/exec"
+	"slices"
+	"sync"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+	"sigs.k8s.io/knftables"
+
+	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/ipvs/nftwatch"
+)
+
+// TableName is the name of the tables, of the families ip and ip6.
+const TableName = "ironlb-direct"
+
+// Config are the parameters of a Driver.
+type Config struct {
+	// Port is the UDP port of the tunnels, the same on all nodes and of no other vxlan device.
+	Port uint16
+	// MTU of the tunnels; 0 derives it from the routes to the peers.
+	MTU int
+}
+
+// Driver is the first tier of one network namespace. It is safe for concurrent use.
+type Driver struct {
+	cfg  Config
+	nft  knftables.Interface
+	link *netlink.Handle
+
+	mu     sync.Mutex
+	watch  *nftwatch.Watch
+	events *linkWatch
+	// known means that the fields below equal the kernel's content. foreign reports a change by another program since.
+	known, foreign bool
+	frame          frame
+	tables         [nftwatch.NumFamilies]table
+	tunnels        tunnels
+	nodes          []netip.Addr
+	pods           ipvs.PodSources
+}
+
+// New finds the program nft and opens the network namespace of the calling thread, which must be the same for each
+// call. It changes nothing. It fails with a [Problem].
+func New(cfg Config) (*Driver, error) {
+	nft, err := knftables.New("", "") // each object names its own table
+	switch {
+	case errors.Is(err, exec.ErrNotFound):
+		return nil, &Problem{NoCommand, errors.New("program nft not found: install the package nftables")}
+	case err != nil:
+		return nil, &Problem{NoRules, fmt.Errorf("open nftables (needs CAP_NET_ADMIN and a kernel with nf_tables): %w", err)}
+	}
+	d := &Driver{cfg: cfg, nft: nft}
+	if d.watch, err = nftwatch.Open(TableName); err != nil {
+		return nil, &Problem{NoRules, err}
+	}
+	if d.link, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
+		d.watch.Close()
+		return nil, fmt.Errorf("open the route netlink socket: %w", err)
+	}
+	if d.events, err = openLinkWatch(); err != nil {
+		d.watch.Close()
+		d.link.Close()
+		return nil, err
+	}
+	return d, nil
+}
+
+// Close ends the driver. Programmed state stays.
+func (d *Driver) Close() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.watch.Close()
+	d.link.Close()
+	d.events.close()
+}
+
+// MTU returns the MTU of the tunnels, 0 if there are none.
+func (d *Driver) MTU() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.frame.mtu
+}
+
+// SetPods sets the sources that are cluster-internal, whose packets are not directed. It takes effect with the next
+// Apply.
+func (d *Driver) SetPods(pods ipvs.PodSources) error {
+	for _, p := range pods.Prefixes {
+		if !p.IsValid() || p.Addr().Is4In6() {
+			return fmt.Errorf("set the Pods' networks: %w prefix %v", ipvs.ErrInvalid, p)
+		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.pods = ipvs.PodSources{
+		Prefixes: ipvs.Disjoint(pods.Prefixes), Interfaces: slices.Sorted(slices.Values(pods.Interfaces)),
+	}
+	return nil
+}
+
+// Apply makes the node direct as wanted. changed are the virtual servers that may differ from the previous Apply, at
+// the cost of those; an Apply after an error, a foreign change or a start compares everything. Without virtual servers
+// it removes everything.
+//
+// A virtual server with an invalid slot is not directed; the error names it. An error with a [Problem] lasts.
+func (d *Driver) Apply(ctx context.Context, want ipvs.Direct, changed []ipvs.Key) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(want.Virtuals) == 0 {
+		return d.remove(ctx)
+	}
+	if err := d.validate(want); err != nil {
+		return err
+	}
+	if _, err := d.check(); err != nil {
+		return err
+	}
+	full := !d.known
+	d.known, d.foreign = false, false
+	frame, err := d.tunnels.ensure(d, want, full)
+	if err != nil {
+		return err
+	}
+	full = full || frame != d.frame
+	d.frame = frame
+	invalid, err := d.program(ctx, want, changed, full)
+	if err != nil {
+		return err
+	}
+	if err := d.tunnels.prune(d); err != nil {
+		return err
+	}
+	d.known = !d.foreign
+	return invalid
+}
+
+// validate returns why no tunnels can connect the nodes.
+func (d *Driver) validate(want ipvs.Direct) error {
+	if !want.Self.IsValid() || len(want.Nodes) > maxPeers {
+		return fmt.Errorf("%w nodes: %v among %d", ipvs.ErrInvalid, want.Self, len(want.Nodes))
+	}
+	for _, addr := range want.Nodes {
+		if addr.IsValid() && addr.Is4() != want.Self.Is4() {
+			return &Problem{MixedFamilies, fmt.Errorf("no tunnel leads from %v to %v: give all nodes an InternalIP of one family",
+				want.Self, addr)}
+		}
+	}
+	return nil
+}
+
+// program changes the tables. invalid is the error of virtual servers that are left out.
+func (d *Driver) program(ctx context.Context, want ipvs.Direct, changed []ipvs.Key, full bool) (invalid, err error) {
+	peers := newPeers(want)
+	if full {
+		changed = slices.Collect(maps.Keys(want.Virtuals))
+	}
+	var wants [nftwatch.NumFamilies]wanted
+	for i := range wants {
+		wants[i] = wanted{virtuals: make(map[ipvs.Key]*[numTiers]content), nodes: d.tunnels.sources(want, i), pods: d.pods, frame: d.frame}
+	}
+	var errs []error
+	var has [nftwatch.NumFamilies]bool
+	has[familyOf(want.Self)] = true
+	for _, key := range changed {
+		directed, wanted := want.Virtuals[key]
+		into := wants[familyOf(key.Addr)].virtuals
+		into[key] = nil
+		if !wanted {
+			continue
+		}
+		if key.Addr.Is6() && !d.tunnels.has6 {
+			errs = append(errs, &Problem{NoIPv6, fmt.Errorf("direct %v: this node has no IPv6", key)})
+			continue
+		}
+		contents, err := peers.contents(directed)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("direct %v: %w", key, err))
+			continue
+		}
+		into[key] = &contents
+		has[familyOf(key.Addr)] = true
+	}
+	for i := range wants {
+		switch {
+		case full && !has[i]:
+			err = d.removeTable(ctx, i)
+		case full || has[i] && !d.tables[i].exists:
+			err = d.syncTable(ctx, i, wants[i])
+		case d.tables[i].exists:
+			w := d.writer(i)
+			d.tables[i].edit(w, wants[i], slices.Collect(maps.Keys(wants[i].virtuals)))
+			if err = d.run(ctx, w.tx, one(i)); err == nil && len(d.tables[i].directed) == 0 && i != familyOf(want.Self) {
+				err = d.removeTable(ctx, i)
+			}
+		}
+		if err != nil {
+			return nil, fmt.Errorf("program nftables table %s %s: %w", families[i].name, TableName, err)
+		}
+	}
+	return errors.Join(errs...), nil
+}
+
+// Check reports whether everything is as the last Apply left it. Without a change on the node it costs some system
+// calls.
+func (d *Driver) Check(context.Context) (bool, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.check()
+}
+
+func (d *Driver) check() (bool, error) {
+	counts, err := d.watch.Count()
+	if err != nil && !errors.Is(err, nftwatch.ErrLost) {
+		d.known = false
+		return false, err
+	}
+	if err != nil || counts != (nftwatch.Counts{}) {
+		d.known = false
+	}
+	if d.known {
+		intact, err := d.tunnels.intact(d)
+		d.known = intact && err == nil
+		return d.known, err
+	}
+	return false, nil
+}
+
+// Remove deletes the tables and the tunnels. It succeeds if there are none.
+func (d *Driver) Remove(ctx context.Context) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.remove(ctx)
+}
+
+func (d *Driver) remove(ctx context.Context) error {
+	intact, err := d.check()
+	if err != nil {
+		return err
+	}
+	if intact && d.frame == (frame{}) {
+		return nil
+	}
+	d.known, d.foreign = false, false
+	err = errors.Join(d.removeTables(ctx), d.tunnels.remove(d))
+	if err != nil {
+		return err
+	}
+	d.frame, d.tables, d.tunnels = frame{}, [nftwatch.NumFamilies]table{}, tunnels{}
+	d.known = !d.foreign
+	return nil
+}

@@ -1,0 +1,34 @@
+package direct
+
+import "fmt"
+
+// Reason is the kind of a [Problem].
+type Reason string
+
+const (
+	// NoCommand: the program nft is missing.
+	NoCommand Reason = "NoNFTCommand"
+	// NoRules: the kernel or nft does not accept the rules.
+	NoRules Reason = "NoNFTRules"
+	// NoVXLAN: the kernel has no vxlan devices.
+	NoVXLAN Reason = "NoVXLAN"
+	// PortTaken: another program or vxlan device uses the UDP port.
+	PortTaken Reason = "TunnelPortTaken"
+	// NameTaken: an interface of another kind has the name of a tunnel.
+	NameTaken Reason = "TunnelNameTaken"
+	// MixedFamilies: the addresses of two nodes are of different families, so no tunnel connects them.
+	MixedFamilies Reason = "MixedNodeFamilies"
+	// NoIPv6: an IPv6 virtual server is directed, and this node has no IPv6.
+	NoIPv6 Reason = "NoIPv6"
+)
+
+// Problem is an error that lasts: the node cannot direct connections. Err has the remediation.
+type Problem struct {
+	Reason Reason
+	Err    error
+}
+
+func (p *Problem) Error() string { return fmt.Sprintf("%s: %v", p.Reason, p.Err) }
+
+// Unwrap returns the cause.
+func (p *Problem) Unwrap() error { return p.Err }

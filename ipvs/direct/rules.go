@@ -1,0 +1,280 @@
+package direct
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+
+	"sigs.k8s.io/knftables"
+
+	"github.com/ironlb/ironlb/ipvs"
+)
+
+// The sets of a table; its maps are those of tierNames, and one per spread.
+const (
+	// setDirected {virtual server}: the directed ones, whose packets may come out of a tunnel.
+	setDirected = "directed"
+	// setNodes {address}: the peers, from which packets of a tunnel are accepted.
+	setNodes = "nodes"
+	// setPods {prefix} and setPodInterfaces {name, or a prefix of names}: the cluster-internal sources.
+	setPods, setPodInterfaces = "pods", "pod-interfaces"
+)
+
+// hashSeed makes all nodes hash equally. Its value is arbitrary.
+const hashSeed = 0x4c42
+
+// key is the destination of a packet.
+const key = "IP daddr . meta l4proto . th dport"
+
+// definition is a set or a map; a set has no value.
+type definition struct {
+	name, typ, value string
+	interval         bool
+	size             int
+}
+
+// definitions are the sets and maps of every table, without those of spreads.
+var definitions = []definition{
+	{name: setDirected, typ: "ADDR . inet_proto . inet_service"},
+	{name: setNodes, typ: "ADDR"},
+	{name: setPods, typ: "ADDR", interval: true},
+	{name: setPodInterfaces, typ: "ifname", interval: true},
+	{name: tierNames[first], typ: "ADDR . inet_proto . inet_service", value: "verdict"},
+	{name: tierNames[second], typ: "ADDR . inet_proto . inet_service", value: "verdict"},
+}
+
+// frame is all that the rules depend on.
+type frame struct {
+	self netip.Addr
+	port uint16
+	mtu  int
+	// devices are the indices of the tunnels, to which a rule refers.
+	devices [numTiers]int
+}
+
+// chain is a chain with its rules.
+type chain struct {
+	name     string
+	hook     knftables.BaseChainHook // "": not a base chain
+	priority int
+	rules    []string
+}
+
+// inTunnel matches what comes out of a tunnel.
+const inTunnel = `iifname { "` + Device1 + `", "` + Device2 + `" }`
+
+// chains returns the chains of a table without those of spreads, in the order of their references.
+func (f frame) chains(of family) []chain {
+	internal := []string{`iifname "lo" return`, "IP saddr @pods return", "iifname @pod-interfaces return"}
+	prerouting := []string{
+		// What comes out of a tunnel is never sent on, and must be for a directed virtual server.
+		inTunnel + " goto tunneled",
+		key + " != @directed return",
+	}
+	prerouting = append(append(prerouting, internal...), key+" vmap @first")
+	// A segment that opens no connection and belongs to none here. Conntrack has not confirmed its entry yet.
+	unknown := []string{
+		"ct state != { new, untracked } return",
+		"meta l4proto != tcp return",
+		"tcp flags & syn != 0x0 return",
+		`iifname "` + Device2 + `" return`,
+	}
+	unknown = append(append(unknown, internal...), key+" vmap @second")
+	all := []chain{
+		{name: "tunneled", rules: []string{key + " @directed return", "drop"}},
+		// After the packet filter (-300), so that a client that is not allowed ends at its first node; before conntrack.
+		{name: "prerouting", hook: knftables.PreroutingHook, priority: -290, rules: prerouting},
+		{name: "unknown", hook: knftables.PreroutingHook, priority: -190, rules: unknown},
+		// Segments to the client do not pass the tunnel, those from the client do. After the translation of the source.
+		{name: "postrouting", hook: knftables.PostroutingHook, priority: 150, rules: []string{
+			"tcp flags & (syn | ack) == (syn | ack) IP saddr . meta l4proto . th sport @directed " +
+				fmt.Sprintf("tcp option maxseg size set %d", f.mtu-of.headers),
+		}},
+	}
+	if of.name == knftables.IPv4Family {
+		all = append(all, fragmentable)
+	}
+	if families[familyOf(f.self)].name == of.name {
+		all = append(all, f.outer()...)
+	}
+	return all
+}
+
+// fragmentable restores the flags of a packet that may be fragmented. A duplicate always gets DF (nf_dup_ipv4), so
+// rules of a spread have marked the packet with the reserved flag.
+var fragmentable = chain{name: "output", hook: knftables.OutputHook, priority: -300, rules: []string{
+	`oifname "` + Device1 + `" ip frag-off 0xc000 ip frag-off set 0x0`,
+}}
+
+// outer returns the chains for packets of the tunnels. They are accepted from nodes only, and not tracked: their source
+// port differs by flow.
+func (f frame) outer() []chain {
+	received := fmt.Sprintf("IP daddr %v udp dport %d IP saddr @nodes", f.self, f.port)
+	return []chain{
+		{name: "outer-prerouting", hook: knftables.PreroutingHook, priority: -300, rules: []string{received + " notrack"}},
+		{name: "outer-input", hook: knftables.InputHook, priority: -300, rules: []string{
+			received + " accept", fmt.Sprintf("udp dport %d drop", f.port),
+		}},
+		{name: "outer-output", hook: knftables.OutputHook, priority: -300, rules: []string{
+			fmt.Sprintf("IP saddr %v udp dport %d IP daddr @nodes notrack", f.self, f.port),
+		}},
+	}
+}
+
+// name returns the name of the chain and of the map.
+func (s *spread) name(tier int) string {
+	if s.byClient {
+		return fmt.Sprintf("%s-client-%d", tierNames[tier], s.id)
+	}
+	return fmt.Sprintf("%s-%d", tierNames[tier], s.id)
+}
+
+// rules returns the rules of the chain. A slot of this node is not in the map, so the packet stays.
+func (s *spread) rules(tier int, of family) []string {
+	client := "IP saddr . th sport"
+	if s.byClient {
+		client = "IP saddr"
+	}
+	send := fmt.Sprintf("dup to jhash %s mod %d seed 0x%x map @%s device %q drop",
+		client, ipvs.NumSlots, hashSeed, s.name(tier), devices[tier])
+	if tier == second || of.name != knftables.IPv4Family {
+		return []string{send}
+	}
+	return []string{"ip frag-off 0x0 ip frag-off set 0x8000", send, "ip frag-off 0x8000 ip frag-off set 0x0"}
+}
+
+// writer adds objects of one table to a transaction.
+type writer struct {
+	tx *knftables.Transaction
+	family
+	// count is the number of elements.
+	count *int
+}
+
+func (w writer) chain(c chain) {
+	object := knftables.Chain{Family: w.name, Table: TableName, Name: c.name}
+	if c.hook != "" {
+		kind, priority := knftables.FilterType, knftables.BaseChainPriority(strconv.Itoa(c.priority))
+		object.Type, object.Hook, object.Priority = &kind, &c.hook, &priority
+	}
+	w.tx.Add(&object)
+	w.tx.Flush(&object)
+	for _, rule := range c.rules {
+		w.tx.Add(&knftables.Rule{Family: w.name, Table: TableName, Chain: c.name, Rule: w.words.Replace(rule)})
+	}
+}
+
+func (w writer) define(d definition) {
+	var flags []knftables.SetFlag
+	if d.interval {
+		flags = append(flags, knftables.IntervalFlag)
+	}
+	typ := w.words.Replace(d.typ)
+	if d.value == "" {
+		w.tx.Add(&knftables.Set{Family: w.name, Table: TableName, Name: d.name, Type: typ, Flags: flags})
+		return
+	}
+	w.tx.Add(&knftables.Map{Family: w.name, Table: TableName, Name: d.name, Type: typ + " : " + d.value, Flags: flags})
+}
+
+// removeTable succeeds with or without a table.
+func (w writer) removeTable() {
+	table := &knftables.Table{Family: w.name, Name: TableName}
+	w.tx.Add(table)
+	w.tx.Delete(table)
+}
+
+// newTable adds the table and its sets.
+func (w writer) newTable() {
+	w.tx.Add(&knftables.Table{Family: w.name, Name: TableName})
+	for _, d := range definitions {
+		w.define(d)
+	}
+}
+
+func (w writer) element(e knftables.Element, remove bool) {
+	e.Family, e.Table = w.name, TableName
+	*w.count++
+	if remove {
+		w.tx.Delete(&e)
+	} else {
+		w.tx.Add(&e)
+	}
+}
+
+// spread adds the map and the chain of a spread.
+func (w writer) spread(tier int, s *spread) {
+	size := uint64(ipvs.NumSlots)
+	w.tx.Add(&knftables.Map{
+		Family: w.name, Table: TableName, Name: s.name(tier), Size: &size,
+		TypeOf: w.words.Replace("numgen random mod 65536 : IP daddr"), // nft has no other name for the type of a slot
+	})
+	w.chain(chain{name: s.name(tier), rules: s.rules(tier, w.family)})
+	for slot, peer := range s.peers {
+		if peer != none {
+			w.slot(tier, s, slot, peer, false)
+		}
+	}
+}
+
+func (w writer) slot(tier int, s *spread, slot int, peer uint16, remove bool) {
+	w.element(knftables.Element{
+		Map: s.name(tier), Key: []string{strconv.Itoa(slot)}, Value: []string{w.gateway(tier, peer).String()},
+	}, remove)
+}
+
+// slots changes the elements of a spread to another content.
+func (w writer) slots(tier int, s *spread, to content) {
+	for slot, peer := range s.peers {
+		if peer == to.peers[slot] {
+			continue
+		}
+		if peer != none {
+			w.slot(tier, s, slot, peer, true)
+		}
+		if to.peers[slot] != none {
+			w.slot(tier, s, slot, to.peers[slot], false)
+		}
+	}
+}
+
+func (w writer) removeSpread(tier int, s *spread) {
+	c := knftables.Chain{Family: w.name, Table: TableName, Name: s.name(tier)}
+	w.tx.Flush(&c)
+	w.tx.Delete(&c)
+	w.tx.Delete(&knftables.Map{Family: w.name, Table: TableName, Name: s.name(tier)})
+}
+
+// virtual adds or deletes the element that sends a virtual server's packets to a spread.
+func (w writer) virtual(tier int, key ipvs.Key, s *spread, remove bool) {
+	w.element(knftables.Element{Map: tierNames[tier], Key: keyText(key), Value: []string{"goto " + s.name(tier)}}, remove)
+}
+
+// keyText returns a virtual server as the parts of an element's key. The protocol is a number: a small image has no
+// names.
+func keyText(key ipvs.Key) []string {
+	return []string{key.Addr.String(), strconv.Itoa(int(key.Protocol)), strconv.Itoa(int(key.Port))}
+}
+
+func (w writer) directed(key ipvs.Key, remove bool) {
+	w.element(knftables.Element{Set: setDirected, Key: keyText(key)}, remove)
+}
+
+func (w writer) node(addr netip.Addr, remove bool) {
+	w.element(knftables.Element{Set: setNodes, Key: []string{addr.String()}}, remove)
+}
+
+// pods replaces the elements of the sets of cluster-internal sources.
+func (w writer) pods(pods ipvs.PodSources) {
+	for _, set := range []string{setPods, setPodInterfaces} {
+		w.tx.Flush(&knftables.Set{Family: w.name, Table: TableName, Name: set})
+	}
+	for _, name := range pods.Interfaces {
+		w.element(knftables.Element{Set: setPodInterfaces, Key: []string{strconv.Quote(name)}}, false)
+	}
+	for _, p := range pods.Prefixes {
+		if p.Addr().Is4() == (w.name == knftables.IPv4Family) {
+			w.element(knftables.Element{Set: setPods, Key: []string{p.String()}}, false)
+		}
+	}
+}

@@ -1,0 +1,224 @@
+package direct
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/knftables"
+
+	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/ipvs/nftwatch"
+)
+
+// table is the known state of the table of one family.
+type table struct {
+	exists   bool
+	directed map[ipvs.Key]struct{}
+	tiers    [numTiers]tier
+	nodes    map[netip.Addr]struct{}
+	pods     ipvs.PodSources
+}
+
+func newTable() table {
+	return table{
+		exists: true, directed: make(map[ipvs.Key]struct{}), tiers: [numTiers]tier{newTier(first), newTier(second)},
+		nodes: make(map[netip.Addr]struct{}),
+	}
+}
+
+// wanted is the wanted state of one family: the contents of virtual servers, nil for deleted ones. Others do not
+// change, unless all is set.
+type wanted struct {
+	virtuals map[ipvs.Key]*[numTiers]content
+	all      bool
+	nodes    map[netip.Addr]struct{}
+	pods     ipvs.PodSources
+	frame
+}
+
+// maxElements limits a transaction that fills an empty table: the kernel sends a notification for each element.
+const maxElements = 20000
+
+// syncTable makes the table of a family as wanted, whatever exists. Only differences of elements are written. The rules
+// are always written, since nft lists them in another form.
+func (d *Driver) syncTable(ctx context.Context, i int, want wanted) error {
+	l, err := list(ctx, families[i])
+	if err != nil {
+		return err
+	}
+	w := d.writer(i)
+	chains := want.chains(families[i])
+	t := newTable()
+	if l.exists && l.matches(chains) {
+		t.directed, t.tiers = l.directed, l.tiers
+		for _, set := range []string{setNodes} {
+			w.tx.Flush(&knftables.Set{Family: w.name, Table: TableName, Name: set})
+		}
+	} else {
+		w.removeTable()
+		w.newTable()
+	}
+	for n := range t.tiers {
+		for _, s := range t.tiers[n].all {
+			w.chain(chain{name: s.name(n), rules: s.rules(n, families[i])})
+		}
+		var unused []*spread
+		for _, s := range t.tiers[n].all {
+			if s.refs == 0 {
+				unused = append(unused, s)
+			}
+		}
+		t.tiers[n].collect(w, unused)
+		t.tiers[n].all = nil
+	}
+	for _, c := range chains {
+		w.chain(c)
+	}
+	w.pods(want.pods)
+	t.pods = want.pods
+	for key := range t.directed {
+		if want.virtuals[key] == nil {
+			want.virtuals[key] = nil
+		}
+	}
+	for n := range t.tiers {
+		for key := range t.tiers[n].of {
+			if want.virtuals[key] == nil {
+				want.virtuals[key] = nil
+			}
+		}
+	}
+	if l.exists {
+		t.edit(w, want, slices.Collect(maps.Keys(want.virtuals)))
+		err = d.run(ctx, w.tx, one(i))
+	} else {
+		err = d.fill(ctx, i, w, &t, want)
+	}
+	if err != nil {
+		return err
+	}
+	d.tables[i] = t
+	return nil
+}
+
+// fill completes a new table in several transactions.
+func (d *Driver) fill(ctx context.Context, i int, w writer, t *table, want wanted) error {
+	keys := slices.SortedFunc(maps.Keys(want.virtuals), ipvs.Key.Compare)
+	for n, key := range keys {
+		if *w.count > maxElements {
+			if err := d.run(ctx, w.tx, one(i)); err != nil {
+				return err
+			}
+			w = d.writer(i)
+		}
+		t.edit(w, want, keys[n:n+1])
+		_ = key
+	}
+	return d.run(ctx, w.tx, one(i))
+}
+
+// edit changes the virtual servers of keys, and the other sets.
+func (t *table) edit(w writer, want wanted, keys []ipvs.Key) {
+	for addr := range want.nodes {
+		if _, has := t.nodes[addr]; !has {
+			w.node(addr, false)
+		}
+	}
+	for addr := range t.nodes {
+		if _, wanted := want.nodes[addr]; !wanted {
+			w.node(addr, true)
+		}
+	}
+	t.nodes = want.nodes
+	if !t.pods.Equal(want.pods) {
+		w.pods(want.pods)
+		t.pods = want.pods
+	}
+	var contents [numTiers]map[ipvs.Key]content
+	for n := range contents {
+		contents[n] = make(map[ipvs.Key]content, len(keys))
+	}
+	for _, key := range keys {
+		c := want.virtuals[key]
+		_, has := t.directed[key]
+		switch {
+		case c != nil && !has:
+			w.directed(key, false)
+			t.directed[key] = struct{}{}
+		case c == nil && has:
+			w.directed(key, true)
+			delete(t.directed, key)
+		}
+		for n := range contents {
+			if c == nil {
+				contents[n][key] = newContent(false)
+			} else {
+				contents[n][key] = c[n]
+			}
+		}
+	}
+	for n := range t.tiers {
+		t.tiers[n].edit(w, contents[n])
+	}
+}
+
+func (d *Driver) writer(i int) writer {
+	return writer{tx: d.nft.NewTransaction(), family: families[i], count: new(int)}
+}
+
+// one returns the count of one transaction on the table of a family.
+func one(family int) (c nftwatch.Counts) {
+	c[family] = 1
+	return c
+}
+
+// run carries out a transaction. The tables are unknown if it fails, or if another program changed them meanwhile.
+func (d *Driver) run(ctx context.Context, tx *knftables.Transaction, ours nftwatch.Counts) error {
+	if tx.NumOperations() == 0 {
+		return nil
+	}
+	if counts, err := d.watch.Count(); err != nil || counts != (nftwatch.Counts{}) {
+		d.foreign = true
+	}
+	if err := d.nft.Run(ctx, tx); err != nil {
+		d.foreign = true
+		line, _, _ := strings.Cut(err.Error(), "\n")
+		return errors.New(line)
+	}
+	if counts, err := d.watch.Count(); err != nil || counts != ours {
+		d.foreign = true
+	}
+	return nil
+}
+
+// removeTable deletes the table of a family, whatever exists.
+func (d *Driver) removeTable(ctx context.Context, i int) error {
+	l, err := list(ctx, families[i])
+	if err != nil {
+		return err
+	}
+	if l.exists {
+		w := d.writer(i)
+		w.removeTable()
+		err = d.run(ctx, w.tx, one(i))
+	}
+	if err == nil {
+		d.tables[i] = table{}
+	}
+	return err
+}
+
+func (d *Driver) removeTables(ctx context.Context) error {
+	var errs []error
+	for i, f := range families {
+		if err := d.removeTable(ctx, i); err != nil {
+			errs = append(errs, fmt.Errorf("delete nftables table %s %s: %w", f.name, TableName, err))
+		}
+	}
+	return errors.Join(errs...)
+}
