@@ -52,7 +52,8 @@ func newPeers(want ipvs.Direct) peersOf {
 	return p
 }
 
-// contents returns the content of each tier for a virtual server. It fails if a slot has no node.
+// contents returns the content of each tier for a virtual server: for slots of other nodes, and for its own slots that
+// another node had before. It fails if a slot has no node.
 func (p peersOf) contents(d ipvs.Directed) (c [numTiers]content, err error) {
 	if d.Slots == nil {
 		return c, fmt.Errorf("%w: no slots", ipvs.ErrInvalid)
@@ -64,11 +65,9 @@ func (p peersOf) contents(d ipvs.Directed) (c [numTiers]content, err error) {
 		}
 		if int(node) != p.self {
 			c[first].peers[slot] = node
-		}
-		if d.Before == nil || d.Before[slot] == node || int(d.Before[slot]) == p.self {
 			continue
 		}
-		if p.check(d.Before[slot]) == nil { // a deleted node has no connections
+		if d.Before != nil && d.Before[slot] != node && p.check(d.Before[slot]) == nil { // a deleted node has no connections
 			c[second].peers[slot] = d.Before[slot]
 		}
 	}
@@ -82,40 +81,40 @@ func (p peersOf) check(node uint16) error {
 	return nil
 }
 
-// maxPeers is the number of gateway addresses of a tunnel.
+// maxPeers is the number of gateway addresses.
 const maxPeers = 1<<14 - 1<<8 - 1
 
-// network4 are the networks of the tunnels' IPv4 gateways. Each device has the first address of its network, whose
-// route selects the device. The networks contain none of the link-local addresses that clouds and DNS caches use.
-var network4 = [numTiers]netip.Prefix{
-	first:  netip.MustParsePrefix("169.254.64.0/18"),
-	second: netip.MustParsePrefix("169.254.192.0/18"),
-}
+// network4 is the network of the IPv4 gateways. Each tunnel has an address of it, whose route leads to the device. It
+// has none of the link-local addresses that clouds and DNS caches use.
+var network4 = netip.MustParsePrefix("169.254.64.0/18")
 
-// gateway4 and gateway6 return the address of a peer behind a tunnel. It selects a neighbor of the device and is never
-// part of a packet, so it means nothing on other nodes.
-func gateway4(tier int, peer uint16) netip.Addr {
-	a := network4[tier].Addr().As4()
-	binary.BigEndian.PutUint16(a[2:], binary.BigEndian.Uint16(a[2:])+1<<8+peer)
+// firstGateway4 are the last two octets of the first gateway.
+const firstGateway4 = 65 << 8
+
+// gateway4 and gateway6 return the address of a peer behind either tunnel. It selects a neighbor of the device and is
+// never part of a packet, so it means nothing on other nodes.
+func gateway4(peer uint16) netip.Addr {
+	a := [4]byte{169, 254}
+	binary.BigEndian.PutUint16(a[2:], firstGateway4+peer)
 	return netip.AddrFrom4(a)
 }
 
-func gateway6(_ int, peer uint16) netip.Addr {
+func gateway6(peer uint16) netip.Addr {
 	a := [16]byte{0: 0xfe, 1: 0x80, 13: 1}
 	binary.BigEndian.PutUint16(a[14:], peer)
 	return netip.AddrFrom16(a)
 }
 
 // peerOf is the reverse of both.
-func peerOf(tier int, gateway netip.Addr) (peer uint16, ok bool) {
+func peerOf(gateway netip.Addr) (peer uint16, ok bool) {
 	raw := gateway.AsSlice()
 	if len(raw) == 0 {
 		return 0, false
 	}
 	peer = binary.BigEndian.Uint16(raw[len(raw)-2:])
 	if gateway.Is4() {
-		peer -= binary.BigEndian.Uint16(gateway4(tier, 0).AsSlice()[2:])
-		return peer, peer < maxPeers && gateway4(tier, peer) == gateway
+		peer -= firstGateway4
+		return peer, peer < maxPeers && gateway4(peer) == gateway
 	}
-	return peer, peer < maxPeers && gateway6(tier, peer) == gateway
+	return peer, peer < maxPeers && gateway6(peer) == gateway
 }

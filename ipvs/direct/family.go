@@ -18,7 +18,7 @@ type family struct {
 	words *strings.Replacer
 	// headers are the lengths of the network and the TCP header, and vxlan is that of all headers of a tunnel.
 	headers, vxlan int
-	gateway        func(tier int, peer uint16) netip.Addr
+	gateway        func(peer uint16) netip.Addr
 }
 
 // families have the indices of package nftwatch.

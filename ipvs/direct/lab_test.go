@@ -9,6 +9,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/vishvananda/netlink"
+
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/ipvs/direct"
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
@@ -61,7 +63,7 @@ type lab struct {
 // newLab connects the tunnels by addresses of the outer family.
 func newLab(t testing.TB, outer family) *lab {
 	t.Helper()
-	l := &lab{outer: outer, bridge: netspace.NewBridge(t), client: netspace.New(t)}
+	l := &lab{outer: outer, bridge: netspace.NewBridge(t), client: newSpace(t)}
 	l.client.Plug(t, "eth0", l.bridge, "client", addrs(func(f family) string { return fmt.Sprintf("%s/%d", f.client, f.bits) })...)
 	for i := range l.nodes {
 		l.addNode(t, i)
@@ -70,11 +72,20 @@ func newLab(t testing.TB, outer family) *lab {
 	return l
 }
 
+// newSpace creates a namespace whose interfaces have no tentative addresses: a router without a link-local address
+// resolves no neighbors.
+func newSpace(t testing.TB) *netspace.Space {
+	t.Helper()
+	s := netspace.New(t)
+	s.Sysctl(t, "net.ipv6.conf.default.accept_dad", "0")
+	return s
+}
+
 func addrs(of func(family) string) []string { return []string{of(ipv4), of(ipv6)} }
 
 func (l *lab) addNode(t testing.TB, i int) {
 	t.Helper()
-	node, pod := netspace.New(t), netspace.New(t)
+	node, pod := newSpace(t), newSpace(t)
 	l.nodes[i], l.pods[i] = node, pod
 	node.Plug(t, "eth0", l.bridge, fmt.Sprintf("node%d", i), addrs(func(f family) string { return fmt.Sprintf("%s/%d", f.node(i), f.bits) })...)
 	netspace.Join(t, pod, "eth0", fmt.Sprintf("%s/26", ipv4.pod(i)), node, "pod0", fmt.Sprintf("%s/26", ipv4.gateway(i)))
@@ -202,3 +213,6 @@ func again(t testing.TB, conn net.Conn, want, when string) {
 		t.Errorf("%s: answer %q, error %v; want %q", when, got, err, want)
 	}
 }
+
+// flushConntrack deletes all conntrack entries in the namespace of the calling thread.
+func flushConntrack() error { return netlink.ConntrackTableFlush(netlink.ConntrackTable) }

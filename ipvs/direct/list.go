@@ -165,7 +165,7 @@ func (l *listing) addSpread(f family, o object, spreads map[string]*spread) {
 		var gateway netip.Addr
 		ok := json.Unmarshal(raw, &pair) == nil && len(pair) == 2 && json.Unmarshal(pair[0], &slot) == nil &&
 			json.Unmarshal(pair[1], &gateway) == nil && slot < ipvs.NumSlots
-		peer, known := peerOf(tier, gateway)
+		peer, known := peerOf(gateway)
 		if !ok || !known {
 			l.foreign = true
 			return
@@ -186,14 +186,14 @@ func (l *listing) addVirtuals(tier int, o object, spreads map[string]*spread) {
 	l.foreign = l.foreign || o.Name == ""
 	for _, raw := range o.Elem {
 		var pair []json.RawMessage
-		var verdict struct{ Goto struct{ Target string } }
+		var verdict map[string]struct{ Target string }
 		ok := json.Unmarshal(raw, &pair) == nil && len(pair) == 2 && json.Unmarshal(pair[1], &verdict) == nil
 		if !ok {
 			l.foreign = true
 			continue
 		}
 		key, isKey := parseKey(pair[0])
-		s := spreads[verdict.Goto.Target]
+		s := spreads[verdict[verdicts[tier]].Target]
 		if !isKey || s == nil {
 			l.foreign = true
 			continue

@@ -79,7 +79,9 @@ func (f frame) chains(of family) []chain {
 		"tcp flags & syn != 0x0 return",
 		`iifname "` + Device2 + `" return`,
 	}
-	unknown = append(append(unknown, internal...), key+" vmap @second")
+	unknown = append(append(unknown, internal...), key+" vmap @second",
+		// The sender's slots are newer than this node's, which sends to the node that has the slot here.
+		`iifname "`+Device1+`" `+key+" vmap @first")
 	all := []chain{
 		{name: "tunneled", rules: []string{key + " @directed return", "drop"}},
 		// After the packet filter (-300), so that a client that is not allowed ends at its first node; before conntrack.
@@ -129,18 +131,27 @@ func (s *spread) name(tier int) string {
 	return fmt.Sprintf("%s-%d", tierNames[tier], s.id)
 }
 
-// rules returns the rules of the chain. A slot of this node is not in the map, so the packet stays.
+// rules returns the rules of the chain. A slot that is not in the map has no peer, so the packet stays. A packet that
+// comes out of the first tunnel is sent into the second.
 func (s *spread) rules(tier int, of family) []string {
 	client := "IP saddr . th sport"
 	if s.byClient {
 		client = "IP saddr"
 	}
-	send := fmt.Sprintf("dup to jhash %s mod %d seed 0x%x map @%s device %q drop",
-		client, ipvs.NumSlots, hashSeed, s.name(tier), devices[tier])
-	if tier == second || of.name != knftables.IPv4Family {
-		return []string{send}
+	into := func(device string) string {
+		return fmt.Sprintf("dup to jhash %s mod %d seed 0x%x map @%s device %q drop",
+			client, ipvs.NumSlots, hashSeed, s.name(tier), device)
 	}
-	return []string{"ip frag-off 0x0 ip frag-off set 0x8000", send, "ip frag-off 0x8000 ip frag-off set 0x0"}
+	switch {
+	case tier == second:
+		return []string{into(Device2)}
+	case of.name != knftables.IPv4Family:
+		return []string{`iifname "` + Device1 + `" ` + into(Device2), into(Device1)}
+	}
+	return []string{
+		`iifname "` + Device1 + `" ` + into(Device2),
+		"ip frag-off 0x0 ip frag-off set 0x8000", into(Device1), "ip frag-off 0x8000 ip frag-off set 0x0",
+	}
 }
 
 // writer adds objects of one table to a transaction.
@@ -219,7 +230,7 @@ func (w writer) spread(tier int, s *spread) {
 
 func (w writer) slot(tier int, s *spread, slot int, peer uint16, remove bool) {
 	w.element(knftables.Element{
-		Map: s.name(tier), Key: []string{strconv.Itoa(slot)}, Value: []string{w.gateway(tier, peer).String()},
+		Map: s.name(tier), Key: []string{strconv.Itoa(slot)}, Value: []string{w.gateway(peer).String()},
 	}, remove)
 }
 
@@ -247,7 +258,7 @@ func (w writer) removeSpread(tier int, s *spread) {
 
 // virtual adds or deletes the element that sends a virtual server's packets to a spread.
 func (w writer) virtual(tier int, key ipvs.Key, s *spread, remove bool) {
-	w.element(knftables.Element{Map: tierNames[tier], Key: keyText(key), Value: []string{"goto " + s.name(tier)}}, remove)
+	w.element(knftables.Element{Map: tierNames[tier], Key: keyText(key), Value: []string{verdicts[tier] + " " + s.name(tier)}}, remove)
 }
 
 // keyText returns a virtual server as the parts of an element's key. The protocol is a number: a small image has no

@@ -71,9 +71,9 @@ func (t *tunnels) entriesOf(into map[entry]struct{}, numbers []int, nodes []neti
 		mac := hardwareAddr(nodes[i])
 		for tier := range devices {
 			into[entry{tier: tier, fdb: true, addr: nodes[i], mac: mac}] = struct{}{}
-			into[entry{tier: tier, addr: gateway4(tier, uint16(i)), mac: mac}] = struct{}{}
+			into[entry{tier: tier, addr: gateway4(uint16(i)), mac: mac}] = struct{}{}
 			if t.has6 {
-				into[entry{tier: tier, addr: gateway6(tier, uint16(i)), mac: mac}] = struct{}{}
+				into[entry{tier: tier, addr: gateway6(uint16(i)), mac: mac}] = struct{}{}
 			}
 		}
 	}
@@ -171,7 +171,7 @@ func (t *tunnels) prune(d *Driver) error {
 }
 
 func (t *tunnels) replaced(e entry) bool {
-	peer, ok := peerOf(e.tier, e.addr)
+	peer, ok := peerOf(e.addr)
 	if !ok || int(peer) >= len(t.nodes) || !t.nodes[peer].IsValid() {
 		return false
 	}
@@ -350,7 +350,7 @@ func (s sysctl) met() bool {
 // needs one of IPv4, too. They are the same on all nodes.
 func tunnelAddrs(tier int, has6 bool) []*netlink.Addr {
 	addrs := []*netlink.Addr{{
-		IPNet: &net.IPNet{IP: network4[tier].Addr().Next().AsSlice(), Mask: net.CIDRMask(network4[tier].Bits(), 32)},
+		IPNet: &net.IPNet{IP: net.IPv4(169, 254, 64, byte(tier+1)).To4(), Mask: net.CIDRMask(network4.Bits(), 32)},
 		Scope: unix.RT_SCOPE_LINK,
 	}}
 	if has6 {
