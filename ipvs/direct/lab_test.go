@@ -6,7 +6,9 @@ import (
 	"maps"
 	"net"
 	"net/netip"
+	"os/exec"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -216,3 +218,30 @@ func again(t testing.TB, conn net.Conn, want, when string) {
 
 // flushConntrack deletes all conntrack entries in the namespace of the calling thread.
 func flushConntrack() error { return netlink.ConntrackTableFlush(netlink.ConntrackTable) }
+
+// run returns the output of a command in the namespace of the calling thread.
+func run(command string) (string, error) {
+	words := strings.Fields(command)
+	out, err := exec.Command(words[0], words[1:]...).CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("%s: %w: %s", command, err, out)
+	}
+	return string(out), nil
+}
+
+// difference returns the lines that only one of two texts has.
+func difference(want, got string) (text string) {
+	count := make(map[string]int)
+	for line := range strings.Lines(got) {
+		count[line]++
+	}
+	for line := range strings.Lines(want) {
+		count[line]--
+	}
+	for _, line := range slices.Sorted(maps.Keys(count)) {
+		if n := count[line]; n != 0 {
+			text += fmt.Sprintf("%+d %s", n, line)
+		}
+	}
+	return text
+}

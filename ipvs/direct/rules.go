@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strconv"
+	"strings"
 
 	"sigs.k8s.io/knftables"
 
@@ -221,32 +222,32 @@ func (w writer) spread(tier int, s *spread) {
 		TypeOf: w.words.Replace("numgen random mod 65536 : IP daddr"), // nft has no other name for the type of a slot
 	})
 	w.chain(chain{name: s.name(tier), rules: s.rules(tier, w.family)})
-	for slot, peer := range s.peers {
-		if peer != none {
-			w.slot(tier, s, slot, peer, false)
-		}
-	}
+	w.slots(tier, s, newContent(false), s.content)
 }
 
-func (w writer) slot(tier int, s *spread, slot int, peer uint16, remove bool) {
-	w.element(knftables.Element{
-		Map: s.name(tier), Key: []string{strconv.Itoa(slot)}, Value: []string{w.gateway(peer).String()},
-	}, remove)
-}
-
-// slots changes the elements of a spread to another content.
-func (w writer) slots(tier int, s *spread, to content) {
-	for slot, peer := range s.peers {
+// slots changes the elements of a spread by one command of nft each to delete and to add, which takes a third of the
+// time of one for each element. knftables has no object for it, so the key or value of the first includes the others.
+func (w writer) slots(tier int, s *spread, from, to content) {
+	var deleted, added []string
+	for slot, peer := range from.peers {
 		if peer == to.peers[slot] {
 			continue
 		}
 		if peer != none {
-			w.slot(tier, s, slot, peer, true)
+			deleted = append(deleted, strconv.Itoa(slot))
 		}
 		if to.peers[slot] != none {
-			w.slot(tier, s, slot, to.peers[slot], false)
+			added = append(added, fmt.Sprintf("%d : %v", slot, w.gateway(to.peers[slot])))
 		}
 	}
+	if len(deleted) > 0 {
+		w.element(knftables.Element{Map: s.name(tier), Key: []string{strings.Join(deleted, ", ")}}, true)
+	}
+	if len(added) > 0 {
+		key, value, _ := strings.Cut(strings.Join(added, ", "), " : ")
+		w.element(knftables.Element{Map: s.name(tier), Key: []string{key}, Value: []string{value}}, false)
+	}
+	*w.count += len(deleted) + len(added)
 }
 
 func (w writer) removeSpread(tier int, s *spread) {

@@ -105,7 +105,7 @@ func (t *tier) editInPlace(w writer, keys []ipvs.Key, want map[ipvs.Key]content)
 		if s.content == c || c.empty() || c.byClient != s.byClient || t.by[c] != nil {
 			continue
 		}
-		w.slots(t.number, s, c)
+		w.slots(t.number, s, s.content, c)
 		t.drop(s)
 		s.content = c
 		t.by[c] = s
