@@ -15,6 +15,9 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/ipvs/direct"
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
@@ -213,6 +216,64 @@ func TestSecondChance(t *testing.T) {
 	})
 }
 
+// The nodes track no packets of the tunnels, and the owner no connections of other nodes.
+func TestNotTracked(t *testing.T) {
+	each(t, func(t *testing.T, l *lab) {
+		l.direct(t, ipvs.Directed{Slots: spreadOver(1)})
+		l.open(t, 3, "tcp", "udp")
+		for i, want := range []int{0, 6, 0} {
+			l.nodes[i].Must(t, func() error {
+				for _, family := range []netlink.InetFamily{unix.AF_INET, unix.AF_INET6} {
+					flows, err := netlink.ConntrackTableList(netlink.ConntrackTable, family)
+					if err != nil {
+						return err
+					}
+					flows = slices.DeleteFunc(flows, func(f *netlink.ConntrackFlow) bool { return f.Forward.Protocol > uint8(ipvs.UDP) })
+					if len(flows) != want {
+						t.Errorf("node %d tracks %v, want %d", i, flows, want)
+					}
+				}
+				return nil
+			})
+		}
+	})
+}
+
+// A packet reaches the Pod with its own flags, whether or not it must not be fragmented, and through a tunnel or not.
+func TestFlags(t *testing.T) {
+	each(t, func(t *testing.T, l *lab) {
+		l.direct(t, ipvs.Directed{Slots: spreadOver(0, 1)})
+		for i := range 2 {
+			counters(t, l.pods[i], "prerouting", map[string]string{
+				"df": "udp dport 8080 @nh,48,16 0x4000", "none": "udp dport 8080 @nh,48,16 0",
+				"other": "udp dport 8080 @nh,48,2 & 2 != 0",
+			})
+		}
+		for want, option := range map[string]int{"df": unix.IP_PMTUDISC_DO, "none": unix.IP_PMTUDISC_DONT} {
+			before := [2]map[string]int{counted(t, l.pods[0]), counted(t, l.pods[1])}
+			for range 20 {
+				conn, err := l.client.Dial("udp", "", at(ipv4.vip, servicePort))
+				if err != nil {
+					t.Fatal(err)
+				}
+				control(t, conn, func(fd int) error { return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, option) })
+				if got, err := netspace.AskOn(conn); err != nil {
+					t.Errorf("answer %q, error %v", got, err)
+				}
+				conn.Close()
+			}
+			for i := range before {
+				after := counted(t, l.pods[i])
+				for name := range after {
+					if n := after[name] - before[i][name]; (n != 0) != (name == want) {
+						t.Errorf("Pod %d receives %d packets with %s, sent with %s", i, n, name, want)
+					}
+				}
+			}
+		}
+	})
+}
+
 // All connections of a client reach one node with ByClient.
 func TestByClient(t *testing.T) {
 	each(t, func(t *testing.T, l *lab) {
@@ -258,19 +319,26 @@ func TestTablesDisagree(t *testing.T) {
 		if got := shares(l.open(t, 1, "tcp", "udp")); got["pod1"] != 4 {
 			t.Errorf("node 0 sends to node 1; the connections reach %v", got)
 		}
-		// Segments of a connection that no node has: node 0 to node 1, there to node 2, whose Pod resets it.
-		lost := []net.Conn{l.lost(t, ipv4), l.lost(t, ipv6)}
-		first, second := l.onTunnels(t)
-		for _, conn := range lost {
-			if got, err := netspace.AskOn(conn); !errors.Is(err, syscall.ECONNRESET) {
-				t.Errorf("answer %q, error %v on a connection that no node has", got, err)
-			}
-		}
-		again1, again2 := l.onTunnels(t)
-		if again1-first != len(families) || again2-second != len(families) {
-			t.Errorf("%d packets cross %d first and %d second tunnels, want one of each", len(families), again1-first, again2-second)
-		}
+		l.wantTwoTunnels(t, "each node has another slot's node")
+		l.directNode(t, 2, ipvs.Directed{Slots: spreadOver(2), Before: spreadOver(0)})
+		l.wantTwoTunnels(t, "the last node would send to the first")
 	})
+}
+
+// wantTwoTunnels sends segments of connections that no node has: to node 1, from there to node 2, whose Pod resets it.
+func (l *lab) wantTwoTunnels(t *testing.T, what string) {
+	t.Helper()
+	lost := []net.Conn{l.lost(t, ipv4), l.lost(t, ipv6)}
+	first, second := l.onTunnels(t)
+	for _, conn := range lost {
+		if got, err := netspace.AskOn(conn); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("%s: answer %q, error %v on a connection that no node has", what, got, err)
+		}
+	}
+	again1, again2 := l.onTunnels(t)
+	if again1-first != len(lost) || again2-second != len(lost) {
+		t.Errorf("%s: %d packets cross %d first and %d second tunnels, want one of each", what, len(lost), again1-first, again2-second)
+	}
 }
 
 // lost returns a connection of the client of which the nodes have no state.
