@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/vishvananda/netlink"
@@ -156,4 +157,50 @@ func (t *tunnels) remove(d *Driver) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// hasIPv6 reports whether the kernel has IPv6.
+func hasIPv6() bool {
+	_, err := os.Stat("/proc/sys/net/ipv6/conf/all/disable_ipv6")
+	return err == nil
+}
+
+// sysctl is a kernel parameter of a device.
+type sysctl struct{ path, value string }
+
+// sysctls return the parameters of a tunnel. A strict reverse path filter would drop what comes out of it; 2 is looser
+// than a 1 for all interfaces, and the greatest value is in effect.
+func sysctls(tier int, has6 bool) []sysctl {
+	ipv4, ipv6 := "/proc/sys/net/ipv4/conf/"+devices[tier]+"/", "/proc/sys/net/ipv6/conf/"+devices[tier]+"/"
+	all := []sysctl{{ipv4 + "rp_filter", "2"}, {ipv4 + "forwarding", "1"}}
+	if has6 {
+		all = append(all, sysctl{ipv6 + "disable_ipv6", "0"}, sysctl{ipv6 + "addr_gen_mode", "1"},
+			sysctl{ipv6 + "accept_ra", "0"}, sysctl{ipv6 + "autoconf", "0"})
+	}
+	return all
+}
+
+func sysctlsMet(tier int, has6 bool) bool {
+	return !slices.ContainsFunc(sysctls(tier, has6), func(s sysctl) bool { return !s.met() })
+}
+
+func (s sysctl) met() bool {
+	value, err := os.ReadFile(s.path)
+	return err == nil && string(value) == s.value+"\n"
+}
+
+// tunnelAddrs are the addresses of a device, which give it the route to its gateways; the loose reverse path filter
+// needs one of IPv4, too. They are the same on all nodes.
+func tunnelAddrs(tier int, has6 bool) []*netlink.Addr {
+	addrs := []*netlink.Addr{{
+		IPNet: &net.IPNet{IP: net.IPv4(169, 254, 64, byte(tier+1)).To4(), Mask: net.CIDRMask(network4.Bits(), 32)},
+		Scope: unix.RT_SCOPE_LINK,
+	}}
+	if has6 {
+		ip := net.ParseIP("fe80::73:" + strconv.Itoa(tier+1))
+		addrs = append(addrs, &netlink.Addr{
+			IPNet: &net.IPNet{IP: ip, Mask: net.CIDRMask(64, 128)}, Scope: unix.RT_SCOPE_LINK, Flags: unix.IFA_F_NODAD,
+		})
+	}
+	return addrs
 }

@@ -55,7 +55,7 @@ func New(cfg Config) (*Driver, error) {
 	case errors.Is(err, exec.ErrNotFound):
 		return nil, &Problem{NoCommand, errors.New("program nft not found: install the package nftables")}
 	case err != nil:
-		return nil, &Problem{NoRules, fmt.Errorf("open nftables (needs CAP_NET_ADMIN and a kernel with nf_tables): %w", err)}
+		return nil, &Problem{NoRules, fmt.Errorf("open nftables (needs CAP_NET_ADMIN and nf_tables): %w", err)}
 	}
 	d := &Driver{cfg: cfg, nft: nft}
 	if d.watch, err = nftwatch.Open(TableName); err != nil {
@@ -157,54 +157,58 @@ func (d *Driver) validate(want ipvs.Direct) error {
 
 // program changes the tables. invalid is the error of virtual servers that are left out.
 func (d *Driver) program(ctx context.Context, want ipvs.Direct, changed []ipvs.Key, full bool) (invalid, err error) {
-	peers := newPeers(want)
 	if full {
 		changed = slices.Collect(maps.Keys(want.Virtuals))
 	}
-	var wants [nftwatch.NumFamilies]wanted
-	for i := range wants {
-		wants[i] = wanted{virtuals: make(map[ipvs.Key]*[numTiers]content), nodes: d.tunnels.sources(want, i), pods: d.pods, frame: d.frame}
-	}
-	var errs []error
-	var has [nftwatch.NumFamilies]bool
-	has[familyOf(want.Self)] = true
-	for _, key := range changed {
-		directed, wanted := want.Virtuals[key]
-		into := wants[familyOf(key.Addr)].virtuals
-		into[key] = nil
-		if !wanted {
-			continue
+	wants, invalid := d.wants(want, changed)
+	for i, w := range wants {
+		needed := i == familyOf(want.Self) // for the packets of the tunnels
+		for _, contents := range w.virtuals {
+			needed = needed || contents != nil
 		}
-		if key.Addr.Is6() && !d.tunnels.has6 {
-			errs = append(errs, &Problem{NoIPv6, fmt.Errorf("direct %v: this node has no IPv6", key)})
-			continue
-		}
-		contents, err := peers.contents(directed)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("direct %v: %w", key, err))
-			continue
-		}
-		into[key] = &contents
-		has[familyOf(key.Addr)] = true
-	}
-	for i := range wants {
 		switch {
-		case full && !has[i]:
+		case full && !needed:
 			err = d.removeTable(ctx, i)
-		case full || has[i] && !d.tables[i].exists:
-			err = d.syncTable(ctx, i, wants[i])
+		case full || needed && !d.tables[i].exists:
+			err = d.syncTable(ctx, i, w)
 		case d.tables[i].exists:
-			w := d.writer(i)
-			d.tables[i].edit(w, wants[i], slices.Collect(maps.Keys(wants[i].virtuals)))
-			if err = d.run(ctx, w.tx, one(i)); err == nil && len(d.tables[i].directed) == 0 && i != familyOf(want.Self) {
-				err = d.removeTable(ctx, i)
-			}
+			err = d.editTable(ctx, i, w, i == familyOf(want.Self))
 		}
 		if err != nil {
 			return nil, fmt.Errorf("program nftables table %s %s: %w", families[i].name, TableName, err)
 		}
 	}
-	return errors.Join(errs...), nil
+	return invalid, nil
+}
+
+// wants returns the wanted state of each family, with the changed virtual servers. invalid is the error of those that
+// cannot be directed.
+func (d *Driver) wants(want ipvs.Direct, changed []ipvs.Key) (wants [nftwatch.NumFamilies]wanted, invalid error) {
+	for i := range wants {
+		wants[i] = wanted{
+			virtuals: make(map[ipvs.Key]*[numTiers]content), nodes: d.tunnels.sources(want, i), pods: d.pods, frame: d.frame,
+		}
+	}
+	peers := newPeers(want)
+	var errs []error
+	for _, key := range changed {
+		virtuals := wants[familyOf(key.Addr)].virtuals
+		virtuals[key] = nil
+		directed, wanted := want.Virtuals[key]
+		if !wanted {
+			continue
+		}
+		contents, err := peers.contents(directed)
+		if key.Addr.Is6() && !d.tunnels.has6 {
+			err = &Problem{NoIPv6, errors.New("this node has no IPv6")}
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("direct %v: %w", key, err))
+			continue
+		}
+		virtuals[key] = &contents
+	}
+	return wants, errors.Join(errs...)
 }
 
 // Check reports whether everything is as the last Apply left it. Without a change on the node it costs some system

@@ -113,7 +113,7 @@ func TestChanges(t *testing.T) {
 	for i := range slots {
 		slots[i] = spreadOver(0, uint16(i), uint16(random.IntN(5)))
 	}
-	for step := range 40 {
+	for step := range 30 {
 		var changed []ipvs.Key
 		for range 1 + random.IntN(6) {
 			key := virtual(random.IntN(12))
@@ -125,14 +125,14 @@ func TestChanges(t *testing.T) {
 			}
 			changed = append(changed, key)
 		}
-		switch step % 20 {
+		switch step % 15 {
 		case 9:
 			n.driver.FailOnce()
 			if err := n.Do(func() error { return n.driver.Apply(context.Background(), n.want, changed) }); err == nil {
 				t.Fatal("no error")
 			}
 			changed = nil
-		case 19:
+		case 14:
 			n.restart(t)
 		}
 		n.apply(t, changed...)

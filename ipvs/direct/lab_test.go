@@ -51,8 +51,8 @@ var ipv6 = family{
 
 var families = []family{ipv4, ipv6}
 
-// lab is a client and three nodes on a bridge, each with a Pod. Every node serves the virtual addresses of both families
-// with its own Pod only.
+// lab is a client and three nodes on a bridge, each with a Pod. Every node serves the virtual addresses of both
+// families with its own Pod only.
 type lab struct {
 	outer          family
 	bridge, client *netspace.Space

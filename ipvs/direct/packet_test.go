@@ -341,7 +341,7 @@ func (l *lab) wantTwoTunnels(t *testing.T, what string) {
 	}
 }
 
-// lost returns a connection of the client of which the nodes have no state.
+// lost returns a connection of the client whose state no node has.
 func (l *lab) lost(t *testing.T, f family) net.Conn {
 	t.Helper()
 	conn, err := l.client.Dial("tcp", "", at(f.vip, servicePort))

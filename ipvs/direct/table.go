@@ -31,11 +31,9 @@ func newTable() table {
 	}
 }
 
-// wanted is the wanted state of one family: the contents of virtual servers, nil for deleted ones. Others do not
-// change, unless all is set.
+// wanted is the wanted state of one family: the contents of the virtual servers that may change, nil for deleted ones.
 type wanted struct {
 	virtuals map[ipvs.Key]*[numTiers]content
-	all      bool
 	nodes    map[netip.Addr]struct{}
 	pods     ipvs.PodSources
 	frame
@@ -51,75 +49,82 @@ func (d *Driver) syncTable(ctx context.Context, i int, want wanted) error {
 	if err != nil {
 		return err
 	}
-	w := d.writer(i)
-	chains := want.chains(families[i])
-	t := newTable()
+	w, t, chains := d.writer(i), newTable(), want.chains(families[i])
 	if l.exists && l.matches(chains) {
-		t.directed, t.tiers = l.directed, l.tiers
-		for _, set := range []string{setNodes} {
-			w.tx.Flush(&knftables.Set{Family: w.name, Table: TableName, Name: set})
-		}
+		t.adopt(w, l)
 	} else {
 		w.removeTable()
 		w.newTable()
-	}
-	for n := range t.tiers {
-		for _, s := range t.tiers[n].all {
-			w.chain(chain{name: s.name(n), rules: s.rules(n, families[i])})
-		}
-		var unused []*spread
-		for _, s := range t.tiers[n].all {
-			if s.refs == 0 {
-				unused = append(unused, s)
-			}
-		}
-		t.tiers[n].collect(w, unused)
-		t.tiers[n].all = nil
 	}
 	for _, c := range chains {
 		w.chain(c)
 	}
 	w.pods(want.pods)
 	t.pods = want.pods
-	for key := range t.directed {
-		if want.virtuals[key] == nil {
-			want.virtuals[key] = nil
-		}
+	keys := t.keys()
+	for key := range want.virtuals {
+		keys[key] = struct{}{}
 	}
-	for n := range t.tiers {
-		for key := range t.tiers[n].of {
-			if want.virtuals[key] == nil {
-				want.virtuals[key] = nil
-			}
-		}
+	sorted := slices.SortedFunc(maps.Keys(keys), ipvs.Key.Compare)
+	if l.exists { // at once, since packets are in flight
+		t.edit(w, want, sorted)
+	} else if w, err = d.fill(ctx, i, w, &t, want, sorted); err != nil {
+		return err
 	}
-	if l.exists {
-		t.edit(w, want, slices.Collect(maps.Keys(want.virtuals)))
-		err = d.run(ctx, w.tx, one(i))
-	} else {
-		err = d.fill(ctx, i, w, &t, want)
-	}
-	if err != nil {
+	if err := d.run(ctx, w.tx, one(i)); err != nil {
 		return err
 	}
 	d.tables[i] = t
 	return nil
 }
 
-// fill completes a new table in several transactions.
-func (d *Driver) fill(ctx context.Context, i int, w writer, t *table, want wanted) error {
-	keys := slices.SortedFunc(maps.Keys(want.virtuals), ipvs.Key.Compare)
-	for n, key := range keys {
+// editTable changes a known table. Without virtual servers it is deleted, unless it is kept.
+func (d *Driver) editTable(ctx context.Context, i int, want wanted, keep bool) error {
+	w, t := d.writer(i), &d.tables[i]
+	t.edit(w, want, slices.Collect(maps.Keys(want.virtuals)))
+	if err := d.run(ctx, w.tx, one(i)); err != nil || keep || len(t.directed) > 0 {
+		return err
+	}
+	return d.removeTable(ctx, i)
+}
+
+// adopt makes the elements of a listing the known state, with new rules. Nodes are always written.
+func (t *table) adopt(w writer, l listing) {
+	t.directed, t.tiers = l.directed, l.tiers
+	w.tx.Flush(&knftables.Set{Family: w.name, Table: TableName, Name: setNodes})
+	for n := range t.tiers {
+		tier := &t.tiers[n]
+		for _, s := range tier.all {
+			w.chain(chain{name: s.name(n), rules: s.rules(n, w.family)})
+		}
+		tier.collect(w, tier.all)
+		tier.all = nil
+	}
+}
+
+// keys returns the virtual servers of the known state, also of an incomplete one.
+func (t *table) keys() map[ipvs.Key]struct{} {
+	keys := maps.Clone(t.directed)
+	for n := range t.tiers {
+		for key := range t.tiers[n].of {
+			keys[key] = struct{}{}
+		}
+	}
+	return keys
+}
+
+// fill carries out all but the last transaction that fills a new table.
+func (d *Driver) fill(ctx context.Context, i int, w writer, t *table, want wanted, keys []ipvs.Key) (writer, error) {
+	for n := range keys {
 		if *w.count > maxElements {
 			if err := d.run(ctx, w.tx, one(i)); err != nil {
-				return err
+				return w, err
 			}
 			w = d.writer(i)
 		}
 		t.edit(w, want, keys[n:n+1])
-		_ = key
 	}
-	return d.run(ctx, w.tx, one(i))
+	return w, nil
 }
 
 // edit changes the virtual servers of keys, and the other sets.
