@@ -332,10 +332,40 @@ func TestProblems(t *testing.T) {
 			c.harm(t, n)
 			err := n.Do(func() error { return n.driver.Apply(context.Background(), n.want, nil) })
 			var problem *direct.Problem
-			if !errors.As(err, &problem) || problem.Reason != c.reason {
+			if !errors.As(err, &problem) || problem.Reason != c.reason || !errors.Is(err, ipvs.ErrNoTunnel) {
 				t.Errorf("error %v, want reason %s", err, c.reason)
 			}
 		})
+	}
+}
+
+// Probe finds what the node lacks, and leaves nothing.
+func TestProbe(t *testing.T) {
+	n := newNode(t, 1)
+	probe := func() error { return n.Do(func() error { return n.driver.Probe(context.Background()) }) }
+	links := func() string {
+		out := ""
+		n.Must(t, func() (err error) {
+			out, err = run("ip -br link")
+			return err
+		})
+		return out + ruleset(t, n.Space)
+	}
+	before := links()
+	if err := probe(); err != nil || links() != before {
+		t.Errorf("error %v, left %s", err, difference(before, links()))
+	}
+	n.want.Virtuals[virtual(0)] = ipvs.Directed{Slots: spreadOver(0, 1)}
+	n.apply(t)
+	if err := probe(); err != nil || !n.check(t) {
+		t.Errorf("with tunnels: error %v", err)
+	}
+	n.want.Virtuals = nil
+	n.apply(t)
+	n.ServeUDP(t, fmt.Sprintf("0.0.0.0:%d", tunnelPort), "other")
+	var problem *direct.Problem
+	if err := probe(); !errors.As(err, &problem) || problem.Reason != direct.PortTaken || links() != before {
+		t.Errorf("error %v, left %s", err, difference(before, links()))
 	}
 }
 

@@ -1,6 +1,10 @@
 package direct
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/ironlb/ironlb/ipvs"
+)
 
 // Reason is the kind of a [Problem].
 type Reason string
@@ -22,7 +26,8 @@ const (
 	NoIPv6 Reason = "NoIPv6"
 )
 
-// Problem is an error that lasts: the node cannot direct connections. Err has the remediation.
+// Problem is an error that lasts: the node cannot direct connections. It wraps [ipvs.ErrNoTunnel]. Err has the
+// remediation.
 type Problem struct {
 	Reason Reason
 	Err    error
@@ -30,5 +35,5 @@ type Problem struct {
 
 func (p *Problem) Error() string { return fmt.Sprintf("%s: %v", p.Reason, p.Err) }
 
-// Unwrap returns the cause.
-func (p *Problem) Unwrap() error { return p.Err }
+// Unwrap returns the cause as well.
+func (p *Problem) Unwrap() []error { return []error{ipvs.ErrNoTunnel, p.Err} }
