@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -232,6 +233,13 @@ func TestDirectFollowsTheOtherNodes(t *testing.T) {
 			time.Sleep(time.Second)
 			if r.wantPlanned(t); r.directedNow() == notDirect {
 				t.Errorf("directed %v", r.directedNow())
+			}
+			w.mu.Lock()
+			status := w.statuses[vip1.String()]
+			w.mu.Unlock()
+			logged := strings.Count(r.log.String(), "Service is forwarded to endpoints, not directly")
+			if (status.NotDirectReason == view.NodeWithoutTunnel && strings.Contains(status.NotDirect, "default/web")) != notDirect || logged != 1 {
+				t.Errorf("reported %+v, logged %d times", status, logged)
 			}
 		}
 	})

@@ -194,18 +194,24 @@ func (a *announcements) uncovered(svc *v1.Service, held []pools.Address) (out []
 	return out
 }
 
-// virtualIPWarnings returns why no node announces a VirtualIP. Without conditions the state is unknown.
+// virtualIPWarnings returns why no node announces a VirtualIP, and why one of its Services is not forwarded directly
+// although it should be. Without conditions the state is unknown.
 func virtualIPWarnings(vip *v1alpha1.VirtualIP, later func(time.Time) bool) []warning {
 	addresses := strings.Join(vip.Spec.Addresses, ", ")
 	c := meta.FindStatusCondition(vip.Status.Conditions, v1alpha1.ConditionNoEligibleNode)
 	if c != nil && c.Status == metav1.ConditionTrue {
 		return []warning{{c.Type, fmt.Sprintf("No eligible node for %s. %s", addresses, c.Message)}}
 	}
+	var out []warning
 	c = meta.FindStatusCondition(vip.Status.Conditions, v1alpha1.ConditionAnnounced)
 	if c != nil && c.Status == metav1.ConditionFalse && len(vip.Spec.Nodes) > 0 && !later(c.LastTransitionTime.Time) {
-		return []warning{{c.Reason, fmt.Sprintf("No node announces %s: %s", addresses, c.Message)}}
+		out = append(out, warning{c.Reason, fmt.Sprintf("No node announces %s: %s", addresses, c.Message)})
 	}
-	return nil
+	c = meta.FindStatusCondition(vip.Status.Conditions, v1alpha1.ConditionNotDirect)
+	if c != nil && c.Status == metav1.ConditionTrue && !later(c.LastTransitionTime.Time) {
+		out = append(out, warning{c.Reason, fmt.Sprintf("%s: %s", addresses, c.Message)})
+	}
+	return out
 }
 
 // allocatedAt returns when the Service got its address, or the zero time if it has no such condition.

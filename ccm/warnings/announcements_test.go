@@ -142,6 +142,11 @@ func TestNotAnnounced(t *testing.T) {
 		"no node may": {unplaced, none, none},
 		"not announced": {vip: ccmtest.VIPOf("203.0.113.4", eligible, announced(metav1.ConditionFalse, "NoLocalEndpoint", local)),
 			now: "recheck in 5s", later: "NoLocalEndpoint: No node announces 203.0.113.4: " + local},
+		"not direct": {
+			vip: ccmtest.VIPOf("203.0.113.4", eligible, announced(metav1.ConditionTrue, "Owner", ""),
+				metav1.Condition{Type: v1alpha1.ConditionNotDirect, Status: metav1.ConditionTrue, Reason: "NodeWithoutTunnel", Message: "why"}),
+			now: "recheck in 5s", later: "NodeWithoutTunnel: 203.0.113.4: why",
+		},
 		"no speaker yet": {vip: ccmtest.VIPOf("203.0.113.4")},
 	} {
 		s := newStage()

@@ -41,6 +41,9 @@ const (
 	// AnsweredTwice that is another node, which does not receive the one in status.node, and which gives the addresses
 	// up when it reads this.
 	ConditionConflict = "Conflict"
+	// ConditionNotDirect is True while a Service of a VirtualIP that is to be forwarded directly is forwarded to
+	// endpoints by the node that writes the status.
+	ConditionNotDirect = "NotDirect"
 	// ConditionKubeProxyConflict is True while kube-proxy and the speaker get into each other's way on the node that
 	// writes the status: the message names the fix. It is absent otherwise.
 	ConditionKubeProxyConflict = "KubeProxyConflict"

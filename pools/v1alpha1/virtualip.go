@@ -82,7 +82,7 @@ type VirtualIPStatus struct {
 	// +optional
 	Conflicts []AddressConflict `json:"conflicts,omitempty"`
 
-	// conditions: Announced, NoEligibleNode; Conflict and KubeProxyConflict while there is one.
+	// conditions: Announced, NoEligibleNode; Conflict, KubeProxyConflict and NotDirect while there is one.
 	//
 	// +listType=map
 	// +listMapKey=type

@@ -205,6 +205,9 @@ func (r *Reporter) current(name string, status report.VIPStatus) bool {
 	return ok && reflect.DeepEqual(now, status) && r.fresh() && !r.fromSnapshot()
 }
 
+// temporary are the conditions that are present only while they are True.
+var temporary = []string{v1alpha1.ConditionKubeProxyConflict, v1alpha1.ConditionConflict, v1alpha1.ConditionNotDirect}
+
 // statusOf returns the expected status of the VirtualIP. Unchanged parts keep their time.
 func statusOf(vip *v1alpha1.VirtualIP, status report.VIPStatus, conflict Conflict, now metav1.Time) v1alpha1.VirtualIPStatus {
 	now = now.Rfc3339Copy()
@@ -239,6 +242,12 @@ func statusOf(vip *v1alpha1.VirtualIP, status report.VIPStatus, conflict Conflic
 			Message: status.Conflict, ObservedGeneration: vip.Generation, LastTransitionTime: now,
 		})
 	}
+	if status.NotDirect != "" {
+		ours = append(ours, metav1.Condition{
+			Type: v1alpha1.ConditionNotDirect, Status: metav1.ConditionTrue, Reason: string(status.NotDirectReason),
+			Message: status.NotDirect, ObservedGeneration: vip.Generation, LastTransitionTime: now,
+		})
+	}
 	for _, c := range vip.Status.Conditions {
 		i := slices.IndexFunc(ours, func(o metav1.Condition) bool { return o.Type == c.Type })
 		switch {
@@ -246,7 +255,7 @@ func statusOf(vip *v1alpha1.VirtualIP, status report.VIPStatus, conflict Conflic
 			if c.Status == ours[i].Status {
 				ours[i].LastTransitionTime = c.LastTransitionTime
 			}
-		case c.Type == v1alpha1.ConditionKubeProxyConflict || c.Type == v1alpha1.ConditionConflict: // no longer true
+		case slices.Contains(temporary, c.Type): // no longer true
 		case c.Type == v1alpha1.ConditionNoEligibleNode && status.Announced: // no longer true
 		default:
 			next.Conditions = append(next.Conditions, c)

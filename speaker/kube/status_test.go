@@ -238,6 +238,28 @@ func TestAddressConflict(t *testing.T) {
 	})
 }
 
+// A Service that is not forwarded directly although it should be is a condition as long as that lasts.
+func TestNotDirect(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, r := newServer(t)
+		run(t, r)
+		status := announced("a")["203.0.113.4"]
+		status.NotDirect, status.NotDirectReason = "node a forwards to endpoints", view.TunnelUnavailable
+		r.Report(map[string]report.VIPStatus{"203.0.113.4": status})
+		synctest.Wait()
+		got := s.get().Status.Conditions
+		if len(got) != 2 || got[1].Type != v1alpha1.ConditionNotDirect || got[1].Status != metav1.ConditionTrue ||
+			got[1].Message != status.NotDirect || got[1].Reason != "TunnelUnavailable" {
+			t.Errorf("conditions %+v", got)
+		}
+		r.Report(announced("a"))
+		synctest.Wait()
+		if got := s.get().Status.Conditions; len(got) != 1 {
+			t.Errorf("conditions %+v", got)
+		}
+	})
+}
+
 // A process that stalled writes nothing of its outdated state, although its own timers wake it first.
 func TestNothingIsWrittenFromSnapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -23,6 +23,9 @@ type VIPStatus struct {
 	// distinguishes hosts from nodes.
 	Conflict       string
 	ConflictReason view.Reason
+	// NotDirect describes why a Service of it that is to be forwarded directly is not, empty for none.
+	NotDirect       string
+	NotDirectReason view.Reason
 	// Hosts are the addresses for which other hosts answer, in order.
 	Hosts []HostConflict
 }

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 
 	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/speaker/forwarding"
 	"github.com/ironlb/ironlb/speaker/ownership"
 	"github.com/ironlb/ironlb/speaker/plan"
 	"github.com/ironlb/ironlb/speaker/report"
@@ -73,6 +74,8 @@ type Status struct {
 	// refused are the refused addresses of Services, as last reported.
 	refused  map[pools.ServiceKey]map[netip.Addr]pools.Refusal
 	refusals *tally[refusedAddress]
+	// fallbacks are the Services that are not forwarded directly although they should be, as last logged.
+	fallbacks map[pools.ServiceKey]forwarding.Fallback
 	// routed counts the addresses of BGPAdvertisements by outcome. prefs are as last logged.
 	routed   *tally[netip.Addr]
 	prefs    map[routes.LocalPrefs]int
@@ -82,17 +85,18 @@ type Status struct {
 // New returns a Status that has reported nothing yet.
 func New(cfg Config) *Status {
 	return &Status{
-		cfg:      cfg,
-		statuses: map[string]report.VIPStatus{},
-		moved:    map[string]move{},
-		rivals:   map[string]string{},
-		split:    map[string]struct{}{},
-		vips:     newTally[string](cfg.Metrics.vips),
-		services: newTally[pools.ServiceKey](cfg.Metrics.services),
-		refused:  map[pools.ServiceKey]map[netip.Addr]pools.Refusal{},
-		refusals: newTally[refusedAddress](cfg.Metrics.refused),
-		routed:   newTally[netip.Addr](cfg.Metrics.routed),
-		unserved: unserved{of: map[netip.Addr]view.Reason{}},
+		cfg:       cfg,
+		statuses:  map[string]report.VIPStatus{},
+		moved:     map[string]move{},
+		rivals:    map[string]string{},
+		split:     map[string]struct{}{},
+		vips:      newTally[string](cfg.Metrics.vips),
+		services:  newTally[pools.ServiceKey](cfg.Metrics.services),
+		refused:   map[pools.ServiceKey]map[netip.Addr]pools.Refusal{},
+		fallbacks: map[pools.ServiceKey]forwarding.Fallback{},
+		refusals:  newTally[refusedAddress](cfg.Metrics.refused),
+		routed:    newTally[netip.Addr](cfg.Metrics.routed),
+		unserved:  unserved{of: map[netip.Addr]view.Reason{}},
 	}
 }
 
@@ -117,6 +121,7 @@ func (s *Status) Report(in Inputs, of Changed) {
 		reason, exists := in.Desired.Services[service]
 		s.services.set(service, reason, exists)
 		s.reportRefused(service)
+		s.reportFallback(service)
 	}
 	changed := false
 	for name := range of.VIPs {
@@ -135,6 +140,7 @@ func (s *Status) Report(in Inputs, of Changed) {
 func (s *Status) reportVIP(name string) (changed bool) {
 	dec, exists := s.in.Desired.VIPs[name]
 	status := s.status(dec)
+	s.addFallback(&status, s.in.View.VIPs[name].Services)
 	s.recordMove(name, dec, exists)
 	if dec.Rival != "" {
 		s.rivals[name] = dec.Rival

@@ -37,7 +37,8 @@ func (s *Status) reportSplit() {
 func equal(a, b report.VIPStatus) bool {
 	return slices.Equal(a.Interfaces, b.Interfaces) && slices.Equal(a.Hosts, b.Hosts) && a.Node == b.Node &&
 		a.Announced == b.Announced && a.Reason == b.Reason && a.Message == b.Message &&
-		a.Conflict == b.Conflict && a.ConflictReason == b.ConflictReason && a.At.Equal(b.At)
+		a.Conflict == b.Conflict && a.ConflictReason == b.ConflictReason &&
+		a.NotDirect == b.NotDirect && a.NotDirectReason == b.NotDirectReason && a.At.Equal(b.At)
 }
 
 // recordMove counts a move of a VirtualIP to or from this node, and measures how long it had no owner.

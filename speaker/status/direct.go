@@ -1,0 +1,51 @@
+package status
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/speaker/forwarding"
+	"github.com/ironlb/ironlb/speaker/report"
+	"github.com/ironlb/ironlb/speaker/view"
+)
+
+// reportFallback logs that a Service that is to be forwarded directly no longer is, for another reason than before, or
+// is again.
+func (s *Status) reportFallback(service pools.ServiceKey) {
+	before, was := s.fallbacks[service]
+	now, is := s.in.Desired.Fallbacks[service]
+	switch {
+	case is && now != before:
+		s.fallbacks[service] = now
+		s.cfg.Log.Warn("Service is forwarded to endpoints, not directly", "service", service, "reason", now.Reason,
+			"message", fallbackMessage(now))
+	case was && !is:
+		delete(s.fallbacks, service)
+		if _, exists := s.in.Desired.Services[service]; exists {
+			s.cfg.Log.Info("Service is no longer forwarded to endpoints for want of a tunnel", "service", service)
+		}
+	}
+}
+
+// addFallback adds to the status of a VirtualIP the first of its Services that is to be forwarded directly and is not.
+func (s *Status) addFallback(out *report.VIPStatus, services []pools.ServiceKey) {
+	for _, service := range slices.SortedFunc(slices.Values(services), pools.ServiceKey.Compare) {
+		if f, is := s.in.Desired.Fallbacks[service]; is {
+			out.NotDirectReason = f.Reason
+			out.NotDirect = fmt.Sprintf("node %s forwards Service %v to endpoints, not directly: %s", s.cfg.Node, service, fallbackMessage(f))
+			return
+		}
+	}
+}
+
+func fallbackMessage(f forwarding.Fallback) string {
+	switch f.Reason {
+	case view.NodeWithoutTunnel:
+		return fmt.Sprintf("the speaker of node %s, which has an endpoint, does not report that it can receive through tunnels, "+
+			"or the node has no InternalIP of the same family: see its log and its Node", f.Node)
+	case view.EndpointWithoutNode:
+		return fmt.Sprintf("endpoint %v has no node: write nodeName in its EndpointSlice", f.Endpoint)
+	}
+	return "this node cannot use tunnels: see the log of its speaker"
+}
