@@ -93,6 +93,11 @@ func (t *tunnels) complete(d *Driver, tier int, have *netlink.Vxlan) error {
 			return fmt.Errorf("set sysctl %s: %w", strings.TrimPrefix(s.path, "/proc/sys/"), err)
 		}
 	}
+	if have.RawFlags&unix.IFF_NOARP == 0 { // all neighbors are known, and no address is announced there
+		if err := d.link.LinkSetARPOff(have); err != nil {
+			return fmt.Errorf("disable ARP on interface %s: %w", have.Name, err)
+		}
+	}
 	if have.Flags&net.FlagUp == 0 {
 		if err := d.link.LinkSetUp(have); err != nil {
 			return problemOf(t.wanted(d, tier), err)
@@ -129,7 +134,10 @@ func (t *tunnels) deviceIntact(d *Driver, tier int) bool {
 		return false
 	}
 	have, is := link.(*netlink.Vxlan)
-	if !is || have.Index != t.index[tier] || !same(have, want) || have.MTU != t.mtu || have.Flags&net.FlagUp == 0 {
+	if !is || have.Index != t.index[tier] || !same(have, want) || have.MTU != t.mtu {
+		return false
+	}
+	if have.Flags&net.FlagUp == 0 || have.RawFlags&unix.IFF_NOARP == 0 {
 		return false
 	}
 	missing, err := t.missingAddrs(d, tier)

@@ -218,6 +218,7 @@ func TestRepair(t *testing.T) {
 		"node deleted":      nft("flush set ip ironlb-direct nodes"),
 		"device deleted":    device(n.Handle.LinkDel),
 		"device down":       device(n.Handle.LinkSetDown),
+		"ARP":               device(n.Handle.LinkSetARPOn),
 		"MTU":               device(func(l netlink.Link) error { return n.Handle.LinkSetMTU(l, 1400) }),
 		"hardware address": device(func(l netlink.Link) error {
 			return n.Handle.LinkSetHardwareAddr(l, net.HardwareAddr{2, 1, 1, 1, 1, 1})
