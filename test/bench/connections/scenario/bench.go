@@ -391,11 +391,29 @@ func (b *Bench) client() *lab.Machine {
 	return b.Cluster.Client
 }
 
-// connect starts the client and waits until every connection is established, and each Pod has some.
+// connect waits until the Service is served, starts the client, and waits until every connection is established.
 func (b *Bench) connect(ctx context.Context) (*lab.Connections, error) {
-	k, err := b.client().StartConnections(ctx, &connections.Client{
+	err := b.Cluster.Eventually(ctx, 2*patience, "the Service is served", func(ctx context.Context) error {
+		k, err := b.establish(ctx, 5*time.Second, &connections.Client{
+			Targets: b.targets, Kept: 10 * pods, Every: 100 * time.Millisecond, Bound: time.Second, Port: b.next,
+		})
+		if b.next += 10 * pods; err != nil {
+			return err
+		}
+		_, _, err = k.Stop()
+		return errors.Join(err, k.Drop())
+	})
+	if err != nil {
+		return nil, err
+	}
+	return b.establish(ctx, patience+2*b.cfg.Every, &connections.Client{
 		Targets: b.targets, Kept: b.cfg.Conns, Every: b.cfg.Every, Open: b.cfg.Open, Lines: 3, Bound: b.cfg.Bound, Port: b.next,
 	})
+}
+
+// establish starts a client and waits until every kept connection is established, and each Pod has some.
+func (b *Bench) establish(ctx context.Context, limit time.Duration, c *connections.Client) (*lab.Connections, error) {
+	k, err := b.client().StartConnections(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -405,7 +423,7 @@ func (b *Bench) connect(ctx context.Context) (*lab.Connections, error) {
 			running++
 		}
 	}
-	err = b.Cluster.Eventually(ctx, patience+2*b.cfg.Every, "all connections are established", func(context.Context) error {
+	err = b.Cluster.Eventually(ctx, limit, "all connections are established", func(context.Context) error {
 		lives, err := k.Lives()
 		if err != nil {
 			return err
@@ -420,8 +438,8 @@ func (b *Bench) connect(ctx context.Context) (*lab.Connections, error) {
 				by[l.Pod]++
 			}
 		}
-		if have < b.cfg.Conns || len(by) < running {
-			return fmt.Errorf("%d of %d; of Pods: %v%s", have, b.cfg.Conns, by, broken)
+		if have < c.Kept || len(by) < running {
+			return fmt.Errorf("%d of %d; of Pods: %v%s", have, c.Kept, by, broken)
 		}
 		return nil
 	})
