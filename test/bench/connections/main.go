@@ -156,9 +156,9 @@ func (o options) runIn(ctx context.Context, cfg scenario.Config) (rows []connect
 			}
 			rows = append(rows, row)
 			fmt.Println(row.Benchmark(runtime.GOMAXPROCS(0)))
-			fmt.Fprintf(os.Stderr, "%s, %s: %s; answers of %d of %d came through another node than the Pod's; "+
+			fmt.Fprintf(os.Stderr, "%s, %s: %s; %d moves; answers of %d of %d came through another node than the Pod's; "+
 				"the client was %s late, %d packets were not captured\n",
-				row.Fault, row.Mode, row.Count, row.Answered.Broken, row.Answered.All, row.Late, row.Dropped)
+				row.Fault, row.Mode, row.Count, row.Moves, row.Answered.Broken, row.Answered.All, row.Late, row.Dropped)
 		}
 	}
 	return rows, nil

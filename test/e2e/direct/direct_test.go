@@ -60,6 +60,18 @@ func run(t *testing.T, name string) connections.Row {
 	return row
 }
 
+// still runs a scenario without a move of the address. On a busy machine a speaker may stall and lose it.
+func still(t *testing.T, name string) (row connections.Row) {
+	t.Helper()
+	for range 3 {
+		if row = run(t, name); row.Moves == 0 {
+			break
+		}
+		t.Logf("the address moved %d times", row.Moves)
+	}
+	return row
+}
+
 // kept fails the test if more than a share of the connections with a Pod elsewhere broke.
 func kept(t *testing.T, row connections.Row, share float64) {
 	t.Helper()
@@ -70,13 +82,13 @@ func kept(t *testing.T, row connections.Row, share float64) {
 
 // TestPod: with forwarding "pod" nothing breaks by itself, and a new owner breaks connections: the client detects it.
 func TestPod(t *testing.T) {
-	if row := run(t, scenario.Nothing); row.Elsewhere.Broken+row.New.Broken > 0 {
+	if row := still(t, scenario.Nothing); row.Elsewhere.Broken+row.New.Broken > 0 {
 		t.Errorf("without a fault connections broke: %s", row.Count)
 	}
 	if row := run(t, scenario.PlannedMove); row.Elsewhere.Broken == 0 {
 		t.Errorf("the address moved, and no connection broke: %s", row.Count)
 	}
-	if row := run(t, scenario.ScaleIn); row.Elsewhere.Broken > 0 || row.Gone.All == 0 || row.Gone.Broken < row.Gone.All {
+	if row := still(t, scenario.ScaleIn); row.Elsewhere.Broken > 0 || row.Gone.All == 0 || row.Gone.Broken < row.Gone.All {
 		t.Errorf("a Pod was removed: %s", row.Count)
 	}
 	bench.Disturb(scenario.Conntrack)

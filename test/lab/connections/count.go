@@ -166,7 +166,8 @@ type Row struct {
 	// Pod's. Masked are those whose Pod saw another address than the client's.
 	Answered Share
 	Masked   Share
-	Done     // of the client
+	Moves    int // of the address to another owner
+	Done         // of the client
 }
 
 // Table writes rows as a table in Markdown.

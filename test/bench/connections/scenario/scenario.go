@@ -276,6 +276,9 @@ func (b *Bench) Run(ctx context.Context, s Scenario) (row connections.Row, err e
 			return row, err
 		}
 	}
+	if b.watcher != nil {
+		row.Moves = b.watcher.Seen(b.targets[0].Addr(), r.fault.Began, time.Now()).Moves()
+	}
 	row.Answered = b.answered(lives)
 	for _, l := range lives {
 		if l.Client != "" {
