@@ -142,9 +142,9 @@ func TestDirectIsRemovedAfterARestart(t *testing.T) {
 	})
 }
 
-// A node that turns out to be unable to use tunnels forwards to endpoints, and reports that to the others, until its
+// A node on which tunnels prove impossible forwards to endpoints, and reports that to the others, until its
 // speaker is restarted.
-func TestDirectTurnsOutImpossible(t *testing.T) {
+func TestDirectProvesImpossible(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.tunnels.failApply = fmt.Errorf("%w: no vxlan", ipvs.ErrNoTunnel)

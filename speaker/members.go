@@ -43,7 +43,7 @@ func (s *Speaker) observeDirect(v *view.View, touched *view.Touched) {
 		if reason == "" {
 			s.cfg.Log.Info("this node can use tunnels")
 		} else if s.cfg.Node.Direct != nil {
-			s.cfg.Log.Warn("this node cannot use tunnels: Services are forwarded to endpoints", "reason", reason, "error", why)
+			s.cfg.Log.Info("this node cannot use tunnels: Services are forwarded to endpoints", "reason", reason, "error", why)
 		}
 	}
 	s.notDirect, v.NotDirect = reason, reason

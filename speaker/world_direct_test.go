@@ -19,7 +19,7 @@ type worldTunnels struct {
 	applied *ipvs.Direct
 	// begun is set once this process has applied something: it does not know before what an earlier one directed.
 	begun bool
-	pods    ipvs.PodSources
+	pods  ipvs.PodSources
 	// failProbe and failApply are errors; probes counts the probes.
 	failProbe, failApply error
 	probes               int

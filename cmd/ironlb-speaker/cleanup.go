@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 
+	"github.com/ironlb/ironlb/ipvs/direct"
 	"github.com/ironlb/ironlb/ipvs/nft"
 	"github.com/ironlb/ironlb/ipvs/nftlb"
 	"github.com/ironlb/ironlb/speaker"
@@ -63,7 +64,7 @@ func ourTables(ctx context.Context) (tables []string, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("list nftables tables: %w: %s", err, strings.TrimSpace(string(out)))
 	}
-	names := []string{nft.TableName, nftlb.AllTraffic.Table(), nftlb.ClusterInternal.Table()}
+	names := []string{nft.TableName, direct.TableName, nftlb.AllTraffic.Table(), nftlb.ClusterInternal.Table()}
 	for line := range strings.Lines(string(out)) {
 		// "table ip ironlb"
 		if fields := strings.Fields(line); len(fields) == 3 && slices.Contains(names, fields[2]) {

@@ -21,6 +21,8 @@ type config struct {
 	Dataplane       dataplaneKind
 	// Forwarding applies to a Service without ironlb.io/forwarding.
 	Forwarding v1alpha1.Forwarding
+	// TunnelPort is the UDP port of tunnels between nodes.
+	TunnelPort uint16
 	// Scheduler and Flags apply to a virtual server whose Service has no ironlb.io/scheduler.
 	Scheduler string
 	Flags     ipvs.Flags
@@ -110,11 +112,15 @@ func (c conntrackLimits) max(cores int) int {
 	return max(c.Min, min(c.MaxPerCore*cores, conntrackMost))
 }
 
+// defaultTunnelPort follows the port of the heartbeats.
+const defaultTunnelPort = member.DefaultPort + 1
+
 // newConfig returns the defaults.
 func newConfig() config {
 	return config{
 		Dataplane:  dataplaneAuto,
 		Forwarding: v1alpha1.ForwardingPod,
+		TunnelPort: defaultTunnelPort,
 		Scheduler:  ipvs.RoundRobin,
 		// IPVS deletes a connection that is idle for longer in any case: 15 minutes is the kernel's time-out of an
 		// established TCP connection.

@@ -25,7 +25,7 @@ func prefixes(texts ...string) (p []netip.Prefix) {
 
 func TestConfig(t *testing.T) {
 	defaults := config{
-		Dataplane: "auto", Forwarding: "pod", Scheduler: "rr", DrainLimit: 15 * time.Minute, EndpointChecks: true, AnswerPing: true,
+		Dataplane: "auto", Forwarding: "pod", TunnelPort: 7949, Scheduler: "rr", DrainLimit: 15 * time.Minute, EndpointChecks: true, AnswerPing: true,
 		LeaveOutUnreachable: true, ResetAfter: 10 * time.Second, Traffic: traffic.VirtualServers,
 		HealthzAddress: netip.MustParseAddrPort("0.0.0.0:10256"), ProxyModeAddress: netip.MustParseAddrPort("127.0.0.1:10249"),
 		Conntrack: conntrackLimits{
@@ -36,7 +36,7 @@ func TestConfig(t *testing.T) {
 		DetectLocal:   forwarding.DetectLocal{Mode: "NodeCIDR"},
 	}
 	full := config{
-		ServiceProxy: true, IgnoreExcludeLB: true, IPv6Forwarding: true, Dataplane: "ipvs", Forwarding: "direct", Scheduler: "mh", Flags: 0x18,
+		ServiceProxy: true, IgnoreExcludeLB: true, IPv6Forwarding: true, Dataplane: "ipvs", Forwarding: "direct", TunnelPort: 7998, Scheduler: "mh", Flags: 0x18,
 		NodePortCIDRs: prefixes("192.0.2.0/24", "2001:db8::/64"),
 		DetectLocal:   forwarding.DetectLocal{Mode: "ClusterCIDR", CIDRs: prefixes("198.51.100.0/24")},
 		DrainLimit:    90 * time.Second, HealthzAddress: netip.MustParseAddrPort("[2001:db8::1]:10257"),
@@ -83,6 +83,7 @@ ignoreExcludeLB: true
 serviceProxy: true
 dataplane: ipvs
 forwarding: direct
+tunnelPort: 7998
 scheduler: mh,port,fallback
 nodePortAddresses: [192.0.2.0/24, "2001:db8::/64"]
 detectLocalMode: ClusterCIDR
@@ -122,6 +123,7 @@ func TestConfigErrorsNameTheFix(t *testing.T) {
 		"dataplane: ipvs\ndataplane: auto":                 {`"dataplane" already set`},
 		"dataplane: iptables":                              {`dataplane: "iptables"`, "auto, ipvs or nftables"},
 		"forwarding: nodeport":                             {`forwarding: "nodeport"`, "pod or direct"},
+		"tunnelPort: 65536":                                {"tunnelPort", "UDP port"},
 		"scheduler: wrrr":                                  {`scheduler: "wrrr"`, "wlc"},
 		"scheduler: rr,port":                               {`scheduler: "rr,port"`, "give \"rr\" alone"},
 		"scheduler: sh,ports":                              {`scheduler: "sh,ports"`, "give fallback, port"},

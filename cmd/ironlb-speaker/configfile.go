@@ -25,6 +25,7 @@ type configFile struct {
 	ServiceProxy       *bool    `json:"serviceProxy"`
 	Dataplane          *string  `json:"dataplane"`
 	Forwarding         *string  `json:"forwarding"`
+	TunnelPort         *int     `json:"tunnelPort"`
 	Scheduler          *string  `json:"scheduler"`
 	NodePortAddresses  []string `json:"nodePortAddresses"`
 	PodCIDRs           []string `json:"podCIDRs"`
@@ -101,6 +102,7 @@ func parseConfig(data []byte) (config, error) {
 	var p configParser
 	p.dataplane(&c.Dataplane, f.Dataplane)
 	p.forwarding(&c.Forwarding, f.Forwarding)
+	p.port("tunnelPort", &c.TunnelPort, f.TunnelPort)
 	p.scheduler(&c, f.Scheduler)
 	p.nodePortAddresses(&c, f.NodePortAddresses)
 	p.detectLocal(&c.DetectLocal, f)
@@ -218,12 +220,7 @@ func (p *configParser) failover(to *failover, f configFile) {
 		}
 		to.Profile = profile
 	}
-	if port := f.Failover.Port; port != nil {
-		if *port < 1 || *port > math.MaxUint16 {
-			p.fault("failover.port", fmt.Sprint(*port), "give a UDP port, the same on all nodes")
-		}
-		to.Port = uint16(*port)
-	}
+	p.port("failover.port", &to.Port, f.Failover.Port)
 	if cluster := f.Failover.Cluster; cluster != nil {
 		if *cluster == "" {
 			p.fault("failover.cluster", "", "give a name that no other cluster on the nodes' networks has")
@@ -235,6 +232,17 @@ func (p *configParser) failover(to *failover, f configFile) {
 			p.fault("failover.transport", *transport, "give multicast or broadcast")
 		}
 	}
+}
+
+// port parses a UDP port that all nodes share.
+func (p *configParser) port(field string, to *uint16, n *int) {
+	if n == nil {
+		return
+	}
+	if *n < 1 || *n > math.MaxUint16 {
+		p.fault(field, fmt.Sprint(*n), "give a UDP port, the same on all nodes")
+	}
+	*to = uint16(*n)
 }
 
 // perSecond parses a rate: fewer than 100 could not be spread over ticks of 10 ms.

@@ -23,12 +23,14 @@ func openNode(c config, log *slog.Logger, chosen func(dataplaneKind)) (speaker.N
 	}
 	settings := &sysctls{serviceProxy: c.ServiceProxy, limits: c.Conntrack}
 	filter, clusterInternal := &filter{dropPing: !c.AnswerPing}, &clusterInternal{}
+	tunnels := &tunnels{port: c.TunnelPort}
 	servers := newVirtualServers(c, log, chosen, func() (func(ipvs.Key) bool, error) { return oursIn(l, filter) })
 	settings.ipvs = servers.mayBeIPVS
 	closeAll := func() {
 		settings.met.Open(nil)
 		servers.close()
 		clusterInternal.close()
+		tunnels.close()
 		filter.close()
 		l.Close()
 	}
@@ -36,6 +38,7 @@ func openNode(c config, log *slog.Logger, chosen func(dataplaneKind)) (speaker.N
 		Drivers: dataplane.Drivers{
 			VirtualServers:  servers,
 			ClusterInternal: clusterInternal,
+			Direct:          tunnels,
 			Filter:          filter,
 			Addresses:       l,
 			Sysctls:         settings,

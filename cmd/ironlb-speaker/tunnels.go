@@ -1,0 +1,99 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/ipvs/direct"
+)
+
+// tunnels are the first tier of directed virtual servers, opened on first use.
+type tunnels struct {
+	port uint16
+
+	mu     sync.Mutex
+	driver *direct.Driver
+}
+
+func (t *tunnels) open() (*direct.Driver, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.driver == nil {
+		d, err := direct.New(direct.Config{Port: t.port})
+		if err != nil {
+			return nil, lasting(err)
+		}
+		t.driver = d
+	}
+	return t.driver, nil
+}
+
+// lasting makes the lack of a permission an error that lasts: the speaker's container has /proc/sys read-only.
+func lasting(err error) error {
+	for _, cause := range []error{unix.EROFS, unix.EACCES, unix.EPERM} {
+		if errors.Is(err, cause) && !errors.Is(err, ipvs.ErrNoTunnel) {
+			return fmt.Errorf("%w: %w", ipvs.ErrNoTunnel, err)
+		}
+	}
+	return err
+}
+
+func (t *tunnels) close() {
+	if t.driver != nil {
+		t.driver.Close()
+	}
+}
+
+func (t *tunnels) Probe(ctx context.Context) error {
+	d, err := t.open()
+	if err != nil {
+		return err
+	}
+	return lasting(d.Probe(ctx))
+}
+
+func (t *tunnels) SetPods(pods ipvs.PodSources) error {
+	d, err := t.open()
+	if errors.Is(err, ipvs.ErrNoTunnel) {
+		return nil // nothing is directed
+	}
+	if err != nil {
+		return err
+	}
+	return d.SetPods(pods)
+}
+
+func (t *tunnels) Apply(ctx context.Context, want ipvs.Direct, changed []ipvs.Key) error {
+	d, err := t.open()
+	if errors.Is(err, ipvs.ErrNoTunnel) && len(want.Virtuals) == 0 {
+		return nil // there can be nothing to remove
+	}
+	if err != nil {
+		return err
+	}
+	return lasting(d.Apply(ctx, want, changed))
+}
+
+func (t *tunnels) Check(ctx context.Context) (bool, error) {
+	d, err := t.open()
+	if err != nil {
+		return false, err
+	}
+	return d.Check(ctx)
+}
+
+func (t *tunnels) Remove(ctx context.Context) error {
+	d, err := t.open()
+	if errors.Is(err, ipvs.ErrNoTunnel) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return d.Remove(ctx)
+}
