@@ -1,7 +1,6 @@
 package forwarding
 
 import (
-	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
@@ -9,18 +8,6 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/speaker/view"
 )
-
-// Fallback is why a Service that is to be forwarded directly is forwarded to endpoints instead.
-type Fallback struct {
-	Reason view.Reason
-	// Node is the node with NodeWithoutTunnel, Endpoint the endpoint with EndpointWithoutNode.
-	Node     string
-	Endpoint netip.Addr
-}
-
-func (f Fallback) compare(g Fallback) int {
-	return cmp.Or(cmp.Compare(f.Reason, g.Reason), cmp.Compare(f.Node, g.Node), f.Endpoint.Compare(g.Endpoint))
-}
 
 // directed is the first tier of a virtual server, with the endpoints and their nodes that its slots follow from.
 type directed struct {
@@ -35,7 +22,7 @@ func (w *planning) decideDirect() {
 	announceOnly := func(a view.Address) bool { return a.AnnounceOnly }
 	if w.svc.Forwarding == view.Direct && slices.ContainsFunc(w.out.Addresses, ours) && !slices.ContainsFunc(w.out.Addresses, announceOnly) {
 		w.out.fallback = w.obstacle()
-		w.direct = w.out.fallback == Fallback{}
+		w.direct = w.out.fallback == view.Fallback{}
 	}
 	w.out.DirectLocal = w.svc.Local && w.direct
 	w.out.NeedsLocalEndpoint = w.svc.Local && !w.direct && w.svc.Forwarding != view.ToNodePort
@@ -43,28 +30,28 @@ func (w *planning) decideDirect() {
 
 // obstacle returns why the Service cannot be forwarded directly, the first reason in order; the zero Fallback for none.
 // An endpoint on a node that does not exist is none: it is about to be deleted, and takes no connections.
-func (w *planning) obstacle() Fallback {
+func (w *planning) obstacle() view.Fallback {
 	if w.view.NotDirect != "" {
-		return Fallback{Reason: w.view.NotDirect}
+		return view.Fallback{Reason: w.view.NotDirect}
 	}
 	if !w.nodes.usable(w.name) {
-		return Fallback{Reason: view.TunnelUnavailable}
+		return view.Fallback{Reason: view.TunnelUnavailable}
 	}
-	var first Fallback
+	var first view.Fallback
 	for _, slice := range w.slices {
 		for i := range slice.Endpoints {
 			e := &slice.Endpoints[i]
 			if _, exists := w.view.Nodes[e.Node]; !e.Ready && !e.Usable() || w.isLocal(e) || e.Node != "" && !exists {
 				continue
 			}
-			why := Fallback{Reason: view.EndpointWithoutNode, Endpoint: e.Addr}
+			why := view.Fallback{Reason: view.EndpointWithoutNode, Endpoint: e.Addr}
 			if e.Node != "" {
-				why = Fallback{Reason: view.NodeWithoutTunnel, Node: e.Node}
+				why = view.Fallback{Reason: view.NodeWithoutTunnel, Node: e.Node}
 				if w.view.Members.Directs(e.Node) && w.nodes.usable(e.Node) {
 					continue
 				}
 			}
-			if first == (Fallback{}) || why.compare(first) < 0 {
+			if first == (view.Fallback{}) || why.Compare(first) < 0 {
 				first = why
 			}
 		}

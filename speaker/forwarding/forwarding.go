@@ -31,7 +31,7 @@ type Forwarding struct {
 	// Refused are the addresses that no Service may have, of the Services that have any.
 	Refused map[pools.ServiceKey]map[netip.Addr]pools.Refusal
 	// Fallbacks are the Services that are to be forwarded directly and are not.
-	Fallbacks map[pools.ServiceKey]Fallback
+	Fallbacks map[pools.ServiceKey]view.Fallback
 	// Gateways are those of this node outside the addresses and Pod networks of Nodes, sorted. The slice is immutable.
 	Gateways []netip.Addr
 	// Unreachable counts the endpoints on unreachable nodes, by node, for nodes that have any.
@@ -52,7 +52,7 @@ func NewForwarding() Forwarding {
 		Checks:          map[view.Check]struct{}{},
 		Services:        map[pools.ServiceKey]view.Reason{},
 		Refused:         map[pools.ServiceKey]map[netip.Addr]pools.Refusal{},
-		Fallbacks:       map[pools.ServiceKey]Fallback{},
+		Fallbacks:       map[pools.ServiceKey]view.Fallback{},
 		Unreachable:     map[string]view.UnreachableEndpoints{},
 	}
 }

@@ -30,7 +30,7 @@ func (p *Planner) replan(v *view.View, key pools.ServiceKey, now time.Time) {
 		p.claim(k, claim{service: key, created: svc.Created, virtual: virtual})
 	}
 	incremental.Set(p.forwarding.Refused, key, after.refused, len(after.refused) > 0)
-	incremental.Set(p.forwarding.Fallbacks, key, after.fallback, after.fallback != Fallback{})
+	incremental.Set(p.forwarding.Fallbacks, key, after.fallback, after.fallback != view.Fallback{})
 	incremental.Set(p.directs, key, struct{}{}, svc.Forwarding == view.Direct)
 	p.admission.record(key, svc.Addresses)
 	incremental.Set(p.wakes, key, after.wake, !after.wake.IsZero())

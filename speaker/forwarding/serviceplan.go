@@ -24,7 +24,7 @@ type servicePlan struct {
 	since map[ListKey]map[netip.AddrPort]time.Time
 	// directed are the first tiers of its virtual servers. fallback is why there are none although there should be.
 	directed map[ipvs.Key]directed
-	fallback Fallback
+	fallback view.Fallback
 	// health is the healthCheckNodePort to serve, nil for none.
 	health *HealthPort
 	// elements are filter elements that belong to no single virtual server.

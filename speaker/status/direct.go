@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/ironlb/ironlb/pools"
-	"github.com/ironlb/ironlb/speaker/forwarding"
 	"github.com/ironlb/ironlb/speaker/report"
 	"github.com/ironlb/ironlb/speaker/view"
 )
@@ -39,7 +38,7 @@ func (s *Status) addFallback(out *report.VIPStatus, services []pools.ServiceKey)
 	}
 }
 
-func fallbackMessage(f forwarding.Fallback) string {
+func fallbackMessage(f view.Fallback) string {
 	switch f.Reason {
 	case view.NodeWithoutTunnel:
 		return fmt.Sprintf("the speaker of node %s, which has an endpoint, does not report that it can receive through tunnels, "+

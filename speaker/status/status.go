@@ -11,7 +11,6 @@ import (
 	"net/netip"
 
 	"github.com/ironlb/ironlb/pools"
-	"github.com/ironlb/ironlb/speaker/forwarding"
 	"github.com/ironlb/ironlb/speaker/ownership"
 	"github.com/ironlb/ironlb/speaker/plan"
 	"github.com/ironlb/ironlb/speaker/report"
@@ -75,7 +74,7 @@ type Status struct {
 	refused  map[pools.ServiceKey]map[netip.Addr]pools.Refusal
 	refusals *tally[refusedAddress]
 	// fallbacks are the Services that are not forwarded directly although they should be, as last logged.
-	fallbacks map[pools.ServiceKey]forwarding.Fallback
+	fallbacks map[pools.ServiceKey]view.Fallback
 	// routed counts the addresses of BGPAdvertisements by outcome. prefs are as last logged.
 	routed   *tally[netip.Addr]
 	prefs    map[routes.LocalPrefs]int
@@ -93,7 +92,7 @@ func New(cfg Config) *Status {
 		vips:      newTally[string](cfg.Metrics.vips),
 		services:  newTally[pools.ServiceKey](cfg.Metrics.services),
 		refused:   map[pools.ServiceKey]map[netip.Addr]pools.Refusal{},
-		fallbacks: map[pools.ServiceKey]forwarding.Fallback{},
+		fallbacks: map[pools.ServiceKey]view.Fallback{},
 		refusals:  newTally[refusedAddress](cfg.Metrics.refused),
 		routed:    newTally[netip.Addr](cfg.Metrics.routed),
 		unserved:  unserved{of: map[netip.Addr]view.Reason{}},

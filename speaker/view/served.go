@@ -1,6 +1,7 @@
 package view
 
 import (
+	"cmp"
 	"net/netip"
 
 	"github.com/ironlb/ironlb/pools"
@@ -34,4 +35,17 @@ type Served struct {
 type NodeFamily struct {
 	Node string
 	IPv4 bool
+}
+
+// Fallback is why a Service that is to be forwarded directly is forwarded to endpoints instead.
+type Fallback struct {
+	Reason Reason
+	// Node is the node with NodeWithoutTunnel, Endpoint the endpoint with EndpointWithoutNode.
+	Node     string
+	Endpoint netip.Addr
+}
+
+// Compare orders fallbacks.
+func (f Fallback) Compare(g Fallback) int {
+	return cmp.Or(cmp.Compare(f.Reason, g.Reason), cmp.Compare(f.Node, g.Node), f.Endpoint.Compare(g.Endpoint))
 }
