@@ -99,8 +99,9 @@ test-unit: ## the tests that need neither root nor packages
 
 # TESTS have limits on how soon clients are served again, so they run one after the other. BACKGROUND_TESTS wait for
 # conditions. They run at the same time, with low priority; an emulated guest has one processor.
-TESTS            := test-native test-e2e test-proxy test-bgp test-failover test-paused test-installed test-upstream
-BACKGROUND_TESTS := test-kernel test-lab test-e2e-ipvs test-proxy-ipvs
+TESTS            := test-native test-bgp test-failover test-e2e test-proxy test-installed test-upstream test-paused \
+	test-proxy-ipvs
+BACKGROUND_TESTS := test-kernel test-lab test-e2e-ipvs
 
 .PHONY: test
 test: root deps programs ## everything, with the guest kernel, complete clusters, and routers: an hour (root)
