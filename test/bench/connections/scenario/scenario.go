@@ -176,9 +176,10 @@ func Named(name string) (Scenario, error) {
 func ownerOff(ctx context.Context, r *round) error {
 	r.node = r.owner
 	gone := map[string]time.Time{}
+	since := time.Now().Add(-2 * r.cfg.Every) // what fails now may have had its last answer an interval before
 	for name, n := range r.on {
 		if n == r.node {
-			gone[name] = time.Now()
+			gone[name] = since
 		}
 	}
 	r.fault.Gone = gone
