@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -85,13 +86,8 @@ func (t *tunnels) complete(d *Driver, tier int, have *netlink.Vxlan) error {
 			return fmt.Errorf("set the MTU of interface %s to %d: %w", have.Name, t.mtu, err)
 		}
 	}
-	for _, s := range sysctls(tier, t.has6) {
-		if s.met() {
-			continue
-		}
-		if err := os.WriteFile(s.path, []byte(s.value), 0o644); err != nil {
-			return fmt.Errorf("set sysctl %s: %w", strings.TrimPrefix(s.path, "/proc/sys/"), err)
-		}
+	if err := setSysctls(have, sysctls(tier, t.has6)); err != nil {
+		return err
 	}
 	if have.RawFlags&unix.IFF_NOARP == 0 { // all neighbors are known, and no address is announced there
 		if err := d.link.LinkSetARPOff(have); err != nil {
@@ -173,19 +169,66 @@ func hasIPv6() bool {
 	return err == nil
 }
 
-// sysctl is a kernel parameter of a device.
-type sysctl struct{ path, value string }
+// sysctl is a kernel parameter of a device. Where netlink can set it, no right to write to /proc/sys is needed: that is
+// read-only in a container without privileges.
+type sysctl struct {
+	path, value string
+	netlink     func(link netlink.Link) error // nil: only a write sets it
+}
+
+// The parameters of an IPv4 device in IFLA_INET_CONF (include/uapi/linux/if_link.h, include/uapi/linux/ip.h).
+const (
+	inetConf       = 1
+	confForwarding = 1
+	confRPFilter   = 8
+
+	addrGenModeNone = 1 // IN6_ADDR_GEN_MODE_NONE (include/uapi/linux/if_link.h)
+)
 
 // sysctls return the parameters of a tunnel. A strict reverse path filter would drop what comes out of it; 2 is looser
 // than a 1 for all interfaces, and the greatest value is in effect.
 func sysctls(tier int, has6 bool) []sysctl {
 	ipv4, ipv6 := "/proc/sys/net/ipv4/conf/"+devices[tier]+"/", "/proc/sys/net/ipv6/conf/"+devices[tier]+"/"
-	all := []sysctl{{ipv4 + "rp_filter", "2"}, {ipv4 + "forwarding", "1"}}
+	all := []sysctl{
+		{ipv4 + "rp_filter", "2", func(l netlink.Link) error { return setInetConf(l, confRPFilter, 2) }},
+		{ipv4 + "forwarding", "1", func(l netlink.Link) error { return setInetConf(l, confForwarding, 1) }},
+	}
 	if has6 {
-		all = append(all, sysctl{ipv6 + "disable_ipv6", "0"}, sysctl{ipv6 + "addr_gen_mode", "1"},
-			sysctl{ipv6 + "accept_ra", "0"}, sysctl{ipv6 + "autoconf", "0"})
+		all = append(all, sysctl{ipv6 + "disable_ipv6", "0", nil}, sysctl{ipv6 + "addr_gen_mode", "1", func(l netlink.Link) error {
+			return netlink.LinkSetIP6AddrGenMode(l, addrGenModeNone)
+		}})
 	}
 	return all
+}
+
+// setSysctls sets the parameters that differ.
+func setSysctls(link netlink.Link, all []sysctl) error {
+	for _, s := range all {
+		if s.met() {
+			continue
+		}
+		set := s.netlink
+		if set == nil {
+			set = func(netlink.Link) error { return os.WriteFile(s.path, []byte(s.value), 0o644) }
+		}
+		if err := set(link); err != nil {
+			return fmt.Errorf("set sysctl %s to %s: %w", strings.TrimPrefix(s.path, "/proc/sys/"), s.value, err)
+		}
+	}
+	return nil
+}
+
+// setInetConf sets a parameter of an IPv4 device.
+func setInetConf(link netlink.Link, parameter int, value uint32) error {
+	req := nl.NewNetlinkRequest(unix.RTM_SETLINK, unix.NLM_F_ACK)
+	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	msg.Index = int32(link.Attrs().Index)
+	spec := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
+	spec.AddRtAttr(unix.AF_INET, nil).AddRtAttr(inetConf, nil).AddRtAttr(parameter, nl.Uint32Attr(value))
+	req.AddData(msg)
+	req.AddData(spec)
+	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
+	return err
 }
 
 func sysctlsMet(tier int, has6 bool) bool {
