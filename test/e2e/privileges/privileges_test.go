@@ -59,6 +59,14 @@ apiVersion: v1
 kind: Service
 metadata: {name: web, namespace: default}
 spec: {type: LoadBalancer, ipFamilyPolicy: RequireDualStack, selector: {app: web}, ports: [{port: 80}]}
+---
+apiVersion: v1
+kind: Service
+metadata:
+  name: directed
+  namespace: default
+  annotations: {ironlb.io/forwarding: direct, ironlb.io/ips: "192.0.2.143,2001:db8:0:1::8f"}
+spec: {type: LoadBalancer, ipFamilyPolicy: RequireDualStack, selector: {app: directed}, ports: [{port: 80}]}
 `
 
 // TestProgramsAreReady starts the programs as the containers of their Pods, "prepare" first, and waits until each is
@@ -112,15 +120,16 @@ func TestProgramsAreReady(t *testing.T) {
 		}
 		as(t, name, p.process)
 	}
-	if err := cluster.Eventually(t.Context(), patience, "this node owns the addresses of the Service", func(ctx context.Context) error {
-		out, err := cluster.Kubectl(ctx, "get", "virtualips", "-o", "go-template={{range .items}}{{len .spec.addresses}} {{.status.node}}{{end}}")
-		if want := "2 " + node.Name; err == nil && out != want {
+	if err := cluster.Eventually(t.Context(), patience, "this node owns the addresses of both Services", func(ctx context.Context) error {
+		out, err := cluster.Kubectl(ctx, "get", "virtualips", "-o", "go-template={{range .items}}{{len .spec.addresses}} {{.status.node}};{{end}}")
+		if want := strings.Repeat("2 "+node.Name+";", 2); err == nil && out != want {
 			err = fmt.Errorf("addresses and owner are %q, want %q", out, want)
 		}
 		return err
 	}); err != nil {
 		t.Error(err)
 	}
+	directs(t, node)
 	if err := cluster.Eventually(t.Context(), patience, "the liveness thread has scheduling class Deadline", func(ctx context.Context) error {
 		out, err := cluster.Kubectl(ctx, "get", "speakerstatus", node.Name, "-o", "jsonpath={.status.liveness.schedulingClass} {.status.liveness.message}")
 		if err == nil && out != "Deadline " {
@@ -146,6 +155,26 @@ func TestProgramsAreReady(t *testing.T) {
 			if strings.Contains(line, "not permitted") || strings.Contains(line, "ermission denied") || strings.Contains(line, "ead-only file system") {
 				t.Errorf("%s lacks a privilege: %s", name, line)
 			}
+		}
+	}
+}
+
+// directs checks that the node has the first tier of a Service with forwarding "direct", in both families.
+func directs(t *testing.T, node *lab.Node) {
+	t.Helper()
+	_, err := cluster.AddPod(t.Context(), lab.PodSpec{Name: "directed", Node: node, Labels: map[string]string{"app": "directed"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for family, addr := range map[string]string{"ip": "192.0.2.143", "ip6": "2001:db8:0:1::8f"} {
+		if err := cluster.Eventually(t.Context(), patience, addr+" is directed", func(ctx context.Context) error {
+			out, err := node.Exec(ctx, "nft", "list", "set", family, "ironlb-direct", "directed")
+			if err == nil && !strings.Contains(out, addr) {
+				err = fmt.Errorf("it is not in %s", out)
+			}
+			return err
+		}); err != nil {
+			t.Errorf("%v\n%s", err, process.Tail(node.Speaker().Log, 15))
 		}
 	}
 }
@@ -192,6 +221,9 @@ func cleanup(t *testing.T, node *lab.Node, config string) {
 	}
 	if out, err := node.Exec(t.Context(), "nft", "list", "tables"); err != nil || strings.Contains(out, "ironlb") {
 		t.Errorf("after the cleanup there are %q, %v", out, err)
+	}
+	if out, err := node.Exec(t.Context(), "ip", "link", "show", "type", "vxlan"); err != nil || strings.Contains(out, "ironlb") {
+		t.Errorf("after the cleanup there are tunnels %q, %v", out, err)
 	}
 	if out, err := node.Exec(t.Context(), "ip", "route", "show", "table", "local", "192.0.2.128/28"); err != nil || out != "" {
 		t.Errorf("after the cleanup there are routes %q, %v", out, err)
