@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/netip"
 	"os/exec"
 	"slices"
 	"sync"
@@ -43,7 +42,6 @@ type Driver struct {
 	frame          frame
 	tables         [nftwatch.NumFamilies]table
 	tunnels        tunnels
-	nodes          []netip.Addr
 	pods           ipvs.PodSources
 }
 

@@ -28,9 +28,9 @@ const (
 
 // family contains the addresses of the lab in one family.
 type family struct {
-	name, vip, client, tcp, udp, everywhere, forwarding string
-	node, pod, gateway                                  func(i int) string
-	bits, podBits                                       int
+	name, vip, client, everywhere, forwarding string
+	node, pod, gateway                        func(i int) string
+	bits, podBits                             int
 }
 
 var ipv4 = family{

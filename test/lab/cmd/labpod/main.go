@@ -50,5 +50,5 @@ func run(args []string) error {
 		}
 	}
 	return fmt.Errorf("use: labpod serve NAME | labpod probe [flags] tcp|udp|line|stream|streams ADDRESS:PORT | " +
-		"labpod connections [flags] ADDRESS:PORT...")
+		"labpod connections [flags] ADDRESS:PORT [ADDRESS:PORT]")
 }
