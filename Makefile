@@ -161,7 +161,7 @@ test-e2e-ipvs: root ## end to end, with IPVS, as far as the data plane matters (
 
 .PHONY: test-proxy-ipvs
 test-proxy-ipvs: root ## as the only service proxy, with IPVS (root)
-	@$(REPORT) -count=1 -timeout 40m -skip '$(ANY_DATAPLANE)' ./test/e2e/proxy
+	@IRONLB_LAB_CPUS=2 $(REPORT) -count=1 -timeout 40m -skip '$(ANY_DATAPLANE)' ./test/e2e/proxy
 
 .PHONY: test-proxy
 test-proxy: root ## as the only service proxy, and alongside kube-proxy, on nftables (root)
@@ -174,7 +174,7 @@ test-failover: root ## failover, unreachable endpoints and broken connections en
 
 .PHONY: test-paused
 test-paused: root ## a node that is a paused virtual machine (root)
-	@$(REPORT) -count=1 -timeout 25m ./test/e2e/paused
+	@IRONLB_LAB_CPUS=2 $(REPORT) -count=1 -timeout 25m ./test/e2e/paused
 
 .PHONY: test-installed
 test-installed: root ## as installed: chart and images on nodes with kubelets, and what clients lose while parts fail (root)

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -216,11 +217,15 @@ func (b booter) arguments(ctx context.Context, c Config, files *inherited) ([]st
 
 // defaultCPUs returns one processor for an emulated guest: with more, a processor that holds a lock is often not
 // running while the others spin for it, which costs more than they add where the host has other work.
+// IRONLB_LAB_CPUS overrides it, for a guest that has the host to itself.
 func defaultCPUs(accel string) int {
-	if accel == "tcg" {
-		return 1
+	if accel != "tcg" {
+		return max(2, min(4, runtime.NumCPU()))
 	}
-	return max(2, min(4, runtime.NumCPU()))
+	if n, err := strconv.Atoi(os.Getenv("IRONLB_LAB_CPUS")); err == nil && n > 0 {
+		return n
+	}
+	return 1
 }
 
 func share(tag, dir, options string) []string {
