@@ -179,7 +179,7 @@ func (b booter) arguments(ctx context.Context, c Config, files *inherited) ([]st
 	}
 	cpus := c.CPUs
 	if cpus == 0 {
-		cpus = defaultCPUs(c.Accel)
+		cpus = defaultCPUs()
 	}
 	argv := []string{
 		"qemu-system-x86_64", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
@@ -215,17 +215,14 @@ func (b booter) arguments(ctx context.Context, c Config, files *inherited) ([]st
 	return argv, nil
 }
 
-// defaultCPUs returns one processor for an emulated guest: with more, a processor that holds a lock is often not
-// running while the others spin for it, which costs more than they add where the host has other work.
-// IRONLB_LAB_CPUS overrides it, for a guest that has the host to itself.
-func defaultCPUs(accel string) int {
-	if accel != "tcg" {
-		return max(2, min(4, runtime.NumCPU()))
-	}
+// defaultCPUs returns this machine's processors, at least 2 and at most 4, or IRONLB_LAB_CPUS. An emulated guest next
+// to other work needs far less time with one: with more, a processor that holds a lock is often not running while the
+// others spin for it.
+func defaultCPUs() int {
 	if n, err := strconv.Atoi(os.Getenv("IRONLB_LAB_CPUS")); err == nil && n > 0 {
 		return n
 	}
-	return 1
+	return max(2, min(4, runtime.NumCPU()))
 }
 
 func share(tag, dir, options string) []string {

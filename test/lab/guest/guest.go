@@ -27,7 +27,7 @@ type Config struct {
 	Shares []string // folders of this machine to share, by absolute path
 
 	MemoryMiB int           // 0: 3072
-	CPUs      int           // 0: with KVM this machine's, at least 2 and at most 4; emulated 1
+	CPUs      int           // 0: this machine's, at least 2 and at most 4, or IRONLB_LAB_CPUS
 	Accel     string        // "kvm" or "tcg"; empty: kvm if it really boots
 	BootLimit time.Duration // 0: two minutes
 	HangLimit time.Duration // timeout of a silent guest; 0: 90 seconds, for a host that stalls
