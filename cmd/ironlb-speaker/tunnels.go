@@ -33,7 +33,8 @@ func (t *tunnels) open() (*direct.Driver, error) {
 	return t.driver, nil
 }
 
-// lasting makes the lack of a permission an error that lasts: the speaker's container has /proc/sys read-only.
+// lasting makes the lack of a permission an error that lasts. The speaker's container has /proc/sys read-only, so it
+// cannot enable IPv6 on a tunnel where net.ipv6.conf.default.disable_ipv6 is 1.
 func lasting(err error) error {
 	for _, cause := range []error{unix.EROFS, unix.EACCES, unix.EPERM} {
 		if errors.Is(err, cause) && !errors.Is(err, ipvs.ErrNoTunnel) {

@@ -72,8 +72,8 @@ func problemOf(want *netlink.Vxlan, err error) error {
 	case errors.Is(err, unix.EOPNOTSUPP):
 		return &Problem{NoVXLAN, fmt.Errorf("add interface %s: %w: run \"modprobe vxlan\" on the node", want.Name, err)}
 	case errors.Is(err, unix.EADDRINUSE), errors.Is(err, unix.EEXIST):
-		return &Problem{PortTaken, fmt.Errorf("add interface %s: UDP port %d is in use (%w): configure another one on all nodes",
-			want.Name, want.Port, err)}
+		return &Problem{PortTaken, fmt.Errorf(
+			"add interface %s: UDP port %d is in use (%w): configure another one on all nodes", want.Name, want.Port, err)}
 	}
 	return fmt.Errorf("add interface %s: %w", want.Name, err)
 }
