@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/knftables"
 
 	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/ipvs/nftopen"
 	"github.com/ironlb/ironlb/ipvs/nftwatch"
 )
 
@@ -48,7 +49,7 @@ type Driver struct {
 // New finds the program nft and opens the network namespace of the calling thread, which must be the same for each
 // call. It changes nothing. It fails with a [Problem].
 func New(cfg Config) (*Driver, error) {
-	nft, err := knftables.New("", "") // each object names its own table
+	nft, err := nftopen.Open("", "") // each object names its own table
 	switch {
 	case errors.Is(err, exec.ErrNotFound):
 		return nil, &Problem{NoCommand, errors.New("program nft not found: install the package nftables")}

@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/knftables"
 
 	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/ipvs/nftopen"
 )
 
 // table is IronLB's table of one family.
@@ -36,7 +37,7 @@ var errNotBuilt = errors.New("the table was not built, or was changed by another
 
 func openTable(f family) *table {
 	t := &table{family: f}
-	t.nft, t.absent = knftables.New(f.nft, TableName)
+	t.nft, t.absent = nftopen.Open(f.nft, TableName)
 	if t.absent != nil {
 		t.nft = nil
 	}

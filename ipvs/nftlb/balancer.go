@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/knftables"
 
 	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/ipvs/nftopen"
 	"github.com/ironlb/ironlb/ipvs/nftwatch"
 )
 
@@ -110,7 +111,7 @@ func strands(have, next *virtual) bool {
 // Every call acts on the network namespace of the calling thread, which must be the same each time.
 func New(scope Scope) (*Balancer, error) {
 	// Each object names its own table; the library only requires a name here.
-	nft, err := knftables.New("", "")
+	nft, err := nftopen.Open("", "")
 	switch {
 	case errors.Is(err, exec.ErrNotFound):
 		return nil, fmt.Errorf("open nftables: %w", ErrNoCommand)

@@ -53,9 +53,10 @@ var rules = []rule{
 
 	// Drivers take and return values; they import neither the loop nor one another.
 	{of: "ipvs/kernel", own: []string{"ipvs"}, never: kubernetes},
-	{of: "ipvs/nft", own: []string{"ipvs", "ipvs/nftwatch"}, never: kubernetes},
-	{of: "ipvs/nftlb", own: []string{"ipvs", "ipvs/nftwatch"}, never: kubernetes},
-	{of: "ipvs/direct", own: []string{"ipvs", "ipvs/nftwatch"}, never: kubernetes},
+	{of: "ipvs/nft", own: []string{"ipvs", "ipvs/nftopen", "ipvs/nftwatch"}, never: kubernetes},
+	{of: "ipvs/nftlb", own: []string{"ipvs", "ipvs/nftopen", "ipvs/nftwatch"}, never: kubernetes},
+	{of: "ipvs/direct", own: []string{"ipvs", "ipvs/nftopen", "ipvs/nftwatch"}, never: kubernetes},
+	{of: "ipvs/nftopen", own: []string{}, never: kubernetes},
 	{of: "ipvs/nftwatch", own: []string{}, never: kubernetes},
 	{of: "ipvs/conntrack", own: []string{"ipvs"}, never: kubernetes},
 	{of: "ipvs/health", own: []string{"ipvs"}, never: kubernetes},
