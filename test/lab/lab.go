@@ -262,9 +262,10 @@ func (c *Cluster) startKernel(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, cancel)
 	defer stop() // the guest outlives ctx: it ends with the lab
 	config := guest.Config{
-		Links:  []guest.Link{{Name: guestLink, NetNS: c.Management.Namespace, Bridge: apiBridge, Tap: "guest"}},
-		Shares: []string{c.Dir, c.build.Dir},
-		Log:    c.log,
+		Links:    []guest.Link{{Name: guestLink, NetNS: c.Management.Namespace, Bridge: apiBridge, Tap: "guest"}},
+		Shares:   []string{c.Dir},
+		Programs: []string{c.build.Private},
+		Log:      c.log,
 	}
 	if c.cfg.Kubelets != nil {
 		config.MemoryMiB = 8192 // the nodes' disks are in memory, with the images

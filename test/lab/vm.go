@@ -26,7 +26,8 @@ func (n *Node) bootVM(ctx context.Context) error {
 			{Name: "eth0", MAC: mac(n.Addr), NetNS: switches, Bridge: lanBridge, Tap: n.port(lanBridge)},
 			{Name: "api0", MAC: mac(n.APIAddr), NetNS: switches, Bridge: apiBridge, Tap: n.port(apiBridge)},
 		},
-		Shares:    []string{c.Dir, c.build.Dir},
+		Shares:    []string{c.Dir},
+		Programs:  []string{c.build.Private},
 		MemoryMiB: vmMemory,
 		Log:       c.log,
 	})

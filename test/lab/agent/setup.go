@@ -94,6 +94,9 @@ func root(c wire.Config) error {
 	for i, dir := range c.Shares {
 		mounts = append(mounts, mount{wire.ShareTag(i), "/root" + dir, "9p", 0, shareOptions})
 	}
+	for _, dir := range c.Programs {
+		mounts = append(mounts, mount{"/host" + dir, "/root" + dir, "", unix.MS_BIND, ""})
+	}
 	if err := mountAll(mounts); err != nil {
 		return err
 	}

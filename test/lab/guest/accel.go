@@ -50,7 +50,7 @@ func chooseAccel(ctx context.Context, b booter, c Config) (string, error) {
 }
 
 func trial(ctx context.Context, b booter, c Config) error {
-	c.Links, c.Shares, c.Accel, c.BootLimit = nil, nil, "kvm", kvmTrial
+	c.Links, c.Shares, c.Programs, c.Accel, c.BootLimit = nil, nil, nil, "kvm", kvmTrial
 	c.Log.Info("try KVM", "limit", c.BootLimit)
 	g, err := b.boot(ctx, c)
 	if err != nil {

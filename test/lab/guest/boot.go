@@ -36,6 +36,9 @@ func prepare(ctx context.Context, c *Config) (booter, error) {
 	if c.Shares, err = sharesOf(c.Shares); err != nil {
 		return booter{}, err
 	}
+	if c.Programs, err = sharesOf(c.Programs); err != nil {
+		return booter{}, err
+	}
 	agent, err := buildAgent(ctx)
 	return booter{k, agent}, err
 }
@@ -162,7 +165,7 @@ const (
 )
 
 func (b booter) arguments(ctx context.Context, c Config, files *inherited) ([]string, error) {
-	w := wire.Config{Kernel: b.kernel.Release, ModulesDir: b.kernel.Modules(), Shares: c.Shares}
+	w := wire.Config{Kernel: b.kernel.Release, ModulesDir: b.kernel.Modules(), Shares: c.Shares, Programs: c.Programs}
 	links := slices.Clone(c.Links)
 	for i := range links {
 		if links[i].MAC == "" {

@@ -189,6 +189,28 @@ func TestShare(t *testing.T) {
 	}
 }
 
+// TestPrograms: a folder of programs inside a share is cached and read-only in the guest.
+func TestPrograms(t *testing.T) {
+	realBoot(t)
+	share := t.TempDir()
+	programs := filepath.Join(share, "bin")
+	if err := os.Mkdir(programs, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(programs, "hello"), []byte("#!/bin/sh\necho hello"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	g := own(t, Config{Shares: []string{share}, Programs: []string{programs}})
+	script := `"$0"/hello; findmnt -no FS-OPTIONS --target "$0" | grep -o loose; touch "$0"/x || touch "$1"/x`
+	c := host.Cmd{Argv: []string{"sh", "-c", script, programs, share}}
+	if out, err := host.Output(t.Context(), g, c); err != nil || string(out) != "hello\nloose\n" {
+		t.Errorf("%q, %v, want the output of the program, a cached mount", out, err)
+	}
+	if _, err := os.Stat(filepath.Join(programs, "x")); !os.IsNotExist(err) {
+		t.Errorf("the guest wrote to the folder of programs: %v", err)
+	}
+}
+
 // TestTerminalNeeded: the command's package tests a real one.
 func TestTerminalNeeded(t *testing.T) {
 	g := shared(t)

@@ -71,6 +71,8 @@ type Config struct {
 	ModulesDir string
 	// Shares are host folders, writable and without a cache.
 	Shares []string
+	// Programs are host folders, read-only and cached without revalidation.
+	Programs []string
 	// Links are the guest's network cards.
 	Links []Link
 }
