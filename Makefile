@@ -99,14 +99,14 @@ test-unit: ## the tests that need neither root nor packages
 	@go -C deploy/images test -short ./...
 	@go -C test/deploy/oldest test ./...
 
-# TESTS have limits on how soon clients are served again, so they run one after the other. BACKGROUND_TESTS wait for
-# conditions. They run at the same time, with low priority.
+# TESTS have limits on how soon clients are served again, so they run one after the other; those in a guest are last.
+# BACKGROUND_TESTS wait for conditions. They run at the same time, with low priority.
 TESTS            := test-native test-bgp test-failover test-e2e test-proxy test-installed test-upstream test-paused \
-	test-proxy-ipvs test-retransmit
-BACKGROUND_TESTS := test-kernel test-lab test-e2e-ipvs
+	test-proxy-ipvs test-e2e-ipvs test-retransmit
+BACKGROUND_TESTS := test-kernel test-lab
 
 # An emulated guest next to other work needs less time with one processor.
-test-kernel test-retransmit test-e2e-ipvs: export IRONLB_LAB_CPUS := 1
+test-kernel test-retransmit: export IRONLB_LAB_CPUS := 1
 
 .PHONY: test
 test: root deps programs ## everything, with the guest kernel, complete clusters, and routers: an hour (root)

@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/ironlb/ironlb/test/e2e/scene"
 	"github.com/ironlb/ironlb/test/lab"
@@ -61,7 +60,7 @@ func start(ctx context.Context) error {
 		return err
 	}
 	for _, n := range cluster.Nodes {
-		if err := speakerReady(ctx, n); err != nil {
+		if err := n.SpeakerReady(ctx); err != nil {
 			return err
 		}
 	}
@@ -73,12 +72,4 @@ func speakerConfig() string { return filepath.Join(cluster.Dir, "speaker.yaml") 
 // startSpeaker starts the node's speaker again.
 func startSpeaker(ctx context.Context, n *lab.Node) error {
 	return n.StartSpeaker(ctx, "--config", speakerConfig())
-}
-
-// speakerReady waits until the node's speaker reports ready.
-func speakerReady(ctx context.Context, n *lab.Node) error {
-	return cluster.Eventually(ctx, 90*time.Second, "the speaker on "+n.Name+" is ready", func(ctx context.Context) error {
-		_, err := n.Exec(ctx, "curl", "-fsS", "--max-time", "5", "http://127.0.0.1:7473/readyz")
-		return err
-	})
 }

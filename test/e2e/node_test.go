@@ -145,27 +145,30 @@ func TestSpeakerRestart(t *testing.T) {
 	}
 }
 
+// between is the time from one request to the next. An emulated guest is fully busy with 50 requests per second.
+var between = map[string]time.Duration{scene.NFTables: 20 * time.Millisecond, scene.IPVS: 100 * time.Millisecond}[dataplane]
+
 // restartAsked restarts a node's speaker while requests are sent.
 func restartAsked(t *testing.T, addr netip.Addr, node *lab.Node, end func(*lab.Node) error) probe.Summary {
 	t.Helper()
-	requests, err := cluster.Client.StartProbe(t.Context(), lab.Probe{Network: "tcp", Target: netip.AddrPortFrom(addr, httpPort), Every: 20 * time.Millisecond, Timeout: lab.Lost})
+	requests, err := cluster.Client.StartProbe(t.Context(), lab.Probe{Network: "tcp", Target: netip.AddrPortFrom(addr, httpPort), Every: between, Timeout: lab.Lost})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := requests.WaitAnswers(t.Context(), patience, 100); err != nil {
+	if err := requests.WaitAnswers(t.Context(), patience, 50); err != nil {
 		t.Fatal(err)
 	}
 	if err := end(node); err != nil {
 		t.Fatal(err)
 	}
 	// Some requests without a speaker, the rest during its start and after.
-	if err := requests.WaitAnswers(t.Context(), patience, 200); err != nil {
+	if err := requests.WaitAnswers(t.Context(), patience, 50); err != nil {
 		t.Fatal(err)
 	}
 	if err := startSpeaker(t.Context(), node); err != nil {
 		t.Fatal(err)
 	}
-	if err := speakerReady(t.Context(), node); err != nil {
+	if err := node.SpeakerReady(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if err := requests.WaitAnswers(t.Context(), patience, 100); err != nil {
@@ -228,7 +231,7 @@ func TestNodeDies(t *testing.T) {
 	if err := dead.WaitReady(t.Context(), time.Minute, corev1.ConditionTrue); err != nil {
 		t.Fatal(err)
 	}
-	if err := speakerReady(t.Context(), dead); err != nil {
+	if err := dead.SpeakerReady(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	ask(t, cluster.Client, "tcp", http, 20)
@@ -270,7 +273,7 @@ func TestForeignObjectsStay(t *testing.T) {
 	if err := startSpeaker(t.Context(), node); err != nil {
 		t.Fatal(err)
 	}
-	if err := speakerReady(t.Context(), node); err != nil {
+	if err := node.SpeakerReady(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	checkForeign(t, node)

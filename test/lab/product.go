@@ -221,6 +221,14 @@ func (n *Node) ReplaceSpeaker() error {
 	return errors.Join(err, n.StopSpeaker())
 }
 
+// SpeakerReady waits until the node's speaker reports ready.
+func (n *Node) SpeakerReady(ctx context.Context) error {
+	return n.c.Eventually(ctx, n.c.limit(time.Minute), "the speaker on "+n.Name+" is ready", func(ctx context.Context) error {
+		_, err := n.Exec(ctx, "curl", "-fsS", "--max-time", "5", "http://127.0.0.1:7473/readyz")
+		return err
+	})
+}
+
 // KillSpeaker ends the node's speaker with SIGKILL.
 func (n *Node) KillSpeaker() error {
 	if p := n.Speaker(); p != nil {

@@ -124,7 +124,7 @@ func withConfig(t *testing.T, node *lab.Node, text string) {
 	if err := node.StartSpeaker(ctx, "--config", path); err != nil {
 		t.Fatal(err)
 	}
-	if err := speakerReady(ctx, node); err != nil {
+	if err := node.SpeakerReady(ctx); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -14,7 +14,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/ironlb/ironlb/test/e2e/scene"
 	"github.com/ironlb/ironlb/test/lab"
@@ -73,7 +72,7 @@ func start(ctx context.Context) error {
 		}
 	}
 	for _, n := range cluster.Nodes {
-		if err := speakerReady(ctx, n); err != nil {
+		if err := n.SpeakerReady(ctx); err != nil {
 			return err
 		}
 	}
@@ -81,10 +80,3 @@ func start(ctx context.Context) error {
 }
 
 func speakerConfig() string { return filepath.Join(cluster.Dir, "speaker.yaml") }
-
-func speakerReady(ctx context.Context, n *lab.Node) error {
-	return cluster.Eventually(ctx, 90*time.Second, "the speaker on "+n.Name+" is ready", func(ctx context.Context) error {
-		_, err := n.Exec(ctx, "curl", "-fsS", "--max-time", "5", "http://127.0.0.1:7473/readyz")
-		return err
-	})
-}

@@ -220,7 +220,8 @@ func TestSpeakerRestart(t *testing.T) {
 	vip, node := external(t, svc, httpPort), cluster.Node(0)
 	by(t, cluster.Client, vip.Addr(), node)
 	answered(t, cluster.Client, "tcp", vip, "a1", "b1", "c1")
-	prober, err := cluster.Client.StartProbe(t.Context(), lab.Probe{Network: "tcp", Target: vip, Every: 20 * time.Millisecond, Timeout: lab.Lost})
+	p := lab.Probe{Network: "tcp", Target: vip, Every: time.Second / time.Duration(*rate), Timeout: lab.Lost}
+	prober, err := cluster.Client.StartProbe(t.Context(), p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -230,7 +231,7 @@ func TestSpeakerRestart(t *testing.T) {
 	if err := node.StartSpeaker(t.Context(), "--config", speakerConfig()); err != nil {
 		t.Fatal(err)
 	}
-	if err := speakerReady(t.Context(), node); err != nil {
+	if err := node.SpeakerReady(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	endpoints(t, "steady", "a1=terminating", "b1=terminating", "c1")
