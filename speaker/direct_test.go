@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/speaker/forwarding"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -260,3 +263,55 @@ func TestCleanupRemovesDirected(t *testing.T) {
 		}
 	})
 }
+
+// A node that joins gets no slots until its speaker is received, and prevents direct forwarding only after 30 s, or if
+// there is no other endpoint.
+func TestDirectAwaitsANodeThatJoins(t *testing.T) {
+	v, now := directView(), time.Now()
+	v.Members.Peers = map[string]view.Member{"b": {Alive: true, Direct: true}}
+	p := forwarding.New("a", false, forwarding.Options{})
+	plan := func(touched view.Touched) (view.Fallback, map[string]bool) {
+		f, _ := p.Plan(v, touched, now)
+		nodes := map[string]bool{}
+		if d, directed := f.Direct.Virtuals[directKey]; directed {
+			for _, index := range d.Slots {
+				nodes[map[netip.Addr]string{v.Nodes["a"].Addresses[0]: "a", v.Nodes["b"].Addresses[0]: "b", addrC: "c"}[f.Direct.Nodes[index]]] = true
+			}
+		}
+		return f.Fallbacks[web], nodes
+	}
+	want := func(when string, touched view.Touched, fallback view.Fallback, nodes ...string) {
+		t.Helper()
+		if f, on := plan(touched); f != fallback || !slices.Equal(slices.Sorted(maps.Keys(on)), nodes) {
+			t.Errorf("%s: fallback %+v, slots of %v, want %+v, %v", when, f, on, fallback, nodes)
+		}
+	}
+	services := view.Touched{Services: map[pools.ServiceKey]struct{}{web: {}}}
+	withoutC := view.Fallback{Reason: view.NodeWithoutTunnel, Node: "c"}
+	want("at first", view.Touched{All: true}, view.Fallback{}, "a", "b")
+
+	v.Nodes["c"] = view.Node{Addresses: []netip.Addr{addrC}}
+	v.Slices[web]["s"].Endpoints[0].Node = "c"
+	want("a node joins", view.Touched{Nodes: map[string]struct{}{"c": {}}, Services: services.Services}, view.Fallback{}, "b")
+	now = p.Wake()
+	want("its speaker is not received in time", view.Touched{}, withoutC)
+
+	member := view.Touched{Members: map[string]struct{}{"c": {}}}
+	v.Members.Peers["c"] = view.Member{Alive: true, Direct: true}
+	want("its speaker is received", member, view.Fallback{}, "b", "c")
+	v.Members.Peers["c"] = view.Member{Alive: true}
+	want("it cannot", member, withoutC)
+
+	delete(v.Members.Peers, "c")
+	p = forwarding.New("a", false, forwarding.Options{})
+	want("this node starts, and others are not received", view.Touched{All: true}, view.Fallback{}, "b")
+	v.Slices[web]["s"].Endpoints[1].Node = "c"
+	want("there is no other endpoint", services, withoutC)
+	v.Members.Observer = true
+	p = forwarding.New("a", false, forwarding.Options{})
+	want("this node observes the others", view.Touched{All: true}, view.Fallback{}, "c")
+	v.Members.Observer = false
+	want("it has observed them, and the node's speaker is away", member, view.Fallback{}, "c")
+}
+
+var addrC = netip.MustParseAddr("198.51.100.3")

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/speaker/view"
@@ -29,7 +30,8 @@ func (w *planning) decideDirect() {
 }
 
 // obstacle returns why the Service cannot be forwarded directly, the first reason in order; the zero Fallback for none.
-// An endpoint on a node that does not exist is none: it is about to be deleted, and takes no connections.
+// An endpoint on a node that does not exist is none: it is about to be deleted, and takes no connections. One on a
+// node that is awaited is none as long as there are others.
 func (w *planning) obstacle() view.Fallback {
 	if w.view.NotDirect != "" {
 		return view.Fallback{Reason: w.view.NotDirect}
@@ -37,26 +39,87 @@ func (w *planning) obstacle() view.Fallback {
 	if !w.nodes.usable(w.name) {
 		return view.Fallback{Reason: view.TunnelUnavailable}
 	}
-	var first view.Fallback
+	var first, awaited view.Fallback
+	reachable := false
 	for _, slice := range w.slices {
 		for i := range slice.Endpoints {
 			e := &slice.Endpoints[i]
-			if _, exists := w.view.Nodes[e.Node]; !e.Ready && !e.Usable() || w.isLocal(e) || e.Node != "" && !exists {
+			if _, exists := w.view.Nodes[e.Node]; !e.Ready && !e.Usable() || e.Node != "" && !exists {
 				continue
 			}
-			why := view.Fallback{Reason: view.EndpointWithoutNode, Endpoint: e.Addr}
-			if e.Node != "" {
-				why = view.Fallback{Reason: view.NodeWithoutTunnel, Node: e.Node}
-				if w.view.Members.Directs(e.Node) && w.nodes.usable(e.Node) {
-					continue
-				}
-			}
-			if first == (view.Fallback{}) || why.Compare(first) < 0 {
-				first = why
+			why := view.Fallback{Reason: view.NodeWithoutTunnel, Node: e.Node}
+			switch {
+			case e.Node == "":
+				first = earlier(first, view.Fallback{Reason: view.EndpointWithoutNode, Endpoint: e.Addr})
+			case w.tunnelTo(e.Node) == hasTunnel:
+				reachable = true
+			case w.tunnelTo(e.Node) == tunnelAwaited:
+				awaited = earlier(awaited, why)
+			default:
+				first = earlier(first, why)
 			}
 		}
 	}
+	if first == (view.Fallback{}) && !reachable {
+		return awaited
+	}
 	return first
+}
+
+// earlier returns the first of two in order; the zero Fallback is none.
+func earlier(a, b view.Fallback) view.Fallback {
+	if a == (view.Fallback{}) || b.Compare(a) < 0 {
+		return b
+	}
+	return a
+}
+
+// tunnel is whether packets can be sent to a node through a tunnel.
+type tunnel uint8
+
+const (
+	noTunnel tunnel = iota
+	hasTunnel
+	// tunnelAwaited: the node's speaker was not received yet, and its endpoints get no slots.
+	tunnelAwaited
+)
+
+// awaitTunnel is how long the speaker of a node may take to be received, from the first endpoint of a Service on it. A
+// node that joins runs Pods before its speaker: if they made their Services fall back, connections would break twice.
+const awaitTunnel = 30 * time.Second
+
+// silence is since when a node with endpoints of a Service is not received. It is assumed to have tunnels if this node
+// was an observer then: it has just started, and the other nodes send to it already.
+type silence struct {
+	since   time.Time
+	assumed bool
+}
+
+// tunnelTo returns whether packets can be sent to an existing node; this node needs no tunnel.
+func (w *planning) tunnelTo(node string) tunnel {
+	peer, received := w.view.Members.Peers[node]
+	switch {
+	case node == w.name:
+		return hasTunnel
+	case !w.nodes.usable(node) || received && !peer.Direct:
+		return noTunnel
+	case received:
+		return hasTunnel
+	}
+	s, known := w.silent[node]
+	if !known {
+		s = silence{since: w.now, assumed: w.view.Members.Observer}
+	}
+	w.out.silent[node] = s
+	end := s.since.Add(awaitTunnel)
+	if !w.now.Before(end) {
+		return noTunnel
+	}
+	w.wake(end)
+	if s.assumed {
+		return hasTunnel
+	}
+	return tunnelAwaited
 }
 
 // directedTo returns the first tier of a virtual server, nil without an endpoint. It continues that of the last plan.
@@ -91,7 +154,9 @@ func (w *planning) spread(port view.Port, v4 bool) map[netip.AddrPort]uint16 {
 		return done
 	}
 	from := maps.Clone(w.candidates(port, v4))
-	maps.DeleteFunc(from, func(_ netip.AddrPort, e *view.Endpoint) bool { return !w.nodes.usable(e.Node) })
+	maps.DeleteFunc(from, func(_ netip.AddrPort, e *view.Endpoint) bool {
+		return !w.nodes.usable(e.Node) || w.tunnelTo(e.Node) != hasTunnel
+	})
 	chosen, _ := w.choose(key, from)
 	out, servers := map[netip.AddrPort]uint16{}, map[netip.AddrPort]ipvs.RealServer{}
 	for at, e := range chosen {

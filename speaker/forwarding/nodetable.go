@@ -105,7 +105,7 @@ func (p *Planner) touchedDirect(v *view.View, touched view.Touched, services map
 		_, before := p.tunnels[node]
 		now := v.Members.Peers[node].Direct
 		incremental.Set(p.tunnels, node, struct{}{}, now)
-		if now != before || p.observer {
+		if now != before || !now || p.observer { // not in tunnels: it may be received for the first time
 			use(node)
 		}
 	}

@@ -34,6 +34,7 @@ type planning struct {
 	direct   bool
 	directed map[ipvs.Key]directed
 	spreads  map[ListKey]map[netip.AddrPort]uint16
+	silent   map[string]silence // of the last plan
 	// byPort are the candidates of each port; the keys have Local unset.
 	byPort map[ListKey]map[netip.AddrPort]*view.Endpoint
 	// endpoints are the addresses in the slices, true for those on this node.

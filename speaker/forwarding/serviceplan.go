@@ -25,6 +25,8 @@ type servicePlan struct {
 	// directed are the first tiers of its virtual servers. fallback is why there are none although there should be.
 	directed map[ipvs.Key]directed
 	fallback view.Fallback
+	// silent are the nodes of its endpoints whose speakers are not received.
+	silent map[string]silence
 	// health is the healthCheckNodePort to serve, nil for none.
 	health *HealthPort
 	// elements are filter elements that belong to no single virtual server.

@@ -73,7 +73,7 @@ func New(node string, arriving bool, o Options) *Planner {
 func (p *Planner) Restart() *Planner {
 	fresh := New(p.node, p.arriving, p.options)
 	for key, part := range p.services {
-		fresh.services[key] = servicePlan{lists: part.lists, since: part.since, checks: part.checks, directed: part.directed}
+		fresh.services[key] = servicePlan{lists: part.lists, since: part.since, checks: part.checks, directed: part.directed, silent: part.silent}
 	}
 	fresh.nodes = nodeTable{index: maps.Clone(p.nodes.index), names: slices.Clone(p.nodes.names), addrs: p.nodes.addrs}
 	return fresh
