@@ -12,9 +12,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/speaker/forwarding"
+	"github.com/ironlb/ironlb/speaker/report"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -179,6 +182,17 @@ func TestDirectBecomesPossible(t *testing.T) {
 		if r.directedNow() || r.detector.state().Direct || len(r.detector.states) == 0 {
 			t.Errorf("directed %v, published %+v", r.directedNow(), r.detector.states)
 		}
+		wantTunnels := func(want report.Tunnels, fallbacks float64) {
+			t.Helper()
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			m := r.speaker.cfg.Metrics
+			if now := w.nodeStatus.Tunnels; now == nil || *now != want || testutil.ToFloat64(m.fallback) != fallbacks ||
+				testutil.ToFloat64(m.directed) != float64(want.VirtualServers) {
+				t.Errorf("reported %+v, want %+v, and %v fallbacks", now, want, fallbacks)
+			}
+		}
+		wantTunnels(report.Tunnels{Unable: w.tunnels.failProbe.Error(), MTU: 1450}, 1)
 		w.mu.Lock()
 		w.tunnels.failProbe = nil
 		w.mu.Unlock()
@@ -187,6 +201,7 @@ func TestDirectBecomesPossible(t *testing.T) {
 		if !r.directedNow() || !r.detector.state().Direct || w.tunnels.probes != 2 {
 			t.Errorf("directed %v, published %+v, %d probes", r.directedNow(), r.detector.state(), w.tunnels.probes)
 		}
+		wantTunnels(report.Tunnels{MTU: 1450, VirtualServers: 1}, 0)
 	})
 }
 

@@ -19,6 +19,8 @@ type Metrics struct {
 	changes  *prometheus.CounterVec
 	servers  prometheus.Gauge
 	reals    prometheus.Gauge
+	directed prometheus.Gauge
+	fallback prometheus.Gauge
 	healthy  prometheus.Gauge
 	status   *status.Metrics
 	bgp      *advertise.Metrics
@@ -45,8 +47,11 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		servers: gauge("virtual_servers", "Virtual servers of IronLB on the node."),
 		reals:   gauge("real_servers", "Real servers of these virtual servers."),
 		healthy: gauge("healthy", "1 while the node matches the plan."),
+		directed: gauge("directed_virtual_servers", "Virtual servers that the node forwards directly, through tunnels to the nodes of the "+
+			"endpoints."),
+		fallback: gauge("direct_fallbacks", "Services that are to be forwarded directly and are forwarded to endpoints."),
 	}
-	reg.MustRegister(m.duration, m.program, m.errors, m.drains, m.changes, m.servers, m.reals, m.healthy)
+	reg.MustRegister(m.duration, m.program, m.errors, m.drains, m.changes, m.servers, m.reals, m.healthy, m.directed, m.fallback)
 	m.status = status.NewMetrics(reg)
 	m.bgp, m.reach = advertise.NewMetrics(reg), newReachMetrics(reg)
 	return m
@@ -64,6 +69,11 @@ func (m *Metrics) reconciled(err error, took time.Duration) {
 }
 
 func (m *Metrics) change(action string) { m.changes.WithLabelValues(action).Inc() }
+
+func (m *Metrics) direct(virtuals, fallbacks int) {
+	m.directed.Set(float64(virtuals))
+	m.fallback.Set(float64(fallbacks))
+}
 
 func (m *Metrics) table(servers, reals int) {
 	m.servers.Set(float64(servers))

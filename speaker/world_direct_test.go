@@ -36,6 +36,8 @@ func (d worldDirect) Probe(context.Context) error {
 	return d.w.tunnels.failProbe
 }
 
+func (d worldDirect) MTU() int { return 1450 }
+
 func (d worldDirect) SetPods(pods ipvs.PodSources) error {
 	d.w.mu.Lock()
 	defer d.w.mu.Unlock()

@@ -88,6 +88,15 @@ func (t *tunnels) Check(ctx context.Context) (bool, error) {
 	return d.Check(ctx)
 }
 
+func (t *tunnels) MTU() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.driver == nil {
+		return 0
+	}
+	return t.driver.MTU()
+}
+
 func (t *tunnels) Remove(ctx context.Context) error {
 	d, err := t.open()
 	if errors.Is(err, ipvs.ErrNoTunnel) {

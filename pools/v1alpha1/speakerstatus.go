@@ -36,6 +36,11 @@ type SpeakerStatusStatus struct {
 	// +optional
 	DataPlane DataPlaneStatus `json:"dataPlane,omitempty"`
 
+	// tunnels are those of direct forwarding.
+	//
+	// +optional
+	Tunnels *TunnelsStatus `json:"tunnels,omitempty"`
+
 	// virtualIPs is how many VirtualIPs the node answers for.
 	//
 	// +kubebuilder:validation:Minimum=0
@@ -137,6 +142,26 @@ type DataPlaneStatus struct {
 	//
 	// +optional
 	Message string `json:"message,omitempty"`
+}
+
+// TunnelsStatus reports whether a node can send packets to endpoints on other nodes through tunnels.
+type TunnelsStatus struct {
+	// available is true while the node can use tunnels.
+	Available bool `json:"available"`
+	// message explains why it cannot, with the remediation.
+	//
+	// +optional
+	Message string `json:"message,omitempty"`
+	// mtu of the tunnels in octets, while there are any. A larger packet of a client causes an ICMP error with this MTU.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	MTU int32 `json:"mtu,omitempty"`
+	// virtualServers is how many virtual servers are forwarded directly: an address, protocol and port of a Service each.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	VirtualServers int32 `json:"virtualServers,omitempty"`
 }
 
 // SchedulingClass is how the kernel schedules a thread.

@@ -23,6 +23,8 @@ type Direct interface {
 	Apply(ctx context.Context, want ipvs.Direct, changed []ipvs.Key) error
 	// Check reports whether everything is as the last Apply left it.
 	Check(ctx context.Context) (intact bool, err error)
+	// MTU returns the MTU of the tunnels in octets, 0 without tunnels.
+	MTU() int
 	// Remove removes everything.
 	Remove(ctx context.Context) error
 }
@@ -63,6 +65,15 @@ func (d *DataPlane) NotDirect() (reason view.Reason, why string) {
 		return "", ""
 	}
 	return view.TunnelUnavailable, d.direct.unable.Error()
+}
+
+// Tunnels returns the MTU of the tunnels in octets, 0 without tunnels, and the number of directed virtual servers.
+// available is false without a driver.
+func (d *DataPlane) Tunnels() (mtu, virtuals int, available bool) {
+	if d.drivers.Direct == nil {
+		return 0, 0, false
+	}
+	return d.drivers.Direct.MTU(), len(d.direct.have), true
 }
 
 // checkDirect reports whether another program changed the first tier.

@@ -185,6 +185,11 @@ func (r *NodeReporter) status() (v1alpha1.SpeakerStatusStatus, bool) {
 		Liveness:   r.liveness,
 		Conditions: r.conditions,
 	}
+	if t := w.Tunnels; t != nil {
+		out.Tunnels = &v1alpha1.TunnelsStatus{
+			Available: t.Unable == "", Message: t.Unable, MTU: int32(t.MTU), VirtualServers: int32(t.VirtualServers),
+		}
+	}
 	for _, name := range slices.Sorted(maps.Keys(w.Links)) {
 		on := v1alpha1.InterfaceStatus{Name: name, Up: true}
 		for _, p := range w.Links[name].Subnets {

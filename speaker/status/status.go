@@ -46,6 +46,8 @@ type Inputs struct {
 	// Announced returns the published announcement of an address. Held are the announced addresses with their interfaces.
 	Announced func(netip.Addr) (ownership.Announcement, bool)
 	Held      map[netip.Addr][]string
+	// Tunnels are those of direct forwarding, nil without a driver.
+	Tunnels *report.Tunnels
 	// Conflicts are the addresses for which another host answers.
 	Conflicts map[netip.Addr]view.Conflict
 	// Claims are the published claims of this node.
@@ -172,7 +174,7 @@ func (s *Status) ReportNode(in Inputs) {
 			status.Links[name] = link
 		}
 	}
-	status.Gateways = s.in.Desired.Gateways
+	status.Gateways, status.Tunnels = s.in.Desired.Gateways, s.in.Tunnels
 	status.Reach, status.Unreachable = s.in.Reach, maps.Clone(s.in.Desired.Unreachable)
 	if err := in.Err; err != nil {
 		status.Healthy, status.Reason, status.Message = false, view.DataPlaneNotReady, err.Error()
