@@ -26,11 +26,16 @@ import (
 // addresses the VirtualIP and the BGPAdvertisement have the reason.
 const notAdvertised = "NotAdvertised"
 
+// affinityPerNode is the reason of a warning about session affinity that a router may break.
+const affinityPerNode = "AffinityPerNode"
+
 // announcements determines which addresses of Services are not announced, and why. Informers feed it; the
 // warningPublisher queries it.
 type announcements struct {
 	// held returns the addresses of a Service, with their pools.
 	held func(*v1.Service) []pools.Address
+	// forwarding is the cluster's default.
+	forwarding v1alpha1.Forwarding
 	// changed is called with each Service, or every, whose warnings may have changed. It must not block.
 	changed func(pools.ServiceKey)
 	now     func() time.Time
@@ -173,21 +178,39 @@ func (a *announcements) warnings(svc *v1.Service) (out []warning, recheck time.D
 			out = append(out, warning{one.Reason, one.Message})
 		}
 	}
-	return out, recheck
+	return append(out, a.affinityWarnings(svc, held)...), recheck
+}
+
+// affinityWarnings reports session affinity of addresses that several nodes may announce over BGP: a node knows only
+// the affinity of the clients that it forwards itself. With direct forwarding all nodes make the same choice.
+func (a *announcements) affinityWarnings(svc *v1.Service, held []pools.Address) []warning {
+	forwarding, _ := v1alpha1.ParseForwarding(svc.Annotations[v1alpha1.AnnotationForwarding], a.forwarding)
+	if svc.Spec.SessionAffinity != v1.ServiceAffinityClientIP || forwarding == v1alpha1.ForwardingDirect {
+		return nil
+	}
+	routed := slices.DeleteFunc(slices.Clone(held), func(h pools.Address) bool { return h.Pool == "" || !a.covers(a.bgp, h, svc) })
+	if len(routed) == 0 {
+		return nil
+	}
+	return []warning{{affinityPerNode, fmt.Sprintf("sessionAffinity is ClientIP, but each node that announces %s over BGP chooses endpoints alone: "+
+		"a router that spreads connections by port breaks the affinity. Set annotation %s to %s, or have the router spread by source address",
+		servicerecord.Described(routed), v1alpha1.AnnotationForwarding, v1alpha1.ForwardingDirect)}}
+}
+
+// covers reports whether an advertisement selects the address of the Service.
+func (a *announcements) covers(ads map[string]advertisement.Selection, h pools.Address, svc *v1.Service) bool {
+	for _, ad := range ads {
+		if ad.SelectsPool(h.Pool, a.pools[h.Pool]) && ad.SelectsService(svc.Labels) {
+			return true
+		}
+	}
+	return false
 }
 
 // uncovered returns the addresses of pools that no advertisement selects.
 func (a *announcements) uncovered(svc *v1.Service, held []pools.Address) (out []pools.Address) {
 	for _, h := range held {
-		covers := func(ads map[string]advertisement.Selection) bool {
-			for _, ad := range ads {
-				if ad.SelectsPool(h.Pool, a.pools[h.Pool]) && ad.SelectsService(svc.Labels) {
-					return true
-				}
-			}
-			return false
-		}
-		if h.Pool != "" && !covers(a.l2) && !covers(a.bgp) {
+		if h.Pool != "" && !a.covers(a.l2, h, svc) && !a.covers(a.bgp, h, svc) {
 			out = append(out, h)
 		}
 	}

@@ -101,6 +101,40 @@ func TestNotAdvertised(t *testing.T) {
 	}
 }
 
+// TestAffinityOverBGP: a router may break session affinity unless the Service is forwarded directly.
+func TestAffinityOverBGP(t *testing.T) {
+	all := &v1alpha1.BGPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: "b"}}
+	direct := func(s *stage) {
+		s.svc.Annotations = map[string]string{v1alpha1.AnnotationForwarding: string(v1alpha1.ForwardingDirect)}
+	}
+	const want = "AffinityPerNode: sessionAffinity is ClientIP, but each node that announces 203.0.113.4 from pool web over BGP chooses endpoints " +
+		"alone: a router that spreads connections by port breaks the affinity. Set annotation ironlb.io/forwarding to direct, or have the router " +
+		"spread by source address"
+	for name, c := range map[string]struct {
+		affinity v1.ServiceAffinity
+		ad       any
+		change   func(*stage)
+		want     string
+	}{
+		"over BGP":              {v1.ServiceAffinityClientIP, all, nil, want},
+		"by ARP":                {v1.ServiceAffinityClientIP, l2("a", v1alpha1.L2AdvertisementSpec{}), nil, ""},
+		"without affinity":      {v1.ServiceAffinityNone, all, nil, ""},
+		"directly":              {v1.ServiceAffinityClientIP, all, direct, ""},
+		"directly, by default":  {v1.ServiceAffinityClientIP, all, func(s *stage) { s.forwarding = v1alpha1.ForwardingDirect }, ""},
+		"an address of no pool": {v1.ServiceAffinityClientIP, all, func(s *stage) { s.held = func(*v1.Service) []pools.Address { return nil } }, ""},
+	} {
+		s := newStage()
+		s.svc.Spec.SessionAffinity = c.affinity
+		if c.change != nil {
+			c.change(s)
+		}
+		s.set(c.ad)
+		if got := s.summary(); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
 // TestAdvertisedLater: a new address has ten seconds; a deleted advertisement is reported at once.
 func TestAdvertisedLater(t *testing.T) {
 	s := newStage()

@@ -123,6 +123,7 @@ func newPublisher(
 			workqueue.TypedRateLimitingQueueConfig[pools.ServiceKey]{Name: "ironlb-warnings"},
 		),
 	}
+	of.forwarding = g.settings.Forwarding
 	g.changed = func() { a.queue.Add(allServices) }
 	a.announcements.changed = a.queue.Add
 	a.announcements.unserved.onChange(func() { a.queue.Add(allServices) })
