@@ -17,7 +17,6 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/speaker/forwarding"
-	"github.com/ironlb/ironlb/speaker/report"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -182,7 +181,7 @@ func TestDirectBecomesPossible(t *testing.T) {
 		if r.directedNow() || r.detector.state().Direct || len(r.detector.states) == 0 {
 			t.Errorf("directed %v, published %+v", r.directedNow(), r.detector.states)
 		}
-		wantTunnels := func(want report.Tunnels, fallbacks float64) {
+		wantTunnels := func(want view.Tunnels, fallbacks float64) {
 			t.Helper()
 			w.mu.Lock()
 			defer w.mu.Unlock()
@@ -192,7 +191,7 @@ func TestDirectBecomesPossible(t *testing.T) {
 				t.Errorf("reported %+v, want %+v, and %v fallbacks", now, want, fallbacks)
 			}
 		}
-		wantTunnels(report.Tunnels{Unable: w.tunnels.failProbe.Error(), MTU: 1450}, 1)
+		wantTunnels(view.Tunnels{Unable: w.tunnels.failProbe.Error(), MTU: 1450}, 1)
 		w.mu.Lock()
 		w.tunnels.failProbe = nil
 		w.mu.Unlock()
@@ -201,7 +200,7 @@ func TestDirectBecomesPossible(t *testing.T) {
 		if !r.directedNow() || !r.detector.state().Direct || w.tunnels.probes != 2 {
 			t.Errorf("directed %v, published %+v, %d probes", r.directedNow(), r.detector.state(), w.tunnels.probes)
 		}
-		wantTunnels(report.Tunnels{MTU: 1450, VirtualServers: 1}, 0)
+		wantTunnels(view.Tunnels{MTU: 1450, VirtualServers: 1}, 0)
 	})
 }
 

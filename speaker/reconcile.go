@@ -10,7 +10,6 @@ import (
 	"github.com/ironlb/ironlb/speaker/advertise"
 	"github.com/ironlb/ironlb/speaker/dataplane"
 	"github.com/ironlb/ironlb/speaker/plan"
-	"github.com/ironlb/ironlb/speaker/report"
 	"github.com/ironlb/ironlb/speaker/status"
 	"github.com/ironlb/ironlb/speaker/view"
 )
@@ -124,8 +123,9 @@ func (s *Speaker) program(ctx context.Context, todo *work) {
 		s.cfg.Metrics.program.Observe(time.Since(s.began).Seconds())
 	}
 	s.cfg.Metrics.table(s.dataplane.Size())
-	_, directed, _ := s.dataplane.Tunnels()
-	s.cfg.Metrics.direct(directed, len(s.desired.Fallbacks))
+	if t := s.dataplane.Tunnels(); t != nil {
+		s.cfg.Metrics.direct(t.VirtualServers, len(s.desired.Fallbacks))
+	}
 }
 
 // plan makes a new plan if something changed or a timer expired, and reports whether a plan exists.
@@ -164,16 +164,6 @@ func (s *Speaker) report(todo *work) {
 	s.status.Report(s.outcome(), status.Changed{Services: todo.Services, VIPs: todo.vips, Addrs: todo.Addrs})
 }
 
-// tunnels returns the status of the tunnels, nil without a driver.
-func (s *Speaker) tunnels() *report.Tunnels {
-	mtu, virtuals, available := s.dataplane.Tunnels()
-	if !available {
-		return nil
-	}
-	_, why := s.dataplane.NotDirect()
-	return &report.Tunnels{Unable: why, MTU: mtu, VirtualServers: virtuals}
-}
-
 // outcome returns what the parts have observed and published.
 func (s *Speaker) outcome() status.Inputs {
 	return status.Inputs{
@@ -181,7 +171,7 @@ func (s *Speaker) outcome() status.Inputs {
 		View:      s.view,
 		Announced: s.l2.Announced,
 		Held:      s.l2.Held(),
-		Tunnels:   s.tunnels(),
+		Tunnels:   s.dataplane.Tunnels(),
 		Conflicts: s.conflicts,
 		Claims:    s.published.Claims,
 		Reach:     s.reach.now,

@@ -216,6 +216,7 @@ func TestRepair(t *testing.T) {
 		"element deleted":   nft("delete element ip ironlb-direct directed { 203.0.0.0 . 6 . 80 }"),
 		"slot deleted":      nft("delete element ip ironlb-direct first-1 { 1 }"),
 		"slot of a foreign": nft("add element ip ironlb-direct first-1 { 0 : 192.0.2.1 }"),
+		"errors flushed":    nft("flush map ip6 ironlb-direct errors"),
 		"node deleted":      nft("flush set ip ironlb-direct nodes"),
 		"device deleted":    device(n.Handle.LinkDel),
 		"device down":       device(n.Handle.LinkSetDown),

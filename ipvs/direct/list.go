@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math/big"
 	"net/netip"
 	"os/exec"
 	"regexp"
@@ -18,6 +19,7 @@ import (
 // listing is the content of a table. A foreign one has anything else than this package writes.
 type listing struct {
 	exists, foreign bool
+	errors          map[ipvs.Key]string
 	directed        map[ipvs.Key]struct{}
 	tiers           [numTiers]tier
 	chains          map[string]struct{}
@@ -69,6 +71,7 @@ func parse(f family, out []byte) (listing, error) {
 	}
 	spreads := make(map[string]*spread)
 	var virtuals [numTiers]object
+	var failures object
 	for _, o := range objects.NFTables {
 		for kind, raw := range o {
 			var parsed object
@@ -83,6 +86,8 @@ func parse(f family, out []byte) (listing, error) {
 				l.addDirected(parsed)
 			case kind == "map" && tier >= 0 && l.defined(f, parsed):
 				virtuals[tier] = parsed
+			case kind == "map" && parsed.Name == mapErrors && l.defined(f, parsed):
+				failures = parsed
 			case kind == "map":
 				l.addSpread(f, parsed, spreads)
 			default:
@@ -93,6 +98,7 @@ func parse(f family, out []byte) (listing, error) {
 	for tier, o := range virtuals {
 		l.addVirtuals(tier, o, spreads)
 	}
+	l.addErrors(f, failures)
 	return l, nil
 }
 
@@ -201,6 +207,43 @@ func (l *listing) addVirtuals(tier int, o object, spreads map[string]*spread) {
 		s.refs++
 		l.tiers[tier].of[key] = s
 	}
+}
+
+// addErrors reads the map of ICMP errors, which follows from the others.
+func (l *listing) addErrors(f family, o object) {
+	l.foreign = l.foreign || o.Name == ""
+	l.errors = make(map[ipvs.Key]string, len(o.Elem))
+	for _, raw := range o.Elem {
+		var pair []json.RawMessage
+		var verdict struct{ Goto struct{ Target string } }
+		if json.Unmarshal(raw, &pair) != nil || len(pair) != 2 || json.Unmarshal(pair[1], &verdict) != nil {
+			l.foreign = true
+			continue
+		}
+		key, isKey := f.parseErrorKey(pair[0])
+		if !isKey || verdict.Goto.Target != errorChain(l.directed, &l.tiers, key) {
+			l.foreign = true
+		}
+		l.errors[key] = verdict.Goto.Target
+	}
+	l.foreign = l.foreign || len(l.errors) != len(l.directed)
+}
+
+// parseErrorKey parses a virtual server whose parts are integers, which nft writes as text if they have many digits.
+func (f family) parseErrorKey(raw json.RawMessage) (key ipvs.Key, ok bool) {
+	var element struct{ Concat []json.RawMessage }
+	if json.Unmarshal(raw, &element) != nil || len(element.Concat) != 3 {
+		return key, false
+	}
+	addr, isNumber := new(big.Int).SetString(strings.Trim(string(element.Concat[0]), `"`), 0)
+	octets := f.gateway(0).AsSlice() // of the family's length
+	if !isNumber || addr.Sign() < 0 || addr.BitLen() > 8*len(octets) {
+		return key, false
+	}
+	key.Addr, _ = netip.AddrFromSlice(addr.FillBytes(octets))
+	protocol, known := parseProtocol(element.Concat[1])
+	key.Protocol = protocol
+	return key, known && json.Unmarshal(element.Concat[2], &key.Port) == nil
 }
 
 // parseKey parses a virtual server.

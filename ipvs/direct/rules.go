@@ -3,6 +3,7 @@ package direct
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"sigs.k8s.io/knftables"
 
@@ -17,6 +18,9 @@ const (
 	setNodes = "nodes"
 	// setPods {prefix} and setPodInterfaces {name, or a prefix of names}: the cluster-internal sources.
 	setPods, setPodInterfaces = "pods", "pod-interfaces"
+	// mapErrors {virtual server : verdict}: the directed ones, whose packets caused an ICMP error. Those without a spread
+	// have the chain chainStay.
+	mapErrors, chainStay = "errors", "stay"
 )
 
 // hashSeed makes all nodes hash equally. Its value is arbitrary.
@@ -25,11 +29,15 @@ const hashSeed = 0x4c42
 // key is the destination of a packet.
 const key = "IP daddr . meta l4proto . th dport"
 
-// definition is a set or a map; a set has no value.
+// errorKey is the source of the packet that caused an ICMP error, which is in the error after 8 octets. A packet with
+// options or extension headers is not found.
+const errorKey = "ERRORKEY"
+
+// definition is a set or a map; a set has no value. typeOf is given for a type that has no name.
 type definition struct {
-	name, typ, value string
-	interval         bool
-	size             int
+	name, typ, typeOf, value string
+	interval                 bool
+	size                     int
 }
 
 // definitions are the sets and maps of every table, without those of spreads.
@@ -40,6 +48,7 @@ var definitions = []definition{
 	{name: setPodInterfaces, typ: "ifname", interval: true},
 	{name: tierNames[first], typ: "ADDR . inet_proto . inet_service", value: "verdict"},
 	{name: tierNames[second], typ: "ADDR . inet_proto . inet_service", value: "verdict"},
+	{name: mapErrors, typ: "integer . integer . integer", typeOf: errorKey, value: "verdict"},
 }
 
 // frame is all that the rules depend on.
@@ -59,8 +68,11 @@ type chain struct {
 	rules    []string
 }
 
-// inTunnel matches what comes out of a tunnel.
-const inTunnel = `iifname { "` + Device1 + `", "` + Device2 + `" }`
+// inTunnel matches what comes out of a tunnel, notInTunnel the rest.
+const (
+	inTunnel    = `iifname { "` + Device1 + `", "` + Device2 + `" }`
+	notInTunnel = `iifname != { "` + Device1 + `", "` + Device2 + `" }`
+)
 
 // chains returns the chains of a table without those of spreads, in the order of their references.
 func (f frame) chains(of family) []chain {
@@ -68,6 +80,7 @@ func (f frame) chains(of family) []chain {
 	prerouting := []string{
 		// What comes out of a tunnel is never sent on, and must be for a directed virtual server.
 		inTunnel + " goto tunneled",
+		"ICMPERROR goto icmp-error",
 		key + " != @directed return",
 	}
 	prerouting = append(append(prerouting, internal...), key+" vmap @first")
@@ -82,7 +95,10 @@ func (f frame) chains(of family) []chain {
 		// The sender's slots are newer than this node's, which sends to the node that has the slot here.
 		`iifname "`+Device1+`" `+key+" vmap @first")
 	all := []chain{
-		{name: "tunneled", rules: []string{key + " @directed return", "drop"}},
+		{name: chainStay},
+		{name: "tunneled", rules: []string{key + " @directed return", "ICMPERROR " + errorKey + " vmap @" + mapErrors, "drop"}},
+		// An error about an answer, from the path to the client, is directed like the client's packets.
+		{name: "icmp-error", rules: append(slices.Clone(internal), errorKey+" vmap @"+mapErrors)},
 		// After the packet filter (-300), so that a client that is not allowed ends at its first node; before conntrack.
 		{name: "prerouting", hook: knftables.PreroutingHook, priority: -290, rules: prerouting},
 		{name: "unknown", hook: knftables.PreroutingHook, priority: -190, rules: unknown},
@@ -133,22 +149,23 @@ func (s *spread) name(tier int) string {
 // rules returns the rules of the chain. A slot that is not in the map has no peer, so the packet stays. A packet that
 // comes out of the first tunnel is sent into the second.
 func (s *spread) rules(tier int, of family) []string {
-	client := "IP saddr . th sport"
+	client, receiver := "IP saddr . th sport", "ERRORADDR . ERRORPORT"
 	if s.byClient {
-		client = "IP saddr"
+		client, receiver = "IP saddr", "ERRORADDR"
 	}
-	into := func(device string) string {
+	to := func(client, device string) string {
 		return fmt.Sprintf("dup to jhash %s mod %d seed 0x%x map @%s device %q drop",
 			client, ipvs.NumSlots, hashSeed, s.name(tier), device)
 	}
-	switch {
-	case tier == second:
-		return []string{into(Device2)}
-	case of.name != knftables.IPv4Family:
-		return []string{`iifname "` + Device1 + `" ` + into(Device2), into(Device1)}
+	if tier == second {
+		return []string{to(client, Device2)}
 	}
-	return []string{
-		`iifname "` + Device1 + `" ` + into(Device2),
-		"ip frag-off 0x0 ip frag-off set 0x8000", into(Device1), "ip frag-off 0x8000 ip frag-off set 0x0",
+	rules := []string{
+		"meta l4proto ICMP " + notInTunnel + " " + to(receiver, Device1), "meta l4proto ICMP return",
+		`iifname "` + Device1 + `" ` + to(client, Device2),
 	}
+	if of.name != knftables.IPv4Family {
+		return append(rules, to(client, Device1))
+	}
+	return append(rules, "ip frag-off 0x0 ip frag-off set 0x8000", to(client, Device1), "ip frag-off 0x8000 ip frag-off set 0x0")
 }

@@ -20,14 +20,16 @@ type table struct {
 	exists   bool
 	directed map[ipvs.Key]struct{}
 	tiers    [numTiers]tier
-	nodes    map[netip.Addr]struct{}
-	pods     ipvs.PodSources
+	// errors are the chains of the ICMP errors of the directed virtual servers.
+	errors map[ipvs.Key]string
+	nodes  map[netip.Addr]struct{}
+	pods   ipvs.PodSources
 }
 
 func newTable() table {
 	return table{
 		exists: true, directed: make(map[ipvs.Key]struct{}), tiers: [numTiers]tier{newTier(first), newTier(second)},
-		nodes: make(map[netip.Addr]struct{}),
+		errors: make(map[ipvs.Key]string), nodes: make(map[netip.Addr]struct{}),
 	}
 }
 
@@ -90,7 +92,7 @@ func (d *Driver) editTable(ctx context.Context, i int, want wanted, keep bool) e
 
 // adopt makes the elements of a listing the known state, with new rules. Nodes are always written.
 func (t *table) adopt(w writer, l listing) {
-	t.directed, t.tiers = l.directed, l.tiers
+	t.directed, t.tiers, t.errors = l.directed, l.tiers, l.errors
 	w.tx.Flush(&knftables.Set{Family: w.name, Table: TableName, Name: setNodes})
 	for n := range t.tiers {
 		tier := &t.tiers[n]
@@ -100,6 +102,17 @@ func (t *table) adopt(w writer, l listing) {
 		tier.collect(w, tier.all)
 		tier.all = nil
 	}
+}
+
+// errorChain returns the chain of the ICMP errors about a virtual server's packets, empty if it is not directed.
+func errorChain(directed map[ipvs.Key]struct{}, tiers *[numTiers]tier, key ipvs.Key) string {
+	if _, is := directed[key]; !is {
+		return ""
+	}
+	if s := tiers[first].of[key]; s != nil {
+		return s.name(first)
+	}
+	return chainStay
 }
 
 // keys returns the virtual servers of the known state, also of an incomplete one.
@@ -167,8 +180,31 @@ func (t *table) edit(w writer, want wanted, keys []ipvs.Key) {
 			}
 		}
 	}
+	var left [numTiers][]*spread
 	for n := range t.tiers {
-		t.tiers[n].edit(w, contents[n])
+		left[n] = t.tiers[n].edit(w, contents[n])
+	}
+	t.editErrors(w, keys)
+	for n := range t.tiers {
+		t.tiers[n].collect(w, left[n])
+	}
+}
+
+// editErrors makes the ICMP errors of the virtual servers follow their packets.
+func (t *table) editErrors(w writer, keys []ipvs.Key) {
+	for _, key := range keys {
+		have, want := t.errors[key], errorChain(t.directed, &t.tiers, key)
+		if have == want {
+			continue
+		}
+		if have != "" {
+			w.error(key, have, true)
+			delete(t.errors, key)
+		}
+		if want != "" {
+			w.error(key, want, false)
+			t.errors[key] = want
+		}
 	}
 }
 

@@ -44,11 +44,10 @@ func newTier(number int) tier {
 }
 
 // edit changes the virtual servers in want to their content, which may be empty. The state is that after the
-// transaction.
-func (t *tier) edit(w writer, want map[ipvs.Key]content) {
+// transaction. It returns the spreads to collect.
+func (t *tier) edit(w writer, want map[ipvs.Key]content) (left []*spread) {
 	keys := slices.SortedFunc(maps.Keys(want), ipvs.Key.Compare)
 	t.editInPlace(w, keys, want)
-	var left []*spread
 	for _, key := range keys {
 		have, c := t.of[key], want[key]
 		switch {
@@ -74,7 +73,7 @@ func (t *tier) edit(w writer, want map[ipvs.Key]content) {
 		t.of[key] = s
 		w.virtual(t.number, key, s, false)
 	}
-	t.collect(w, left)
+	return left
 }
 
 // editInPlace edits the spreads whose virtual servers all change to the same new content.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -200,6 +201,52 @@ func TestLargeSegments(t *testing.T) {
 			defer conn.Close()
 			if got, err := netspace.AskLong(0, conn, 30000); err != nil || got != "pod1 "+f.client {
 				t.Errorf("%s without clamping: answer %q, error %v", f.name, got, err)
+			}
+		}
+	})
+}
+
+// A router on the way to a client, where only smaller packets pass, reports to the virtual address: the error reaches
+// the Pod, also after a move, whatever the hash is over.
+func TestSmallPathToClient(t *testing.T) {
+	each(t, func(t *testing.T, l *lab) {
+		const pathMTU = 1300
+		router, far := newSpace(t), newSpace(t)
+		router.Plug(t, "eth0", l.bridge, "router", "192.0.2.254/24", "2001:db8:1::254/64")
+		netspace.Join(t, far, "eth0", "203.0.113.2/24", router, "far", "203.0.113.1/24")
+		far.Address(t, "eth0", "2001:db8:9::2/64")
+		router.Address(t, "far", "2001:db8:9::1/64")
+		for _, f := range families {
+			router.Sysctl(t, f.forwarding, "1")
+			remote, near := map[string]string{ipv4.name: "203.0.113.2", ipv6.name: "2001:db8:9::2"}[f.name], "192.0.2.254"
+			gateway := "203.0.113.1"
+			if f.name == ipv6.name {
+				near, gateway = "2001:db8:1::254", "2001:db8:9::1"
+			}
+			router.MTU(t, remote, "far", pathMTU)
+			far.Route(t, f.everywhere, gateway)
+			for i := range l.nodes {
+				l.nodes[i].Route(t, f.everywhere, near)
+			}
+		}
+		for _, d := range []ipvs.Directed{{Slots: spreadOver(1)}, {Slots: spreadOver(1, 2)}, {Slots: spreadOver(1), ByClient: true}} {
+			l.direct(t, d)
+			for _, owner := range []int{0, 1} {
+				for _, f := range families {
+					router.Neighbor(t, "eth0", f.vip, l.nodes[owner].MAC(t, "eth0"))
+					conn, err := far.Dial("tcp", "", at(f.vip, servicePort))
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer conn.Close()
+					if got, err := netspace.AskLong(0, conn, 30000); err != nil || !strings.HasPrefix(got, "pod") {
+						t.Errorf("%s, owner %d, by client %v: answer %q, error %v", f.name, owner, d.ByClient, got, err)
+					}
+				}
+				for i := range l.pods { // what they have learned
+					l.pods[i].Must(t, func() error { _, err := run("ip route flush cache"); return err })
+					l.pods[i].Must(t, func() error { _, err := run("ip -6 route flush cache"); return err })
+				}
 			}
 		}
 	})

@@ -42,7 +42,13 @@ func (w writer) define(d definition) {
 		w.tx.Add(&knftables.Set{Family: w.name, Table: TableName, Name: d.name, Type: typ, Flags: flags})
 		return
 	}
-	w.tx.Add(&knftables.Map{Family: w.name, Table: TableName, Name: d.name, Type: typ + " : " + d.value, Flags: flags})
+	m := &knftables.Map{Family: w.name, Table: TableName, Name: d.name, Flags: flags}
+	if d.typeOf != "" {
+		m.TypeOf = w.words.Replace(d.typeOf) + " : " + d.value
+	} else {
+		m.Type = typ + " : " + d.value
+	}
+	w.tx.Add(m)
 }
 
 // removeTable succeeds with or without a table.
@@ -126,6 +132,13 @@ func keyText(key ipvs.Key) []string {
 
 func (w writer) directed(key ipvs.Key, remove bool) {
 	w.element(knftables.Element{Set: setDirected, Key: keyText(key)}, remove)
+}
+
+// error adds or deletes the element that sends the ICMP errors about a virtual server's packets to a chain.
+func (w writer) error(key ipvs.Key, chain string, remove bool) {
+	text := keyText(key)
+	text[0] = fmt.Sprintf("0x%x", key.Addr.AsSlice())
+	w.element(knftables.Element{Map: mapErrors, Key: text, Value: []string{"goto " + chain}}, remove)
 }
 
 func (w writer) node(addr netip.Addr, remove bool) {

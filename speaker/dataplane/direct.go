@@ -67,13 +67,13 @@ func (d *DataPlane) NotDirect() (reason view.Reason, why string) {
 	return view.TunnelUnavailable, d.direct.unable.Error()
 }
 
-// Tunnels returns the MTU of the tunnels in octets, 0 without tunnels, and the number of directed virtual servers.
-// available is false without a driver.
-func (d *DataPlane) Tunnels() (mtu, virtuals int, available bool) {
+// Tunnels returns the state of the tunnels, nil without a driver.
+func (d *DataPlane) Tunnels() *view.Tunnels {
 	if d.drivers.Direct == nil {
-		return 0, 0, false
+		return nil
 	}
-	return d.drivers.Direct.MTU(), len(d.direct.have), true
+	_, why := d.NotDirect()
+	return &view.Tunnels{Unable: why, MTU: d.drivers.Direct.MTU(), VirtualServers: len(d.direct.have)}
 }
 
 // checkDirect reports whether another program changed the first tier.

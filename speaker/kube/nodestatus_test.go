@@ -44,7 +44,7 @@ func (w *writes) set(fail error) (n int) {
 
 func nodeStatus(members map[string]report.MemberState) report.NodeStatus {
 	return report.NodeStatus{
-		Healthy: true, VirtualIPs: 2, Members: members, Tunnels: &report.Tunnels{MTU: 1450, VirtualServers: 3},
+		Healthy: true, VirtualIPs: 2, Members: members, Tunnels: &view.Tunnels{MTU: 1450, VirtualServers: 3},
 		Links: map[string]view.Link{"eth0": {Name: "eth0", Subnets: []netip.Prefix{netip.MustParsePrefix("2001:db8::/64"), netip.MustParsePrefix("192.0.2.0/24")}}},
 	}
 }

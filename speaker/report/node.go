@@ -21,7 +21,7 @@ type NodeStatus struct {
 	Reason  view.Reason
 	Message string
 	// Tunnels are those of direct forwarding, nil if the speaker has no driver for it.
-	Tunnels *Tunnels
+	Tunnels *view.Tunnels
 	// VirtualIPs is the number that this node owns.
 	VirtualIPs int
 	// Links are the interfaces with a subnet or used for an address, Members the other speakers.
@@ -42,16 +42,6 @@ type NodeStatus struct {
 	// Unserved are the addresses that a BGPAdvertisement covers and that this node could not program, sorted. They are
 	// immutable.
 	Unserved map[view.Reason][]netip.Addr
-}
-
-// Tunnels are the tunnels of direct forwarding.
-type Tunnels struct {
-	// Unable is why the node cannot use tunnels, empty if it can.
-	Unable string
-	// MTU is in octets, 0 without tunnels.
-	MTU int
-	// VirtualServers is the number that is forwarded directly.
-	VirtualServers int
 }
 
 // SessionFamilies are the families that a session is configured for.

@@ -47,7 +47,7 @@ type Inputs struct {
 	Announced func(netip.Addr) (ownership.Announcement, bool)
 	Held      map[netip.Addr][]string
 	// Tunnels are those of direct forwarding, nil without a driver.
-	Tunnels *report.Tunnels
+	Tunnels *view.Tunnels
 	// Conflicts are the addresses for which another host answers.
 	Conflicts map[netip.Addr]view.Conflict
 	// Claims are the published claims of this node.

@@ -109,12 +109,15 @@ func Join(t testing.TB, a *Space, aName, aAddr string, b *Space, bName, bAddr st
 	b.waitCarrier(t, bName)
 }
 
+// carrierPatience is the timeout of the wait for a carrier, also in a guest that gets little time.
+const carrierPatience = time.Minute
+
 // waitCarrier waits until the kernel has detected the carrier, which is asynchronous: earlier packets are lost.
 func (s *Space) waitCarrier(t testing.TB, name string) {
 	t.Helper()
 	ticker := time.NewTicker(time.Millisecond)
 	defer ticker.Stop()
-	for deadline := time.After(patience); s.link(t, name).Attrs().OperState != netlink.OperUp; {
+	for deadline := time.After(carrierPatience); s.link(t, name).Attrs().OperState != netlink.OperUp; {
 		select {
 		case <-ticker.C:
 		case <-deadline:

@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -189,12 +190,16 @@ func TestLeave(t *testing.T) {
 				_, err := d.try(order{Leave: true})
 				left <- err
 			}()
+			var both sync.WaitGroup // at the same time: the state lasts for three seconds
 			for _, f := range w.routers[:2] {
-				f.path(t, vip4, func(p router.Path) bool {
-					shut := slices.ContainsFunc(p.Communities, func(c string) bool { return c == "65535:0" || c == "graceful-shutdown" })
-					return shut && len(p.Communities) == 2 && (f == external || noPref.MatchString(p.Text))
+				both.Go(func() {
+					waitPath(t, f, vip4, func(p router.Path) bool {
+						shut := slices.ContainsFunc(p.Communities, func(c string) bool { return c == "65535:0" || c == "graceful-shutdown" })
+						return shut && len(p.Communities) == 2 && (f == external || noPref.MatchString(p.Text))
+					})
 				})
 			}
+			both.Wait()
 			if err := <-left; err != nil {
 				t.Fatal(err)
 			}

@@ -224,6 +224,22 @@ func (f *far) path(t testing.TB, prefix netip.Prefix, ok func(router.Path) bool)
 	}, func() string { return fmt.Sprintf("%+v", have) })
 }
 
+// waitPath is path for a goroutine of the test.
+func waitPath(t testing.TB, f *far, prefix netip.Prefix, ok func(router.Path) bool) {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for {
+		have, err := f.RIB(ctx, prefix.String())
+		switch {
+		case err != nil:
+			t.Errorf("%s's path of %v is not as wanted within %v: %v, %v", f.kind, prefix, patience, have, err)
+			return
+		case len(have) == 1 && ok(have[0]):
+			return
+		}
+	}
+}
+
 // since returns the router's session with a neighbor, which is up.
 func (f *far) since(t testing.TB, name string) router.Session {
 	t.Helper()
