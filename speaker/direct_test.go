@@ -329,3 +329,42 @@ func TestDirectAwaitsANodeThatJoins(t *testing.T) {
 }
 
 var addrC = netip.MustParseAddr("198.51.100.3")
+
+// A speaker that starts with endpoints on its node has no connections of their slots: it sends unknown segments to the
+// nodes that had these slots while it was away.
+func TestDirectStartsWithEndpoints(t *testing.T) {
+	v := directView()
+	v.Members.Peers, v.Members.Observer = map[string]view.Member{"b": {Alive: true, Direct: true}}, true
+	for _, only := range []bool{false, true} {
+		if only { // on this node
+			v.Slices[web]["s"].Endpoints[1].Node = "a"
+		}
+		f, _ := forwarding.New("a", false, forwarding.Options{}).Plan(v, view.Touched{All: true}, time.Now())
+		d := f.Direct.Virtuals[directKey]
+		if only {
+			if *d.Before != *d.Slots {
+				t.Error("without another endpoint: another node had slots before")
+			}
+			continue
+		}
+		for slot, node := range d.Before {
+			if f.Direct.Nodes[node] != v.Nodes["b"].Addresses[0] {
+				t.Fatalf("slot %d: before %v, want node b", slot, f.Direct.Nodes[node])
+			}
+		}
+	}
+}
+
+// A speaker that stops leaves the tunnels of its node, and the others continue to use them.
+func TestDirectStaysWhenASpeakerStops(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t)
+		r := start(t, w, &cluster{view: directView(), synced: true})
+		defer r.stop()
+		r.wantPlanned(t)
+		r.speaker.stopAnnouncing()
+		if last := r.detector.state(); !last.Leaving || !last.Direct {
+			t.Errorf("published last %+v, want that it leaves and can receive through tunnels", last)
+		}
+	})
+}

@@ -48,5 +48,5 @@ func (s *Speaker) stopAnnouncing() {
 		return
 	}
 	s.l2.WithdrawAll()
-	s.cfg.Detector.Publish(view.LocalState{Leaving: true})
+	s.cfg.Detector.Publish(view.LocalState{Leaving: true, Direct: s.published.Direct})
 }

@@ -123,6 +123,12 @@ func (d *Driver) Apply(ctx context.Context, want ipvs.Direct, changed []ipvs.Key
 	}
 	full := !d.known
 	d.known, d.foreign = false, false
+	outer := families[familyOf(want.Self)]
+	if full && d.lacksTunnels() {
+		if err := d.guard(ctx, outer); err != nil {
+			return err
+		}
+	}
 	frame, err := d.tunnels.ensure(d, want, full)
 	if err != nil {
 		return err
@@ -132,6 +138,11 @@ func (d *Driver) Apply(ctx context.Context, want ipvs.Direct, changed []ipvs.Key
 	invalid, err := d.program(ctx, want, changed, full)
 	if err != nil {
 		return err
+	}
+	if full {
+		if err := d.unguard(ctx, outer); err != nil {
+			return err
+		}
 	}
 	if err := d.tunnels.prune(d); err != nil {
 		return err
@@ -252,6 +263,9 @@ func (d *Driver) remove(ctx context.Context) error {
 	}
 	d.known, d.foreign = false, false
 	err = errors.Join(d.removeTables(ctx), d.tunnels.remove(d))
+	for _, f := range families {
+		err = errors.Join(err, d.unguard(ctx, f))
+	}
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package direct
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"strings"
 
 	"sigs.k8s.io/knftables"
@@ -77,4 +78,9 @@ func Listed(ctx context.Context) (map[ipvs.Key]Peers, int, error) {
 		}
 	}
 	return found, spreads, nil
+}
+
+// Guard adds the guard of tunnels between addresses of the family of self.
+func (d *Driver) Guard(self netip.Addr) error {
+	return d.guard(context.Background(), families[familyOf(self)])
 }

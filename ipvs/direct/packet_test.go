@@ -14,6 +14,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -455,6 +456,32 @@ func TestRemove(t *testing.T) {
 		}
 		l.direct(t, ipvs.Directed{Slots: spreadOver(1)})
 		l.open(t, 1, "tcp", "udp")
+	})
+}
+
+// The guard drops what comes through a tunnel; the first Apply of a process deletes it.
+func TestGuard(t *testing.T) {
+	each(t, func(t *testing.T, l *lab) {
+		l.direct(t, ipvs.Directed{Slots: spreadOver(1)})
+		node, self := l.nodes[1], l.addresses()[1]
+		node.Must(t, func() error { return l.drivers[1].Guard(self) })
+		conn, err := l.client.DialWithin(300*time.Millisecond, "tcp", "", at(ipv4.vip, servicePort))
+		if err == nil {
+			conn.Close()
+			t.Error("connected through the guard")
+		}
+		node.Must(t, func() error {
+			d, err := direct.New(direct.Config{Port: tunnelPort})
+			if err != nil {
+				return err
+			}
+			t.Cleanup(d.Close)
+			return d.Apply(context.Background(), l.want[1], nil)
+		})
+		l.open(t, 1, "tcp")
+		if tables := ruleset(t, node); strings.Contains(tables, "guard") {
+			t.Errorf("left: %s", tables)
+		}
 	})
 }
 

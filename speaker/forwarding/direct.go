@@ -128,7 +128,10 @@ func (w *planning) directedTo(key ipvs.Key, port view.Port) *ipvs.Directed {
 	if len(out.spread) == 0 {
 		return nil
 	}
-	last := w.directed[key]
+	last, planned := w.directed[key]
+	if !planned && w.view.Members.Observer {
+		last = w.withoutThisNode(key, out.spread)
+	}
 	if out.Slots = last.Slots; !maps.Equal(last.spread, out.spread) {
 		out.Slots = slotsOf(key, out.spread)
 	}
@@ -143,6 +146,19 @@ func (w *planning) directedTo(key ipvs.Key, port view.Port) *ipvs.Directed {
 	}
 	w.out.directed[key] = out
 	return &out.Directed
+}
+
+// withoutThisNode returns the first tier that the other nodes had while this node was away. After its start it may have
+// endpoints at once, and their slots, but no connections.
+func (w *planning) withoutThisNode(key ipvs.Key, spread map[netip.AddrPort]uint16) (before directed) {
+	self := w.nodes.index[w.name]
+	before.spread = maps.Clone(spread)
+	maps.DeleteFunc(before.spread, func(_ netip.AddrPort, node uint16) bool { return node == self })
+	if len(before.spread) > 0 {
+		before.Slots = slotsOf(key, before.spread)
+		before.Before = before.Slots
+	}
+	return before
 }
 
 // spread returns the endpoints of a port that get slots, with the index of their node: those that would take new
