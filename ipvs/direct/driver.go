@@ -40,10 +40,12 @@ type Driver struct {
 	events *linkWatch
 	// known means that the fields below equal the kernel's content. foreign reports a change by another program since.
 	known, foreign bool
-	frame          frame
-	tables         [nftwatch.NumFamilies]table
-	tunnels        tunnels
-	pods           ipvs.PodSources
+	// guarded is set while there may be a guard of this process.
+	guarded bool
+	frame   frame
+	tables  [nftwatch.NumFamilies]table
+	tunnels tunnels
+	pods    ipvs.PodSources
 }
 
 // New finds the program nft and opens the network namespace of the calling thread, which must be the same for each
@@ -139,7 +141,7 @@ func (d *Driver) Apply(ctx context.Context, want ipvs.Direct, changed []ipvs.Key
 	if err != nil {
 		return err
 	}
-	if full {
+	if full { // an earlier process may have left a guard
 		if err := d.unguard(ctx, outer); err != nil {
 			return err
 		}
@@ -250,7 +252,7 @@ func (d *Driver) check() (bool, error) {
 func (d *Driver) Remove(ctx context.Context) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.remove(ctx)
+	return errors.Join(d.remove(ctx), d.unguardAll(ctx))
 }
 
 func (d *Driver) remove(ctx context.Context) error {
@@ -263,8 +265,8 @@ func (d *Driver) remove(ctx context.Context) error {
 	}
 	d.known, d.foreign = false, false
 	err = errors.Join(d.removeTables(ctx), d.tunnels.remove(d))
-	for _, f := range families {
-		err = errors.Join(err, d.unguard(ctx, f))
+	if d.guarded {
+		err = errors.Join(err, d.unguardAll(ctx))
 	}
 	if err != nil {
 		return err

@@ -35,7 +35,8 @@ var families = [nftwatch.NumFamilies]family{
 	},
 	nftwatch.IP6: {
 		name: knftables.IPv6Family, addrType: "ipv6_addr", words: strings.NewReplacer(
-			"ICMPERROR", "icmpv6 type { destination-unreachable, packet-too-big, time-exceeded, parameter-problem }", "ICMP", "ipv6-icmp",
+			"ICMPERROR", "icmpv6 type { destination-unreachable, packet-too-big, time-exceeded, parameter-problem }",
+			"ICMP", "ipv6-icmp",
 			"ERRORKEY", "@th,128,128 . @th,112,8 . @th,384,16", "ERRORADDR", "@th,256,128", "ERRORPORT", "@th,400,16",
 			"ADDR", "ipv6_addr", "IP", "ip6",
 		),

@@ -22,11 +22,17 @@ func (d *Driver) lacksTunnels() bool {
 
 // guard adds the guard.
 func (d *Driver) guard(ctx context.Context, of family) error {
-	tx := d.replaceGuard(of)
+	d.guarded = true
 	kind, hook, priority := knftables.FilterType, knftables.PreroutingHook, knftables.BaseChainPriority("-301")
+	base := &knftables.Chain{
+		Family: of.name, Table: guardTable, Name: "prerouting", Type: &kind, Hook: &hook, Priority: &priority,
+	}
+	drop := fmt.Sprintf("udp dport %d drop", d.cfg.Port)
+	tx := d.nft.NewTransaction()
 	tx.Add(&knftables.Table{Family: of.name, Name: guardTable})
-	tx.Add(&knftables.Chain{Family: of.name, Table: guardTable, Name: "prerouting", Type: &kind, Hook: &hook, Priority: &priority})
-	tx.Add(&knftables.Rule{Family: of.name, Table: guardTable, Chain: "prerouting", Rule: fmt.Sprintf("udp dport %d drop", d.cfg.Port)})
+	tx.Add(base)
+	tx.Flush(base) // that of an earlier process
+	tx.Add(&knftables.Rule{Family: of.name, Table: guardTable, Chain: base.Name, Rule: drop})
 	if err := d.nft.Run(ctx, tx); err != nil {
 		return fmt.Errorf("add nftables table %s %s: %w", of.name, guardTable, err)
 	}
@@ -35,16 +41,20 @@ func (d *Driver) guard(ctx context.Context, of family) error {
 
 // unguard deletes the guard, also that of an earlier process.
 func (d *Driver) unguard(ctx context.Context, of family) error {
-	if err := d.nft.Run(ctx, d.replaceGuard(of)); err != nil {
+	tx := d.nft.NewTransaction()
+	tx.Delete(&knftables.Table{Family: of.name, Name: guardTable})
+	if err := d.nft.Run(ctx, tx); err != nil && !knftables.IsNotFound(err) {
 		return fmt.Errorf("delete nftables table %s %s: %w", of.name, guardTable, err)
 	}
+	d.guarded = false
 	return nil
 }
 
-// replaceGuard deletes the table, whether or not it exists.
-func (d *Driver) replaceGuard(of family) *knftables.Transaction {
-	tx := d.nft.NewTransaction()
-	tx.Add(&knftables.Table{Family: of.name, Name: guardTable})
-	tx.Delete(&knftables.Table{Family: of.name, Name: guardTable})
-	return tx
+// unguardAll deletes the guards of both families.
+func (d *Driver) unguardAll(ctx context.Context) error {
+	var errs []error
+	for _, f := range families {
+		errs = append(errs, d.unguard(ctx, f))
+	}
+	return errors.Join(errs...)
 }

@@ -96,7 +96,9 @@ func (f frame) chains(of family) []chain {
 		`iifname "`+Device1+`" `+key+" vmap @first")
 	all := []chain{
 		{name: chainStay},
-		{name: "tunneled", rules: []string{key + " @directed return", "ICMPERROR " + errorKey + " vmap @" + mapErrors, "drop"}},
+		{name: "tunneled", rules: []string{
+			key + " @directed return", "ICMPERROR " + errorKey + " vmap @" + mapErrors, "drop",
+		}},
 		// An error about an answer, from the path to the client, is directed like the client's packets.
 		{name: "icmp-error", rules: append(slices.Clone(internal), errorKey+" vmap @"+mapErrors)},
 		// After the packet filter (-300), so that a client that is not allowed ends at its first node; before conntrack.
@@ -167,5 +169,6 @@ func (s *spread) rules(tier int, of family) []string {
 	if of.name != knftables.IPv4Family {
 		return append(rules, to(client, Device1))
 	}
-	return append(rules, "ip frag-off 0x0 ip frag-off set 0x8000", to(client, Device1), "ip frag-off 0x8000 ip frag-off set 0x0")
+	return append(rules,
+		"ip frag-off 0x0 ip frag-off set 0x8000", to(client, Device1), "ip frag-off 0x8000 ip frag-off set 0x0")
 }

@@ -229,7 +229,9 @@ func TestSmallPathToClient(t *testing.T) {
 				l.nodes[i].Route(t, f.everywhere, near)
 			}
 		}
-		for _, d := range []ipvs.Directed{{Slots: spreadOver(1)}, {Slots: spreadOver(1, 2)}, {Slots: spreadOver(1), ByClient: true}} {
+		for _, d := range []ipvs.Directed{
+			{Slots: spreadOver(1)}, {Slots: spreadOver(1, 2)}, {Slots: spreadOver(1), ByClient: true},
+		} {
 			l.direct(t, d)
 			for _, owner := range []int{0, 1} {
 				for _, f := range families {
