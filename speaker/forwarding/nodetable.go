@@ -105,7 +105,8 @@ func (p *Planner) touchedDirect(v *view.View, touched view.Touched, services map
 		_, before := p.tunnels[node]
 		now := v.Members.Peers[node].Direct
 		incremental.Set(p.tunnels, node, struct{}{}, now)
-		if now != before || !now || p.observer { // not in tunnels: it may be received for the first time
+		firstReceived := !now // possibly: p.tunnels does not distinguish it from an unknown node
+		if now != before || firstReceived || p.observer {
 			use(node)
 		}
 	}
