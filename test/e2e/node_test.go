@@ -151,18 +151,19 @@ var between = map[string]time.Duration{scene.NFTables: 20 * time.Millisecond, sc
 // restartAsked restarts a node's speaker while requests are sent.
 func restartAsked(t *testing.T, addr netip.Addr, node *lab.Node, end func(*lab.Node) error) probe.Summary {
 	t.Helper()
+	second := int(time.Second / between)
 	requests, err := cluster.Client.StartProbe(t.Context(), lab.Probe{Network: "tcp", Target: netip.AddrPortFrom(addr, httpPort), Every: between, Timeout: lab.Lost})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := requests.WaitAnswers(t.Context(), patience, 50); err != nil {
+	if err := requests.WaitAnswers(t.Context(), patience, 2*second); err != nil {
 		t.Fatal(err)
 	}
 	if err := end(node); err != nil {
 		t.Fatal(err)
 	}
 	// Some requests without a speaker, the rest during its start and after.
-	if err := requests.WaitAnswers(t.Context(), patience, 50); err != nil {
+	if err := requests.WaitAnswers(t.Context(), patience, 4*second); err != nil {
 		t.Fatal(err)
 	}
 	if err := startSpeaker(t.Context(), node); err != nil {
@@ -171,7 +172,7 @@ func restartAsked(t *testing.T, addr netip.Addr, node *lab.Node, end func(*lab.N
 	if err := node.SpeakerReady(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := requests.WaitAnswers(t.Context(), patience, 100); err != nil {
+	if err := requests.WaitAnswers(t.Context(), patience, 2*second); err != nil {
 		t.Fatal(err)
 	}
 	s, err := requests.Stop()
