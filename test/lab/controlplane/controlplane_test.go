@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -80,6 +81,21 @@ func sh(t *testing.T, script string) {
 	}
 }
 
+// waitControllers waits until the controllers run: until there is a ServiceAccount that one of them creates.
+func waitControllers(t *testing.T, cp *ControlPlane) {
+	t.Helper()
+	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+		_, err := cp.client.CoreV1().ServiceAccounts(metav1.NamespaceDefault).Get(ctx, "default", metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return false, nil
+		}
+		return err == nil, err
+	})
+	if err != nil {
+		t.Fatalf("wait until the controllers have created ServiceAccount default/default: %v", err)
+	}
+}
+
 func TestControlPlane(t *testing.T) {
 	cp, ns := start(t)
 	ctx := t.Context()
@@ -115,6 +131,8 @@ func TestControlPlane(t *testing.T) {
 	})
 
 	t.Run("the API server can go and come", func(t *testing.T) {
+		// kube-controller-manager exits if it finds no API server within 10 seconds of its start.
+		waitControllers(t, cp)
 		if err := cp.StopAPIServer(); err != nil {
 			t.Fatal(err)
 		}
