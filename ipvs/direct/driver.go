@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/knftables"
 
 	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/ipvs/nftbatch"
 	"github.com/ironlb/ironlb/ipvs/nftopen"
 	"github.com/ironlb/ironlb/ipvs/nftwatch"
 )
@@ -33,6 +34,7 @@ type Config struct {
 type Driver struct {
 	cfg  Config
 	nft  knftables.Interface
+	send func(*nftbatch.Batch) error
 	link *netlink.Handle
 
 	mu     sync.Mutex
@@ -40,8 +42,8 @@ type Driver struct {
 	events *linkWatch
 	// known means that the fields below equal the kernel's content. foreign reports a change by another program since.
 	known, foreign bool
-	// guarded is set while there may be a guard of this process.
-	guarded bool
+	// guarded are the families with a guard of this process.
+	guarded [nftwatch.NumFamilies]bool
 	frame   frame
 	tables  [nftwatch.NumFamilies]table
 	tunnels tunnels
@@ -58,7 +60,7 @@ func New(cfg Config) (*Driver, error) {
 	case err != nil:
 		return nil, &Problem{NoRules, fmt.Errorf("open nftables (needs CAP_NET_ADMIN and nf_tables): %w", err)}
 	}
-	d := &Driver{cfg: cfg, nft: nft}
+	d := &Driver{cfg: cfg, nft: nft, send: (*nftbatch.Batch).Send}
 	if d.watch, err = nftwatch.Open(TableName); err != nil {
 		return nil, &Problem{NoRules, err}
 	}
@@ -125,9 +127,9 @@ func (d *Driver) Apply(ctx context.Context, want ipvs.Direct, changed []ipvs.Key
 	}
 	full := !d.known
 	d.known, d.foreign = false, false
-	outer := families[familyOf(want.Self)]
+	outer := familyOf(want.Self)
 	if full && d.lacksTunnels() {
-		if err := d.guard(ctx, outer); err != nil {
+		if err := d.guard(ctx, outer, nil); err != nil {
 			return err
 		}
 	}
@@ -141,9 +143,12 @@ func (d *Driver) Apply(ctx context.Context, want ipvs.Direct, changed []ipvs.Key
 	if err != nil {
 		return err
 	}
-	if full { // an earlier process may have left a guard
-		if err := d.unguard(ctx, outer); err != nil {
-			return err
+	for i := range families {
+		// An earlier process may have left a guard.
+		if d.guarded[i] || full && d.tables[i].exists {
+			if err := d.unguard(ctx, i); err != nil {
+				return err
+			}
 		}
 	}
 	if err := d.tunnels.prune(d); err != nil {
@@ -265,7 +270,7 @@ func (d *Driver) remove(ctx context.Context) error {
 	}
 	d.known, d.foreign = false, false
 	err = errors.Join(d.removeTables(ctx), d.tunnels.remove(d))
-	if d.guarded {
+	if d.guarded != [nftwatch.NumFamilies]bool{} {
 		err = errors.Join(err, d.unguardAll(ctx))
 	}
 	if err != nil {

@@ -4,47 +4,27 @@ import (
 	"context"
 	"errors"
 	"net/netip"
-	"strings"
-
-	"sigs.k8s.io/knftables"
 
 	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/ipvs/nftbatch"
 	"github.com/ironlb/ironlb/ipvs/nftwatch"
 )
 
-// counting counts the elements of virtual servers and slots that are written.
-type counting struct {
-	knftables.Interface
-	elements *int
-}
-
-func (c counting) Run(ctx context.Context, tx *knftables.Transaction) error {
-	for line := range strings.Lines(tx.String()) {
-		if strings.Contains(line, " element ") && !strings.Contains(line, " "+setNodes+" ") && !strings.Contains(line, " "+setPods) {
-			*c.elements += 1 + strings.Count(line, ", ")
-		}
+// FailOnce makes the next batch fail after it has been carried out, as if the answer was lost.
+func (d *Driver) FailOnce() {
+	d.send = func(b *nftbatch.Batch) error {
+		d.send = (*nftbatch.Batch).Send
+		return errors.Join(b.Send(), errors.New("failed"))
 	}
-	return c.Interface.Run(ctx, tx)
 }
 
-// failing fails one transaction after it has been carried out, as if the answer was lost.
-type failing struct {
-	knftables.Interface
-	d *Driver
-}
-
-func (f failing) Run(ctx context.Context, tx *knftables.Transaction) error {
-	f.d.nft = f.Interface
-	return errors.Join(f.Interface.Run(ctx, tx), errors.New("failed"))
-}
-
-// FailOnce makes the next transaction fail.
-func (d *Driver) FailOnce() { d.nft = failing{d.nft, d} }
-
-// CountElements counts elements that the driver writes from now on.
+// CountElements counts elements that the driver writes in batches from now on.
 func (d *Driver) CountElements() *int {
 	n := new(int)
-	d.nft = counting{d.nft, n}
+	d.send = func(b *nftbatch.Batch) error {
+		*n += b.Len()
+		return b.Send()
+	}
 	return n
 }
 
@@ -74,7 +54,11 @@ func Listed(ctx context.Context) (map[ipvs.Key]Peers, int, error) {
 			found[key] = peers
 		}
 		for _, t := range l.tiers {
-			spreads += len(t.all)
+			for _, s := range t.all {
+				if s.refs > 0 {
+					spreads++
+				}
+			}
 		}
 	}
 	return found, spreads, nil
@@ -82,5 +66,5 @@ func Listed(ctx context.Context) (map[ipvs.Key]Peers, int, error) {
 
 // Guard adds the guard of tunnels between addresses of the family of self.
 func (d *Driver) Guard(self netip.Addr) error {
-	return d.guard(context.Background(), families[familyOf(self)])
+	return d.guard(context.Background(), familyOf(self), nil)
 }

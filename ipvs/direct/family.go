@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"strings"
 
+	"golang.org/x/sys/unix"
 	"sigs.k8s.io/knftables"
 
 	"github.com/ironlb/ironlb/ipvs/nftwatch"
@@ -11,7 +12,8 @@ import (
 
 // family contains the differences between the tables of IPv4 and IPv6.
 type family struct {
-	name knftables.Family
+	name   knftables.Family
+	number byte // the kernel's
 	// addrType is nft's type of an address.
 	addrType string
 	// words replaces ADDR and IP in rules and types, and what concerns ICMP errors: ICMP and ICMPERROR match them,
@@ -26,7 +28,7 @@ type family struct {
 // families have the indices of package nftwatch.
 var families = [nftwatch.NumFamilies]family{
 	nftwatch.IP: {
-		name: knftables.IPv4Family, addrType: "ipv4_addr", words: strings.NewReplacer(
+		name: knftables.IPv4Family, number: unix.NFPROTO_IPV4, addrType: "ipv4_addr", words: strings.NewReplacer(
 			"ICMPERROR", "icmp type { destination-unreachable, time-exceeded, parameter-problem }", "ICMP", "icmp",
 			"ERRORKEY", "@th,160,32 . @th,136,8 . @th,224,16", "ERRORADDR", "@th,192,32", "ERRORPORT", "@th,240,16",
 			"ADDR", "ipv4_addr", "IP", "ip",
@@ -34,7 +36,7 @@ var families = [nftwatch.NumFamilies]family{
 		headers: 20 + 20, vxlan: 20 + 8 + 8 + 14, gateway: gateway4,
 	},
 	nftwatch.IP6: {
-		name: knftables.IPv6Family, addrType: "ipv6_addr", words: strings.NewReplacer(
+		name: knftables.IPv6Family, number: unix.NFPROTO_IPV6, addrType: "ipv6_addr", words: strings.NewReplacer(
 			"ICMPERROR", "icmpv6 type { destination-unreachable, packet-too-big, time-exceeded, parameter-problem }",
 			"ICMP", "ipv6-icmp",
 			"ERRORKEY", "@th,128,128 . @th,112,8 . @th,384,16", "ERRORADDR", "@th,256,128", "ERRORPORT", "@th,400,16",

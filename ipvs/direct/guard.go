@@ -7,10 +7,14 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"sigs.k8s.io/knftables"
+
+	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/ipvs/nftbatch"
 )
 
-// guardTable drops what comes through the tunnels of a node until its rules exist: the second tier would take segments
-// of connections of other nodes, and its Pods would reset these.
+// guardTable drops what the rules of a family would direct, while they do not exist: without them the second tier takes
+// segments of connections of other nodes, and its Pods reset these. A node that starts drops what comes through its
+// tunnels, and one that repairs its tables what is for directed virtual servers; clients send it again.
 const guardTable = TableName + "-guard"
 
 // lacksTunnels reports whether this node has no tunnels yet.
@@ -20,41 +24,54 @@ func (d *Driver) lacksTunnels() bool {
 	return errors.As(err, &missing)
 }
 
-// guard adds the guard.
-func (d *Driver) guard(ctx context.Context, of family) error {
-	d.guarded = true
+// guard adds the guard of a family, or replaces it.
+func (d *Driver) guard(ctx context.Context, i int, directed []ipvs.Key) error {
+	d.guarded[i] = true
+	of := families[i]
 	kind, hook, priority := knftables.FilterType, knftables.PreroutingHook, knftables.BaseChainPriority("-301")
-	base := &knftables.Chain{
-		Family: of.name, Table: guardTable, Name: "prerouting", Type: &kind, Hook: &hook, Priority: &priority,
-	}
-	drop := fmt.Sprintf("udp dport %d drop", d.cfg.Port)
+	chain := knftables.Chain{Family: of.name, Table: guardTable, Name: "prerouting"}
+	base := chain
+	base.Type, base.Hook, base.Priority = &kind, &hook, &priority
+	set := knftables.Set{Family: of.name, Table: guardTable, Name: setDirected, Type: of.words.Replace(keyType)}
 	tx := d.nft.NewTransaction()
 	tx.Add(&knftables.Table{Family: of.name, Name: guardTable})
-	tx.Add(base)
-	tx.Flush(base) // that of an earlier process
-	tx.Add(&knftables.Rule{Family: of.name, Table: guardTable, Chain: base.Name, Rule: drop})
-	if err := d.nft.Run(ctx, tx); err != nil {
+	tx.Add(&set)
+	tx.Flush(&set) // of an earlier process
+	tx.Add(&base)
+	tx.Flush(&chain)
+	for _, rule := range []string{fmt.Sprintf("udp dport %d drop", d.cfg.Port), key + " @" + setDirected + " drop"} {
+		tx.Add(&knftables.Rule{Family: of.name, Table: guardTable, Chain: chain.Name, Rule: of.words.Replace(rule)})
+	}
+	batch := nftbatch.New(of.number, guardTable)
+	for _, key := range directed {
+		batch.Add(setDirected, nftbatch.Element{Key: keyOf(key)})
+	}
+	err := d.nft.Run(ctx, tx)
+	if err == nil {
+		err = batch.Send()
+	}
+	if err != nil {
 		return fmt.Errorf("add nftables table %s %s: %w", of.name, guardTable, err)
 	}
 	return nil
 }
 
-// unguard deletes the guard, also that of an earlier process.
-func (d *Driver) unguard(ctx context.Context, of family) error {
+// unguard deletes the guard of a family, also that of an earlier process.
+func (d *Driver) unguard(ctx context.Context, i int) error {
 	tx := d.nft.NewTransaction()
-	tx.Delete(&knftables.Table{Family: of.name, Name: guardTable})
+	tx.Delete(&knftables.Table{Family: families[i].name, Name: guardTable})
 	if err := d.nft.Run(ctx, tx); err != nil && !knftables.IsNotFound(err) {
-		return fmt.Errorf("delete nftables table %s %s: %w", of.name, guardTable, err)
+		return fmt.Errorf("delete nftables table %s %s: %w", families[i].name, guardTable, err)
 	}
-	d.guarded = false
+	d.guarded[i] = false
 	return nil
 }
 
 // unguardAll deletes the guards of both families.
 func (d *Driver) unguardAll(ctx context.Context) error {
 	var errs []error
-	for _, f := range families {
-		errs = append(errs, d.unguard(ctx, f))
+	for i := range families {
+		errs = append(errs, d.unguard(ctx, i))
 	}
 	return errors.Join(errs...)
 }

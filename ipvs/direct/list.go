@@ -21,6 +21,7 @@ type listing struct {
 	exists, foreign bool
 	errors          map[ipvs.Key]string
 	directed        map[ipvs.Key]struct{}
+	nodes           map[netip.Addr]struct{}
 	tiers           [numTiers]tier
 	chains          map[string]struct{}
 }
@@ -67,7 +68,7 @@ func parse(f family, out []byte) (listing, error) {
 	}
 	l := listing{
 		exists: true, directed: make(map[ipvs.Key]struct{}), chains: make(map[string]struct{}),
-		tiers: [numTiers]tier{newTier(first), newTier(second)},
+		nodes: make(map[netip.Addr]struct{}), tiers: [numTiers]tier{newTier(first), newTier(second)},
 	}
 	spreads := make(map[string]*spread)
 	var virtuals [numTiers]object
@@ -83,7 +84,7 @@ func parse(f family, out []byte) (listing, error) {
 			case kind == "chain":
 				l.chains[chainText(parsed)] = struct{}{}
 			case kind == "set" && l.defined(f, parsed):
-				l.addDirected(parsed)
+				l.addSet(parsed)
 			case kind == "map" && tier >= 0 && l.defined(f, parsed):
 				virtuals[tier] = parsed
 			case kind == "map" && parsed.Name == mapErrors && l.defined(f, parsed):
@@ -138,17 +139,19 @@ func (d definition) matches(f family, o object) bool {
 		slices.Equal(o.Flags, flags) && o.Size == d.size
 }
 
-func (l *listing) addDirected(o object) {
-	if o.Name != setDirected {
-		return // the others are always written again
-	}
+// addSet reads the sets of virtual servers and of nodes. The others are always written again.
+func (l *listing) addSet(o object) {
 	for _, raw := range o.Elem {
-		key, ok := parseKey(raw)
-		if !ok {
-			l.foreign = true
-			continue
+		switch o.Name {
+		case setDirected:
+			key, ok := parseKey(raw)
+			l.foreign = l.foreign || !ok
+			l.directed[key] = struct{}{}
+		case setNodes:
+			var addr netip.Addr
+			l.foreign = l.foreign || json.Unmarshal(raw, &addr) != nil
+			l.nodes[addr] = struct{}{}
 		}
-		l.directed[key] = struct{}{}
 	}
 }
 
@@ -199,7 +202,7 @@ func (l *listing) addVirtuals(tier int, o object, spreads map[string]*spread) {
 			continue
 		}
 		key, isKey := parseKey(pair[0])
-		s := spreads[verdict[verdicts[tier]].Target]
+		s := spreads[verdict[verdictNames[tier]].Target]
 		if !isKey || s == nil {
 			l.foreign = true
 			continue

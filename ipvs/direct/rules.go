@@ -29,6 +29,9 @@ const hashSeed = 0x4c42
 // key is the destination of a packet.
 const key = "IP daddr . meta l4proto . th dport"
 
+// keyType is its type.
+const keyType = "ADDR . inet_proto . inet_service"
+
 // errorKey is the source of the packet that caused an ICMP error, which is in the error after 8 octets. A packet with
 // options or extension headers is not found.
 const errorKey = "ERRORKEY"
@@ -42,12 +45,12 @@ type definition struct {
 
 // definitions are the sets and maps of every table, without those of spreads.
 var definitions = []definition{
-	{name: setDirected, typ: "ADDR . inet_proto . inet_service"},
+	{name: setDirected, typ: keyType},
 	{name: setNodes, typ: "ADDR"},
 	{name: setPods, typ: "ADDR", interval: true},
 	{name: setPodInterfaces, typ: "ifname", interval: true},
-	{name: tierNames[first], typ: "ADDR . inet_proto . inet_service", value: "verdict"},
-	{name: tierNames[second], typ: "ADDR . inet_proto . inet_service", value: "verdict"},
+	{name: tierNames[first], typ: keyType, value: "verdict"},
+	{name: tierNames[second], typ: keyType, value: "verdict"},
 	{name: mapErrors, typ: "integer . integer . integer", typeOf: errorKey, value: "verdict"},
 }
 

@@ -41,8 +41,15 @@ type wanted struct {
 	frame
 }
 
-// maxElements limits a transaction that fills an empty table: the kernel sends a notification for each element.
-const maxElements = 20000
+// directed returns the virtual servers with a content.
+func (w wanted) directed() (keys []ipvs.Key) {
+	for key, contents := range w.virtuals {
+		if contents != nil {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
 
 // syncTable makes the table of a family as wanted, whatever exists. Only differences of elements are written. The rules
 // are always written, since nft lists them in another form.
@@ -52,9 +59,13 @@ func (d *Driver) syncTable(ctx context.Context, i int, want wanted) error {
 		return err
 	}
 	w, t, chains := d.writer(i), newTable(), want.chains(families[i])
-	if l.exists && l.matches(chains) {
+	adopted := l.exists && l.matches(chains)
+	if adopted {
 		t.adopt(w, l)
 	} else {
+		if err := d.guard(ctx, i, want.directed()); err != nil {
+			return err
+		}
 		w.removeTable()
 		w.newTable()
 	}
@@ -68,12 +79,15 @@ func (d *Driver) syncTable(ctx context.Context, i int, want wanted) error {
 		keys[key] = struct{}{}
 	}
 	sorted := slices.SortedFunc(maps.Keys(keys), ipvs.Key.Compare)
-	if l.exists { // at once, since packets are in flight
+	if adopted {
 		t.edit(w, want, sorted)
-	} else if w, err = d.fill(ctx, i, w, &t, want, sorted); err != nil {
-		return err
+	} else {
+		for n := range sorted {
+			t.edit(w, want, sorted[n:n+1])
+			w.split()
+		}
 	}
-	if err := d.run(ctx, w.tx, one(i)); err != nil {
+	if err := d.commit(ctx, i, w); err != nil {
 		return err
 	}
 	d.tables[i] = t
@@ -84,16 +98,15 @@ func (d *Driver) syncTable(ctx context.Context, i int, want wanted) error {
 func (d *Driver) editTable(ctx context.Context, i int, want wanted, keep bool) error {
 	w, t := d.writer(i), &d.tables[i]
 	t.edit(w, want, slices.Collect(maps.Keys(want.virtuals)))
-	if err := d.run(ctx, w.tx, one(i)); err != nil || keep || len(t.directed) > 0 {
+	if err := d.commit(ctx, i, w); err != nil || keep || len(t.directed) > 0 {
 		return err
 	}
 	return d.removeTable(ctx, i)
 }
 
-// adopt makes the elements of a listing the known state, with new rules. Nodes are always written.
+// adopt makes the elements of a listing the known state, with new rules.
 func (t *table) adopt(w writer, l listing) {
-	t.directed, t.tiers, t.errors = l.directed, l.tiers, l.errors
-	w.tx.Flush(&knftables.Set{Family: w.name, Table: TableName, Name: setNodes})
+	t.directed, t.nodes, t.tiers, t.errors = l.directed, l.nodes, l.tiers, l.errors
 	for n := range t.tiers {
 		tier := &t.tiers[n]
 		for _, s := range tier.all {
@@ -124,20 +137,6 @@ func (t *table) keys() map[ipvs.Key]struct{} {
 		}
 	}
 	return keys
-}
-
-// fill carries out all but the last transaction that fills a new table.
-func (d *Driver) fill(ctx context.Context, i int, w writer, t *table, want wanted, keys []ipvs.Key) (writer, error) {
-	for n := range keys {
-		if *w.count > maxElements {
-			if err := d.run(ctx, w.tx, one(i)); err != nil {
-				return w, err
-			}
-			w = d.writer(i)
-		}
-		t.edit(w, want, keys[n:n+1])
-	}
-	return w, nil
 }
 
 // edit changes the virtual servers of keys, and the other sets.
@@ -208,28 +207,48 @@ func (t *table) editErrors(w writer, keys []ipvs.Key) {
 	}
 }
 
-func (d *Driver) writer(i int) writer {
-	return writer{tx: d.nft.NewTransaction(), family: families[i], count: new(int)}
+// commit carries out what a writer has collected for the table of a family.
+func (d *Driver) commit(ctx context.Context, i int, w writer) error {
+	if err := d.run(ctx, i, w.tx); err != nil {
+		return err
+	}
+	for _, batch := range *w.batches {
+		if batch.Len() == 0 {
+			continue
+		}
+		if err := d.counted(i, func() error { return d.send(batch) }); err != nil {
+			return err
+		}
+	}
+	return d.run(ctx, i, w.after)
 }
 
-// one returns the count of one transaction on the table of a family.
-func one(family int) (c nftwatch.Counts) {
-	c[family] = 1
-	return c
-}
-
-// run carries out a transaction. The tables are unknown if it fails, or if another program changed them meanwhile.
-func (d *Driver) run(ctx context.Context, tx *knftables.Transaction, ours nftwatch.Counts) error {
+// run carries out a transaction of nft on the table of a family.
+func (d *Driver) run(ctx context.Context, i int, tx *knftables.Transaction) error {
 	if tx.NumOperations() == 0 {
 		return nil
 	}
+	return d.counted(i, func() error {
+		err := d.nft.Run(ctx, tx)
+		if err != nil {
+			line, _, _ := strings.Cut(err.Error(), "\n")
+			err = errors.New(line)
+		}
+		return err
+	})
+}
+
+// counted carries out one transaction on the table of a family. The tables are unknown if it fails, or if another
+// program changed them meanwhile.
+func (d *Driver) counted(i int, transact func() error) error {
+	var ours nftwatch.Counts
+	ours[i] = 1
 	if counts, err := d.watch.Count(); err != nil || counts != (nftwatch.Counts{}) {
 		d.foreign = true
 	}
-	if err := d.nft.Run(ctx, tx); err != nil {
+	if err := transact(); err != nil {
 		d.foreign = true
-		line, _, _ := strings.Cut(err.Error(), "\n")
-		return errors.New(line)
+		return err
 	}
 	if counts, err := d.watch.Count(); err != nil || counts != ours {
 		d.foreign = true
@@ -246,7 +265,7 @@ func (d *Driver) removeTable(ctx context.Context, i int) error {
 	if l.exists {
 		w := d.writer(i)
 		w.removeTable()
-		err = d.run(ctx, w.tx, one(i))
+		err = d.run(ctx, i, w.tx)
 	}
 	if err == nil {
 		d.tables[i] = table{}

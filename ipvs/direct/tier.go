@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/ipvs/nftbatch"
 )
 
 // The tiers: to the node of the slot, and to the node that had the slot before.
@@ -19,7 +20,10 @@ var tierNames = [numTiers]string{first: "first", second: "second"}
 
 // verdicts are how packets of virtual servers reach the chain of a spread. Of a second one they return if the slot has
 // no element.
-var verdicts = [numTiers]string{first: "goto", second: "jump"}
+var verdicts = [numTiers]int32{first: nftbatch.Goto, second: nftbatch.Jump}
+
+// verdictNames are the same in the language of nft.
+var verdictNames = [numTiers]string{first: "goto", second: "jump"}
 
 // spread is a map {slot : gateway} and the chain with its rule. Virtual servers with the same content share it.
 type spread struct {
@@ -35,12 +39,15 @@ type tier struct {
 	by     map[content]*spread
 	// last is the greatest id so far.
 	last int
+	// spare are spreads without slots and virtual servers, by class. The kernel knows them, so a change that uses one
+	// consists of elements only.
+	spare map[bool][]*spread
 	// all are the spreads of a listing, which may have several with one content, or without virtual servers.
 	all []*spread
 }
 
 func newTier(number int) tier {
-	return tier{number: number, of: make(map[ipvs.Key]*spread), by: make(map[content]*spread)}
+	return tier{number: number, of: make(map[ipvs.Key]*spread), by: make(map[content]*spread), spare: make(map[bool][]*spread)}
 }
 
 // edit changes the virtual servers in want to their content, which may be empty. The state is that after the
@@ -64,16 +71,30 @@ func (t *tier) edit(w writer, want map[ipvs.Key]content) (left []*spread) {
 		}
 		s := t.by[c]
 		if s == nil {
-			t.last++
-			s = &spread{content: c, id: t.last}
-			t.by[c] = s
-			w.spread(t.number, s)
+			s = t.take(w, c)
 		}
 		s.refs++
 		t.of[key] = s
 		w.virtual(t.number, key, s, false)
 	}
 	return left
+}
+
+// take returns a spread with a content that none has.
+func (t *tier) take(w writer, c content) *spread {
+	var s *spread
+	if spare := t.spare[c.byClient]; len(spare) > 0 {
+		s = spare[len(spare)-1]
+		t.spare[c.byClient] = spare[:len(spare)-1]
+	} else {
+		t.last++
+		s = &spread{content: newContent(c.byClient), id: t.last}
+		w.spread(t.number, s)
+	}
+	w.slots(t.number, s, &s.content, &c)
+	s.content = c
+	t.by[c] = s
+	return s
 }
 
 // editInPlace edits the spreads whose virtual servers all change to the same new content.
@@ -104,24 +125,36 @@ func (t *tier) editInPlace(w writer, keys []ipvs.Key, want map[ipvs.Key]content)
 		if s.content == c || c.empty() || c.byClient != s.byClient || t.by[c] != nil {
 			continue
 		}
-		w.slots(t.number, s, s.content, c)
+		w.slots(t.number, s, &s.content, &c)
 		t.drop(s)
 		s.content = c
 		t.by[c] = s
 	}
 }
 
-// collect deletes the spreads that have no virtual server.
+// maxSpare is the number of spare spreads of a tier and class.
+const maxSpare = 16
+
+// collect makes spreads without a virtual server spare, or deletes them.
 func (t *tier) collect(w writer, candidates []*spread) {
 	for _, s := range candidates {
-		if s.refs != 0 {
+		if s.refs != 0 || t.isSpare(s) { // it may be a candidate twice
 			continue
 		}
-		s.refs = -1 // it may be a candidate twice
 		t.drop(s)
-		w.removeSpread(t.number, s)
+		if len(t.spare[s.byClient]) == maxSpare {
+			s.refs = -1
+			w.removeSpread(t.number, s)
+			continue
+		}
+		empty := newContent(s.byClient)
+		w.slots(t.number, s, &s.content, &empty)
+		s.content = empty
+		t.spare[s.byClient] = append(t.spare[s.byClient], s)
 	}
 }
+
+func (t *tier) isSpare(s *spread) bool { return slices.Contains(t.spare[s.byClient], s) }
 
 // drop makes the content of a spread available to no further virtual server.
 func (t *tier) drop(s *spread) {

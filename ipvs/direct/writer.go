@@ -1,22 +1,38 @@
 package direct
 
 import (
-	"fmt"
 	"net/netip"
 	"strconv"
-	"strings"
 
 	"sigs.k8s.io/knftables"
 
 	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/ipvs/nftbatch"
 )
 
-// writer adds objects of one table to a transaction.
+// writer collects a change of one table: new objects, then elements, then objects to which elements no longer refer.
+// The program nft writes the objects, and batches write the elements.
 type writer struct {
-	tx *knftables.Transaction
+	tx, after *knftables.Transaction
+	batches   *[]*nftbatch.Batch
 	family
-	// count is the number of elements.
-	count *int
+}
+
+// maxElements limits a batch that fills an empty table: the kernel sends a notification for each element.
+const maxElements = 20000
+
+// writer returns a writer for the table of a family.
+func (d *Driver) writer(i int) writer {
+	w := writer{tx: d.nft.NewTransaction(), after: d.nft.NewTransaction(), batches: new([]*nftbatch.Batch), family: families[i]}
+	w.split()
+	return w
+}
+
+// split begins another batch if the last one is large.
+func (w writer) split() {
+	if n := len(*w.batches); n == 0 || (*w.batches)[n-1].Len() > maxElements {
+		*w.batches = append(*w.batches, nftbatch.New(w.number, TableName))
+	}
 }
 
 func (w writer) chain(c chain) {
@@ -66,17 +82,17 @@ func (w writer) newTable() {
 	}
 }
 
-func (w writer) element(e knftables.Element, remove bool) {
-	e.Family, e.Table = w.name, TableName
-	*w.count++
+// element adds or deletes an element.
+func (w writer) element(name string, e nftbatch.Element, remove bool) {
+	batch := (*w.batches)[len(*w.batches)-1]
 	if remove {
-		w.tx.Delete(&e)
+		batch.Delete(name, e.Key)
 	} else {
-		w.tx.Add(&e)
+		batch.Add(name, e)
 	}
 }
 
-// spread adds the map and the chain of a spread.
+// spread adds the map and the chain of a spread, without slots.
 func (w writer) spread(tier int, s *spread) {
 	size := uint64(ipvs.NumSlots)
 	w.tx.Add(&knftables.Map{
@@ -84,65 +100,57 @@ func (w writer) spread(tier int, s *spread) {
 		TypeOf: w.words.Replace("numgen random mod 65536 : IP daddr"), // nft has no other name for the type of a slot
 	})
 	w.chain(chain{name: s.name(tier), rules: s.rules(tier, w.family)})
-	w.slots(tier, s, newContent(false), s.content)
 }
 
-// slots changes the elements of a spread by one command of nft each to delete and to add, which takes a third of the
-// time of one for each element. knftables has no object for it, so the key or value of the first includes the others.
-func (w writer) slots(tier int, s *spread, from, to content) {
-	var deleted, added []string
+// slots changes the elements of a spread.
+func (w writer) slots(tier int, s *spread, from, to *content) {
 	for slot, peer := range from.peers {
-		if peer == to.peers[slot] {
-			continue
-		}
-		if peer != none {
-			deleted = append(deleted, strconv.Itoa(slot))
-		}
-		if to.peers[slot] != none {
-			added = append(added, fmt.Sprintf("%d : %v", slot, w.gateway(to.peers[slot])))
+		if peer != none && peer != to.peers[slot] {
+			w.slot(tier, s, slot, peer, true)
 		}
 	}
-	if len(deleted) > 0 {
-		w.element(knftables.Element{Map: s.name(tier), Key: []string{strings.Join(deleted, ", ")}}, true)
+	for slot, peer := range to.peers {
+		if peer != none && peer != from.peers[slot] {
+			w.slot(tier, s, slot, peer, false)
+		}
 	}
-	if len(added) > 0 {
-		key, value, _ := strings.Cut(strings.Join(added, ", "), " : ")
-		w.element(knftables.Element{Map: s.name(tier), Key: []string{key}, Value: []string{value}}, false)
-	}
-	*w.count += len(deleted) + len(added)
 }
 
+func (w writer) slot(tier int, s *spread, slot int, peer uint16, remove bool) {
+	e := nftbatch.Element{Key: nftbatch.Uint32(uint32(slot)), Value: w.gateway(peer).AsSlice()}
+	w.element(s.name(tier), e, remove)
+}
+
+// removeSpread deletes the map and the chain of a spread, after the elements that refer to it.
 func (w writer) removeSpread(tier int, s *spread) {
 	c := knftables.Chain{Family: w.name, Table: TableName, Name: s.name(tier)}
-	w.tx.Flush(&c)
-	w.tx.Delete(&c)
-	w.tx.Delete(&knftables.Map{Family: w.name, Table: TableName, Name: s.name(tier)})
+	w.after.Flush(&c)
+	w.after.Delete(&c)
+	w.after.Delete(&knftables.Map{Family: w.name, Table: TableName, Name: s.name(tier)})
 }
 
 // virtual adds or deletes the element that sends a virtual server's packets to a spread.
 func (w writer) virtual(tier int, key ipvs.Key, s *spread, remove bool) {
-	w.element(knftables.Element{Map: tierNames[tier], Key: keyText(key), Value: []string{verdicts[tier] + " " + s.name(tier)}}, remove)
+	e := nftbatch.Element{Key: keyOf(key), Verdict: verdicts[tier], Chain: s.name(tier)}
+	w.element(tierNames[tier], e, remove)
 }
 
-// keyText returns a virtual server as the parts of an element's key. The protocol is a number: a small image has no
-// names.
-func keyText(key ipvs.Key) []string {
-	return []string{key.Addr.String(), strconv.Itoa(int(key.Protocol)), strconv.Itoa(int(key.Port))}
+func keyOf(key ipvs.Key) []byte {
+	return nftbatch.VirtualServer(key.Addr, uint8(key.Protocol), key.Port)
 }
 
 func (w writer) directed(key ipvs.Key, remove bool) {
-	w.element(knftables.Element{Set: setDirected, Key: keyText(key)}, remove)
+	w.element(setDirected, nftbatch.Element{Key: keyOf(key)}, remove)
 }
 
-// error adds or deletes the element that sends the ICMP errors about a virtual server's packets to a chain.
+// error adds or deletes the element that sends the ICMP errors about a virtual server's packets to a chain. Its key has
+// the same octets as others, and another type.
 func (w writer) error(key ipvs.Key, chain string, remove bool) {
-	text := keyText(key)
-	text[0] = fmt.Sprintf("0x%x", key.Addr.AsSlice())
-	w.element(knftables.Element{Map: mapErrors, Key: text, Value: []string{"goto " + chain}}, remove)
+	w.element(mapErrors, nftbatch.Element{Key: keyOf(key), Verdict: nftbatch.Goto, Chain: chain}, remove)
 }
 
 func (w writer) node(addr netip.Addr, remove bool) {
-	w.element(knftables.Element{Set: setNodes, Key: []string{addr.String()}}, remove)
+	w.element(setNodes, nftbatch.Element{Key: addr.AsSlice()}, remove)
 }
 
 // pods replaces the elements of the sets of cluster-internal sources.
@@ -150,12 +158,15 @@ func (w writer) pods(pods ipvs.PodSources) {
 	for _, set := range []string{setPods, setPodInterfaces} {
 		w.tx.Flush(&knftables.Set{Family: w.name, Table: TableName, Name: set})
 	}
+	add := func(set, key string) {
+		w.tx.Add(&knftables.Element{Family: w.name, Table: TableName, Set: set, Key: []string{key}})
+	}
 	for _, name := range pods.Interfaces {
-		w.element(knftables.Element{Set: setPodInterfaces, Key: []string{strconv.Quote(name)}}, false)
+		add(setPodInterfaces, strconv.Quote(name))
 	}
 	for _, p := range pods.Prefixes {
 		if p.Addr().Is4() == (w.name == knftables.IPv4Family) {
-			w.element(knftables.Element{Set: setPods, Key: []string{p.String()}}, false)
+			add(setPods, p.String())
 		}
 	}
 }
