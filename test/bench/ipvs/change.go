@@ -91,17 +91,22 @@ func (s *subject) changes() error {
 	if err != nil {
 		return err
 	}
-	old := nth(endpoints, perService*victim+perService-1)
+	// A peer before may have left either address.
+	current, err := endpoint(kube, serviceName(victim))
+	if err != nil {
+		return err
+	}
+	to := spare
+	if current == spare {
+		to = nth(endpoints, perService*victim+perService-1)
+	}
 	var sum, most, cpu, extra time.Duration
 	for i := range s.Changes {
-		to := spare
-		if i%2 == 1 {
-			to = old
-		}
 		c, err := s.change(kube, watch, serviceName(victim), to, idle)
 		if err != nil {
 			return fmt.Errorf("change %d: %w", i, err)
 		}
+		to, current = current, to
 		sum, most, cpu, extra = sum+c.latency, max(most, c.latency), cpu+c.cpu, extra+c.extra
 	}
 	n := time.Duration(s.Changes)
@@ -113,6 +118,20 @@ func (s *subject) changes() error {
 	}
 	fmt.Printf("Memory/PEER\t1\t0 ns/op\t%.1f MB\n", now)
 	return nil
+}
+
+// endpoint returns the address that changes replace.
+func endpoint(kube kubernetes.Interface, slice string) (netip.Addr, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), changeLimit)
+	defer cancel()
+	s, err := kube.DiscoveryV1().EndpointSlices(namespace).Get(ctx, slice, metav1.GetOptions{})
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	if len(s.Endpoints) != perService || len(s.Endpoints[perService-1].Addresses) != 1 {
+		return netip.Addr{}, fmt.Errorf("EndpointSlice %s has %d endpoints, want %d", slice, len(s.Endpoints), perService)
+	}
+	return netip.ParseAddr(s.Endpoints[perService-1].Addresses[0])
 }
 
 func ms(d time.Duration) float64 { return d.Seconds() * 1e3 }

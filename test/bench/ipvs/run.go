@@ -46,8 +46,9 @@ func run(ctx context.Context, o options) (err error) {
 	if err := b.prepare(ctx); err != nil {
 		return err
 	}
+	var failed []error
 	for range o.count {
-		for _, size := range o.sizes {
+		for _, size := range b.sizes {
 			if size > b.services {
 				progress("making Services %d to %d", b.services, size)
 				if err := grow(ctx, c.Kube, b.services, size, b.pods); err != nil {
@@ -56,8 +57,15 @@ func run(ctx context.Context, o options) (err error) {
 				b.services = size
 			}
 			for _, name := range o.peers {
-				if err := b.measure(ctx, peerByName(name)); err != nil {
-					return fmt.Errorf("%s with %d Services: %w", name, size, err)
+				err := b.measure(ctx, peerByName(name))
+				if ctx.Err() != nil {
+					return err
+				}
+				if err != nil { // the others can still be measured
+					err = fmt.Errorf("%s with %d Services: %w", name, size, err)
+					line, _, _ := strings.Cut(err.Error(), "\n")
+					fmt.Printf("not measured: %s\n", line)
+					failed = append(failed, err)
 				}
 			}
 		}
@@ -66,7 +74,7 @@ func run(ctx context.Context, o options) (err error) {
 			b.sizes = o.sizes[len(o.sizes)-1:]
 		}
 	}
-	return nil
+	return errors.Join(failed...)
 }
 
 func progress(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
