@@ -44,7 +44,7 @@ func (d *Driver) guard(ctx context.Context, i int, directed []ipvs.Key) error {
 	}
 	batch := nftbatch.New(of.number, guardTable)
 	for _, key := range directed {
-		batch.Add(setDirected, nftbatch.Element{Key: keyOf(key)})
+		batch.Add(setDirected, nftbatch.Element{Key: nftbatch.VirtualServer(key)})
 	}
 	err := d.nft.Run(ctx, tx)
 	if err == nil {

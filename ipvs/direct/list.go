@@ -3,9 +3,10 @@ package direct
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"math/big"
 	"net/netip"
 	"os/exec"
 	"regexp"
@@ -14,6 +15,7 @@ import (
 	"strings"
 
 	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/ipvs/nftbatch"
 )
 
 // listing is the content of a table. A foreign one has anything else than this package writes.
@@ -34,15 +36,14 @@ type object struct {
 	Map   string
 	Flags []string
 	Size  int
-	Elem  []json.RawMessage
 	// of chains
 	Hook, Policy string
 	Prio         int
 }
 
-// list reads the table of a family.
+// list reads the table of a family: by nft all but elements, of which its text takes seconds to read.
 func list(ctx context.Context, f family) (listing, error) {
-	cmd := exec.CommandContext(ctx, "nft", "--json", "list", "table", string(f.name), TableName)
+	cmd := exec.CommandContext(ctx, "nft", "--json", "--terse", "list", "table", string(f.name), TableName)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
@@ -52,14 +53,22 @@ func list(ctx context.Context, f family) (listing, error) {
 	case err != nil:
 		return listing{}, fmt.Errorf("list nftables %s %s: %w: %s", f.name, TableName, err, bytes.TrimSpace(stderr.Bytes()))
 	}
-	l, err := parse(f, out)
+	lister, err := nftbatch.NewLister()
+	if err != nil {
+		return listing{}, err
+	}
+	defer lister.Close()
+	l, err := parse(f, out, func(set string) ([]nftbatch.Element, error) { return lister.Elements(f.number, TableName, set) })
 	if err != nil {
 		return listing{}, fmt.Errorf("list nftables %s %s: %w", f.name, TableName, err)
 	}
 	return l, nil
 }
 
-func parse(f family, out []byte) (listing, error) {
+// elements lists a set or map.
+type elements func(set string) ([]nftbatch.Element, error)
+
+func parse(f family, out []byte, of elements) (listing, error) {
 	var objects struct {
 		NFTables []map[string]json.RawMessage
 	}
@@ -70,37 +79,33 @@ func parse(f family, out []byte) (listing, error) {
 		exists: true, directed: make(map[ipvs.Key]struct{}), chains: make(map[string]struct{}),
 		nodes: make(map[netip.Addr]struct{}), tiers: [numTiers]tier{newTier(first), newTier(second)},
 	}
-	spreads := make(map[string]*spread)
-	var virtuals [numTiers]object
-	var failures object
+	spreads, defined := make(map[string]*spread), make(map[string]bool)
 	for _, o := range objects.NFTables {
 		for kind, raw := range o {
 			var parsed object
 			if err := json.Unmarshal(raw, &parsed); err != nil && kind != "rule" && kind != "metainfo" {
 				return listing{}, fmt.Errorf("parse the output of nft: %w", err)
 			}
-			switch tier := slices.Index(tierNames[:], parsed.Name); {
+			switch {
 			case kind == "metainfo", kind == "table", kind == "rule": // rules are always written again
 			case kind == "chain":
 				l.chains[chainText(parsed)] = struct{}{}
-			case kind == "set" && l.defined(f, parsed):
-				l.addSet(parsed)
-			case kind == "map" && tier >= 0 && l.defined(f, parsed):
-				virtuals[tier] = parsed
-			case kind == "map" && parsed.Name == mapErrors && l.defined(f, parsed):
-				failures = parsed
+			case (kind == "set" || kind == "map") && l.defined(f, parsed):
+				defined[parsed.Name] = true
 			case kind == "map":
-				l.addSpread(f, parsed, spreads)
+				if err := l.addSpread(f, parsed, spreads, of); err != nil {
+					return listing{}, err
+				}
 			default:
 				l.foreign = true
 			}
 		}
 	}
-	for tier, o := range virtuals {
-		l.addVirtuals(tier, o, spreads)
+	l.foreign = l.foreign || len(defined) != len(definitions)
+	if l.foreign { // nothing of it is used
+		return l, nil
 	}
-	l.addErrors(f, failures)
-	return l, nil
+	return l, l.addElements(spreads, of)
 }
 
 // chainText identifies a chain with all of its properties.
@@ -139,45 +144,30 @@ func (d definition) matches(f family, o object) bool {
 		slices.Equal(o.Flags, flags) && o.Size == d.size
 }
 
-// addSet reads the sets of virtual servers and of nodes. The others are always written again.
-func (l *listing) addSet(o object) {
-	for _, raw := range o.Elem {
-		switch o.Name {
-		case setDirected:
-			key, ok := parseKey(raw)
-			l.foreign = l.foreign || !ok
-			l.directed[key] = struct{}{}
-		case setNodes:
-			var addr netip.Addr
-			l.foreign = l.foreign || json.Unmarshal(raw, &addr) != nil
-			l.nodes[addr] = struct{}{}
-		}
-	}
-}
-
 // spreadName has the tier, "client-" and the number.
 var spreadName = regexp.MustCompile(`^(first|second)-(client-)?([1-9][0-9]{0,8})$`)
 
-func (l *listing) addSpread(f family, o object, spreads map[string]*spread) {
+func (l *listing) addSpread(f family, o object, spreads map[string]*spread, of elements) error {
 	name := spreadName.FindStringSubmatch(o.Name)
 	d := definition{typ: "integer", value: "ADDR", size: ipvs.NumSlots}
 	if name == nil || !d.matches(f, o) {
 		l.foreign = true
-		return
+		return nil
 	}
 	tier := slices.Index(tierNames[:], name[1])
 	id, _ := strconv.Atoi(name[3])
 	s := &spread{id: id, content: newContent(name[2] != "")}
-	for _, raw := range o.Elem {
-		var pair []json.RawMessage
-		var slot uint16
-		var gateway netip.Addr
-		ok := json.Unmarshal(raw, &pair) == nil && len(pair) == 2 && json.Unmarshal(pair[0], &slot) == nil &&
-			json.Unmarshal(pair[1], &gateway) == nil && slot < ipvs.NumSlots
+	listed, err := of(o.Name)
+	if err != nil {
+		return err
+	}
+	for _, e := range listed {
+		gateway, _ := netip.AddrFromSlice(e.Value)
 		peer, known := peerOf(gateway)
-		if !ok || !known {
+		slot, inRange := slotOf(e.Key)
+		if !known || !inRange {
 			l.foreign = true
-			return
+			return nil
 		}
 		s.peers[slot] = peer
 	}
@@ -188,96 +178,63 @@ func (l *listing) addSpread(f family, o object, spreads map[string]*spread) {
 		t.by[s.content] = s
 	}
 	spreads[o.Name] = s
+	return nil
 }
 
-// addVirtuals reads the map of virtual servers of a tier.
-func (l *listing) addVirtuals(tier int, o object, spreads map[string]*spread) {
-	l.foreign = l.foreign || o.Name == ""
-	for _, raw := range o.Elem {
-		var pair []json.RawMessage
-		var verdict map[string]struct{ Target string }
-		ok := json.Unmarshal(raw, &pair) == nil && len(pair) == 2 && json.Unmarshal(pair[1], &verdict) == nil
-		if !ok {
-			l.foreign = true
-			continue
-		}
-		key, isKey := parseKey(pair[0])
-		s := spreads[verdict[verdictNames[tier]].Target]
-		if !isKey || s == nil {
-			l.foreign = true
-			continue
-		}
-		s.refs++
-		l.tiers[tier].of[key] = s
-	}
-}
-
-// addErrors reads the map of ICMP errors, which follows from the others.
-func (l *listing) addErrors(f family, o object) {
-	l.foreign = l.foreign || o.Name == ""
-	l.errors = make(map[ipvs.Key]string, len(o.Elem))
-	for _, raw := range o.Elem {
-		var pair []json.RawMessage
-		var verdict struct{ Goto struct{ Target string } }
-		if json.Unmarshal(raw, &pair) != nil || len(pair) != 2 || json.Unmarshal(pair[1], &verdict) != nil {
-			l.foreign = true
-			continue
-		}
-		key, isKey := f.parseErrorKey(pair[0])
-		if !isKey || verdict.Goto.Target != errorChain(l.directed, &l.tiers, key) {
-			l.foreign = true
-		}
-		l.errors[key] = verdict.Goto.Target
-	}
-	l.foreign = l.foreign || len(l.errors) != len(l.directed)
-}
-
-// parseErrorKey parses a virtual server whose parts are integers, which nft writes as text if they have many digits.
-func (f family) parseErrorKey(raw json.RawMessage) (key ipvs.Key, ok bool) {
-	var element struct{ Concat []json.RawMessage }
-	if json.Unmarshal(raw, &element) != nil || len(element.Concat) != 3 {
-		return key, false
-	}
-	addr, isNumber := new(big.Int).SetString(strings.Trim(string(element.Concat[0]), `"`), 0)
-	octets := f.gateway(0).AsSlice() // of the family's length
-	if !isNumber || addr.Sign() < 0 || addr.BitLen() > 8*len(octets) {
-		return key, false
-	}
-	key.Addr, _ = netip.AddrFromSlice(addr.FillBytes(octets))
-	protocol, known := parseProtocol(element.Concat[1])
-	key.Protocol = protocol
-	return key, known && json.Unmarshal(element.Concat[2], &key.Port) == nil
-}
-
-// parseKey parses a virtual server.
-func parseKey(raw json.RawMessage) (key ipvs.Key, ok bool) {
-	var element struct{ Concat []json.RawMessage }
-	if json.Unmarshal(raw, &element) != nil || len(element.Concat) != 3 {
-		return key, false
-	}
-	parts := element.Concat
-	protocol, known := parseProtocol(parts[1])
-	key.Protocol = protocol
-	ok = known && json.Unmarshal(parts[0], &key.Addr) == nil && json.Unmarshal(parts[2], &key.Port) == nil
-	return key, ok && key.Addr.IsValid()
-}
-
-// parseProtocol parses a protocol: its name, or its number if there is no /etc/protocols, as in a small image.
-func parseProtocol(raw json.RawMessage) (ipvs.Protocol, bool) {
-	var number uint8
-	if json.Unmarshal(raw, &number) == nil {
-		return ipvs.Protocol(number), true
-	}
-	var name string
-	if json.Unmarshal(raw, &name) != nil {
+// slotOf returns the slot of a key.
+func slotOf(key []byte) (slot uint32, ok bool) {
+	const octets = 4
+	if len(key) != octets {
 		return 0, false
 	}
-	for _, p := range []ipvs.Protocol{ipvs.TCP, ipvs.UDP, ipvs.SCTP} {
-		if strings.EqualFold(name, p.String()) {
-			return p, true
+	slot = binary.NativeEndian.Uint32(key)
+	return slot, slot < ipvs.NumSlots
+}
+
+// addElements reads the elements of the defined sets and maps, except for those that are always written again.
+func (l *listing) addElements(spreads map[string]*spread, of elements) error {
+	read := func(set string, add func(nftbatch.Element) bool) error {
+		listed, err := of(set)
+		for _, e := range listed {
+			l.foreign = !add(e) || l.foreign
+		}
+		return err
+	}
+	virtual := func(add func(ipvs.Key, nftbatch.Element) bool) func(nftbatch.Element) bool {
+		return func(e nftbatch.Element) bool {
+			key, ok := nftbatch.ParseVirtualServer(e.Key)
+			return ok && add(key, e)
 		}
 	}
-	return 0, false
+	err := errors.Join(
+		read(setNodes, func(e nftbatch.Element) bool {
+			addr, ok := netip.AddrFromSlice(e.Key)
+			l.nodes[addr] = struct{}{}
+			return ok
+		}),
+		read(setDirected, virtual(func(key ipvs.Key, _ nftbatch.Element) bool {
+			l.directed[key] = struct{}{}
+			return true
+		})),
+	)
+	for tier := range l.tiers {
+		err = errors.Join(err, read(tierNames[tier], virtual(func(key ipvs.Key, e nftbatch.Element) bool {
+			s := spreads[e.Chain]
+			if s == nil || s.name(tier) != e.Chain || e.Verdict != verdicts[tier] {
+				return false
+			}
+			s.refs++
+			l.tiers[tier].of[key] = s
+			return true
+		})))
+	}
+	l.errors = make(map[ipvs.Key]string, len(l.directed))
+	err = errors.Join(err, read(mapErrors, virtual(func(key ipvs.Key, e nftbatch.Element) bool {
+		l.errors[key] = e.Chain
+		return e.Verdict == nftbatch.Goto && e.Chain == errorChain(l.directed, &l.tiers, key)
+	})))
+	l.foreign = l.foreign || len(l.errors) != len(l.directed)
+	return err
 }
 
 // matches reports whether the table has exactly these chains and those of its spreads, all with their hooks.

@@ -22,9 +22,6 @@ var tierNames = [numTiers]string{first: "first", second: "second"}
 // no element.
 var verdicts = [numTiers]int32{first: nftbatch.Goto, second: nftbatch.Jump}
 
-// verdictNames are the same in the language of nft.
-var verdictNames = [numTiers]string{first: "goto", second: "jump"}
-
 // spread is a map {slot : gateway} and the chain with its rule. Virtual servers with the same content share it.
 type spread struct {
 	content

@@ -131,22 +131,18 @@ func (w writer) removeSpread(tier int, s *spread) {
 
 // virtual adds or deletes the element that sends a virtual server's packets to a spread.
 func (w writer) virtual(tier int, key ipvs.Key, s *spread, remove bool) {
-	e := nftbatch.Element{Key: keyOf(key), Verdict: verdicts[tier], Chain: s.name(tier)}
+	e := nftbatch.Element{Key: nftbatch.VirtualServer(key), Verdict: verdicts[tier], Chain: s.name(tier)}
 	w.element(tierNames[tier], e, remove)
 }
 
-func keyOf(key ipvs.Key) []byte {
-	return nftbatch.VirtualServer(key.Addr, uint8(key.Protocol), key.Port)
-}
-
 func (w writer) directed(key ipvs.Key, remove bool) {
-	w.element(setDirected, nftbatch.Element{Key: keyOf(key)}, remove)
+	w.element(setDirected, nftbatch.Element{Key: nftbatch.VirtualServer(key)}, remove)
 }
 
 // error adds or deletes the element that sends the ICMP errors about a virtual server's packets to a chain. Its key has
 // the same octets as others, and another type.
 func (w writer) error(key ipvs.Key, chain string, remove bool) {
-	w.element(mapErrors, nftbatch.Element{Key: keyOf(key), Verdict: nftbatch.Goto, Chain: chain}, remove)
+	w.element(mapErrors, nftbatch.Element{Key: nftbatch.VirtualServer(key), Verdict: nftbatch.Goto, Chain: chain}, remove)
 }
 
 func (w writer) node(addr netip.Addr, remove bool) {

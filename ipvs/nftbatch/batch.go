@@ -1,13 +1,15 @@
-// Package nftbatch changes elements of nftables' sets and maps over netlink (include/uapi/linux/netfilter/nf_tables.h).
+// Package nftbatch changes and lists elements of nftables' sets and maps over netlink
+// (include/uapi/linux/netfilter/nf_tables.h).
 // It is for sets of many or often changed elements, where the program nft costs too much: it takes milliseconds to
 // start, and a second to parse a hundred thousand elements. Rules and sets are left to that program.
 package nftbatch
 
 import (
 	"encoding/binary"
-	"net/netip"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ironlb/ironlb/ipvs"
 )
 
 // Verdicts of an element of a map.
@@ -150,9 +152,11 @@ func (b *Batch) endNest(start int) {
 // Uint32 is a number as nft's type integer has it in expressions, in the byte order of the host.
 func Uint32(n uint32) []byte { return binary.NativeEndian.AppendUint32(nil, n) }
 
-// Concat joins parts of a key, each of which begins at a register of four octets.
+// register is the length of the parts of a key.
+const register = 4
+
+// Concat joins parts of a key, each of which begins at a register.
 func Concat(parts ...[]byte) (key []byte) {
-	const register = 4
 	for _, p := range parts {
 		key = append(key, p...)
 		for len(key)%register != 0 {
@@ -163,6 +167,6 @@ func Concat(parts ...[]byte) (key []byte) {
 }
 
 // VirtualServer is the key of an address, a protocol and a port.
-func VirtualServer(addr netip.Addr, protocol uint8, port uint16) []byte {
-	return Concat(addr.AsSlice(), []byte{protocol}, binary.BigEndian.AppendUint16(nil, port))
+func VirtualServer(key ipvs.Key) []byte {
+	return Concat(key.Addr.AsSlice(), []byte{byte(key.Protocol)}, binary.BigEndian.AppendUint16(nil, key.Port))
 }

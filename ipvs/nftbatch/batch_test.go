@@ -1,6 +1,7 @@
 package nftbatch_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -10,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 	"github.com/ironlb/ironlb/ipvs/nftbatch"
 )
@@ -45,13 +47,29 @@ func list(t *testing.T, s *netspace.Space, family, kind, name string) string {
 	return string(out)
 }
 
+// elements returns a set or map as a Lister lists it.
+func elements(t *testing.T, s *netspace.Space, family byte, name string) (all []nftbatch.Element) {
+	t.Helper()
+	s.Must(t, func() error {
+		l, err := nftbatch.NewLister()
+		if err != nil {
+			return err
+		}
+		defer l.Close()
+		all, err = l.Elements(family, "test", name)
+		return err
+	})
+	return all
+}
+
 var server = netip.MustParseAddr("192.0.2.1")
 
 // What a batch adds is listed by nft as if that had added it, and a batch deletes it again.
 func TestElements(t *testing.T) {
 	s := space(t)
-	server6 := netip.MustParseAddr("2001:db8::1")
-	key, key6 := nftbatch.VirtualServer(server, unix.IPPROTO_TCP, 80), nftbatch.VirtualServer(server6, unix.IPPROTO_UDP, 53)
+	web := ipvs.Key{Addr: server, Protocol: ipvs.TCP, Port: 80}
+	dns := ipvs.Key{Addr: netip.MustParseAddr("2001:db8::1"), Protocol: ipvs.UDP, Port: 53}
+	key, key6 := nftbatch.VirtualServer(web), nftbatch.VirtualServer(dns)
 	batch, batch6 := nftbatch.New(unix.NFPROTO_IPV4, "test"), nftbatch.New(unix.NFPROTO_IPV6, "test")
 	batch.Add("slots", nftbatch.Element{Key: nftbatch.Uint32(7), Value: server.AsSlice()})
 	batch.Add("verdicts", nftbatch.Element{Key: key, Verdict: nftbatch.Goto, Chain: "one"})
@@ -70,6 +88,22 @@ func TestElements(t *testing.T) {
 	} {
 		if got := list(t, s, want.family, want.kind, want.name); !strings.Contains(got, "elements = "+want.element) {
 			t.Errorf("listed as %s, want %s", got, want.element)
+		}
+	}
+	slots := elements(t, s, unix.NFPROTO_IPV4, "slots")
+	if len(slots) != 1 || !bytes.Equal(slots[0].Key, nftbatch.Uint32(7)) || !bytes.Equal(slots[0].Value, server.AsSlice()) {
+		t.Errorf("slots: %v", slots)
+	}
+	for family, want := range map[byte]struct {
+		key     ipvs.Key
+		verdict int32
+	}{unix.NFPROTO_IPV4: {web, nftbatch.Goto}, unix.NFPROTO_IPV6: {dns, nftbatch.Jump}} {
+		got := elements(t, s, family, "verdicts")
+		if len(got) != 1 || got[0].Verdict != want.verdict || got[0].Chain != "one" {
+			t.Fatalf("verdicts: %v", got)
+		}
+		if key, ok := nftbatch.ParseVirtualServer(got[0].Key); !ok || key != want.key {
+			t.Errorf("verdict of %v, want %v", key, want.key)
 		}
 	}
 	batch = nftbatch.New(unix.NFPROTO_IPV4, "test")
@@ -97,7 +131,7 @@ func TestAllOrNothing(t *testing.T) {
 		"no such set":     {func(b *nftbatch.Batch) { b.Add("missing", valid) }, unix.ENOENT},
 		"no such element": {func(b *nftbatch.Batch) { b.Delete("addresses", []byte{192, 0, 2, 9}) }, unix.ENOENT},
 		"no such chain": {func(b *nftbatch.Batch) {
-			b.Add("verdicts", nftbatch.Element{Key: nftbatch.VirtualServer(server, 6, 80), Verdict: nftbatch.Goto, Chain: "missing"})
+			b.Add("verdicts", nftbatch.Element{Key: nftbatch.VirtualServer(ipvs.Key{Addr: server, Protocol: ipvs.TCP, Port: 80}), Verdict: nftbatch.Goto, Chain: "missing"})
 		}, unix.ENOENT},
 		"wrong key": {func(b *nftbatch.Batch) { b.Add("addresses", nftbatch.Element{Key: make([]byte, 16)}) }, unix.EINVAL},
 	} {
@@ -122,18 +156,21 @@ func TestAllOrNothing(t *testing.T) {
 
 // A batch may be greater than the default buffer of a socket and than the length of an attribute.
 func TestGreatBatch(t *testing.T) {
-	const elements = 100_000
+	const elementCount = 100_000
 	s := space(t)
 	batch := nftbatch.New(unix.NFPROTO_IPV4, "test")
-	for i := range uint32(elements) {
+	for i := range uint32(elementCount) {
 		batch.Add("slots", nftbatch.Element{Key: nftbatch.Uint32(i), Value: server.AsSlice()})
 	}
 	s.Must(t, batch.Send)
 	listed := list(t, s, "ip", "map", "slots")
-	if n := strings.Count(listed, server.String()); n != elements {
-		t.Errorf("%d elements are listed, want %d", n, elements)
+	if n := strings.Count(listed, server.String()); n != elementCount {
+		t.Errorf("%d elements are listed, want %d", n, elementCount)
 	}
-	if last := fmt.Sprintf("%d : %s", elements-1, server); !strings.Contains(listed, last) {
+	if n := len(elements(t, s, unix.NFPROTO_IPV4, "slots")); n != elementCount {
+		t.Errorf("a Lister lists %d elements, want %d", n, elementCount)
+	}
+	if last := fmt.Sprintf("%d : %s", elementCount-1, server); !strings.Contains(listed, last) {
 		t.Errorf("the last element is not listed")
 	}
 }

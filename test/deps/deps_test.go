@@ -57,7 +57,7 @@ var rules = []rule{
 	{of: "ipvs/nftlb", own: []string{"ipvs", "ipvs/nftopen", "ipvs/nftwatch"}, never: kubernetes},
 	{of: "ipvs/direct", own: []string{"ipvs", "ipvs/nftbatch", "ipvs/nftopen", "ipvs/nftwatch"}, never: kubernetes},
 	{of: "ipvs/nftopen", own: []string{}, never: kubernetes},
-	{of: "ipvs/nftbatch", own: []string{}, never: kubernetes},
+	{of: "ipvs/nftbatch", own: []string{"ipvs"}, never: kubernetes},
 	{of: "ipvs/nftwatch", own: []string{}, never: kubernetes},
 	{of: "ipvs/conntrack", own: []string{"ipvs"}, never: kubernetes},
 	{of: "ipvs/health", own: []string{"ipvs"}, never: kubernetes},
