@@ -6,7 +6,10 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/netip"
+	"os"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/ironlb/ironlb/ipvs"
@@ -51,6 +54,31 @@ func table(keys []ipvs.Key) ipvs.Table {
 	return table
 }
 
+// kernelMemory returns what the kernel uses for itself on this machine, in kB: it includes others' use.
+func kernelMemory(b *testing.B) (sum float64) {
+	b.Helper()
+	text, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		b.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		fields := strings.Fields(line)
+		if slices.Contains([]string{"Slab:", "VmallocUsed:", "Percpu:"}, fields[0]) {
+			kB, err := strconv.ParseFloat(fields[1], 64)
+			if err != nil {
+				b.Fatal(err)
+			}
+			sum += kB
+		}
+	}
+	return sum
+}
+
+// reportMemory reports the kernel memory of one virtual server. The difference of the last fill counts.
+func reportMemory(b *testing.B, before float64) {
+	b.ReportMetric((kernelMemory(b)-before)/benchVirtuals, "kB/virtual-server")
+}
+
 // BenchmarkFill programs 1,000 virtual servers of 4 endpoints on an empty node.
 func BenchmarkFill(b *testing.B) {
 	for name, shared := range map[string]bool{"slots=distinct": false, "slots=shared": true} {
@@ -59,8 +87,12 @@ func BenchmarkFill(b *testing.B) {
 				b.StopTimer()
 				n := newNode(b, benchNodes-1)
 				many(n, shared)
+				before := kernelMemory(b)
 				b.StartTimer()
 				n.apply(b)
+				b.StopTimer()
+				reportMemory(b, before)
+				b.StartTimer()
 			}
 		})
 	}
@@ -69,6 +101,7 @@ func BenchmarkFill(b *testing.B) {
 			b.StopTimer()
 			n := newNode(b, benchNodes-1)
 			many(n, true)
+			before := kernelMemory(b)
 			ops := ipvs.Diff(nil, table(n.keys()))
 			n.Must(b, func() error {
 				balancer, err := nftlb.New(nftlb.AllTraffic)
@@ -81,6 +114,7 @@ func BenchmarkFill(b *testing.B) {
 				_, err = balancer.Apply(ops)
 				return err
 			})
+			reportMemory(b, before)
 			b.StartTimer()
 		}
 	})
