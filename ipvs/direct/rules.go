@@ -71,10 +71,10 @@ type chain struct {
 	rules    []string
 }
 
-// inTunnel matches what comes out of a tunnel, notInTunnel the rest.
+// inTunnel matches what comes out of a tunnel, notInTunnel the rest. A prefix needs no set of its own in each rule.
 const (
-	inTunnel    = `iifname { "` + Device1 + `", "` + Device2 + `" }`
-	notInTunnel = `iifname != { "` + Device1 + `", "` + Device2 + `" }`
+	inTunnel    = `iifname "` + devicePrefix + `*"`
+	notInTunnel = `iifname != "` + devicePrefix + `*"`
 )
 
 // chains returns the chains of a table without those of spreads, in the order of their references.
@@ -86,7 +86,7 @@ func (f frame) chains(of family) []chain {
 		"ICMPERROR goto icmp-error",
 		key + " != @directed return",
 	}
-	prerouting = append(append(prerouting, internal...), key+" vmap @first")
+	prerouting = append(append(prerouting, internal...), fragmentable(of, key+" vmap @first")...)
 	// A segment that opens no connection and belongs to none here. Conntrack has not confirmed its entry yet.
 	unknown := []string{
 		"ct state != { new, untracked } return",
@@ -114,7 +114,7 @@ func (f frame) chains(of family) []chain {
 		}},
 	}
 	if of.name == knftables.IPv4Family {
-		all = append(all, fragmentable)
+		all = append(all, restoreFlags)
 	}
 	if families[familyOf(f.self)].name == of.name {
 		all = append(all, f.outer()...)
@@ -122,9 +122,17 @@ func (f frame) chains(of family) []chain {
 	return all
 }
 
-// fragmentable restores the flags of a packet that may be fragmented. A duplicate always gets DF (nf_dup_ipv4), so
-// rules of a spread have marked the packet with the reserved flag.
-var fragmentable = chain{name: "output", hook: knftables.OutputHook, priority: -300, rules: []string{
+// fragmentable returns the rule that duplicates packets, and those that keep an IPv4 packet fragmentable. A duplicate
+// always gets DF (nf_dup_ipv4), so the reserved flag marks packets without it, until the rule is past.
+func fragmentable(of family, rule string) []string {
+	if of.name != knftables.IPv4Family {
+		return []string{rule}
+	}
+	return []string{"ip frag-off 0x0 ip frag-off set 0x8000", rule, "ip frag-off 0x8000 ip frag-off set 0x0"}
+}
+
+// restoreFlags removes the mark and DF of duplicates.
+var restoreFlags = chain{name: "output", hook: knftables.OutputHook, priority: -300, rules: []string{
 	`oifname "` + Device1 + `" ip frag-off 0xc000 ip frag-off set 0x0`,
 }}
 
@@ -153,7 +161,7 @@ func (s *spread) name(tier int) string {
 
 // rules returns the rules of the chain. A slot that is not in the map has no peer, so the packet stays. A packet that
 // comes out of the first tunnel is sent into the second.
-func (s *spread) rules(tier int, of family) []string {
+func (s *spread) rules(tier int) []string {
 	client, receiver := "IP saddr . th sport", "ERRORADDR . ERRORPORT"
 	if s.byClient {
 		client, receiver = "IP saddr", "ERRORADDR"
@@ -165,13 +173,8 @@ func (s *spread) rules(tier int, of family) []string {
 	if tier == second {
 		return []string{to(client, Device2)}
 	}
-	rules := []string{
+	return []string{
 		"meta l4proto ICMP " + notInTunnel + " " + to(receiver, Device1), "meta l4proto ICMP return",
-		`iifname "` + Device1 + `" ` + to(client, Device2),
+		`iifname "` + Device1 + `" ` + to(client, Device2), to(client, Device1),
 	}
-	if of.name != knftables.IPv4Family {
-		return append(rules, to(client, Device1))
-	}
-	return append(rules,
-		"ip frag-off 0x0 ip frag-off set 0x8000", to(client, Device1), "ip frag-off 0x8000 ip frag-off set 0x0")
 }

@@ -110,7 +110,7 @@ func (t *table) adopt(w writer, l listing) {
 	for n := range t.tiers {
 		tier := &t.tiers[n]
 		for _, s := range tier.all {
-			w.chain(chain{name: s.name(n), rules: s.rules(n, w.family)})
+			w.chain(chain{name: s.name(n), rules: s.rules(n)})
 		}
 		tier.collect(w, tier.all)
 		tier.all = nil

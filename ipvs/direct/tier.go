@@ -18,9 +18,8 @@ const (
 // tierNames are the maps of virtual servers, and the prefixes of the names of spreads.
 var tierNames = [numTiers]string{first: "first", second: "second"}
 
-// verdicts are how packets of virtual servers reach the chain of a spread. Of a second one they return if the slot has
-// no element.
-var verdicts = [numTiers]int32{first: nftbatch.Goto, second: nftbatch.Jump}
+// verdicts are how packets of virtual servers reach the chain of a spread. They return if the slot has no element.
+var verdicts = [numTiers]int32{first: nftbatch.Jump, second: nftbatch.Jump}
 
 // spread is a map {slot : gateway} and the chain with its rule. Virtual servers with the same content share it.
 type spread struct {

@@ -16,7 +16,12 @@ import (
 )
 
 // Device1 and Device2 are the names of the tunnels: to the node of a slot, and to the node that had the slot before.
-const Device1, Device2 = "ironlb-t1", "ironlb-t2"
+const (
+	Device1 = devicePrefix + "1"
+	Device2 = devicePrefix + "2"
+
+	devicePrefix = "ironlb-t"
+)
 
 var devices = [numTiers]string{first: Device1, second: Device2}
 

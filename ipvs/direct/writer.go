@@ -99,7 +99,7 @@ func (w writer) spread(tier int, s *spread) {
 		Family: w.name, Table: TableName, Name: s.name(tier), Size: &size,
 		TypeOf: w.words.Replace("numgen random mod 65536 : IP daddr"), // nft has no other name for the type of a slot
 	})
-	w.chain(chain{name: s.name(tier), rules: s.rules(tier, w.family)})
+	w.chain(chain{name: s.name(tier), rules: s.rules(tier)})
 }
 
 // slots changes the elements of a spread.

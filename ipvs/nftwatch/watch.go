@@ -3,12 +3,11 @@
 package nftwatch
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
-	"strings"
 	"syscall"
 
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -111,18 +110,19 @@ func (w *Watch) add(m syscall.NetlinkMessage, counts *Counts) {
 // tableOf returns the family and the name of the table of a message: attribute 1 has the name in every kind of message
 // (NFTA_TABLE_NAME, NFTA_CHAIN_TABLE, NFTA_RULE_TABLE, NFTA_SET_TABLE, NFTA_SET_ELEM_LIST_TABLE and so on).
 func tableOf(data []byte) (family byte, name string) {
-	const header, align = 4, 4 // struct nfgenmsg, the family first; the library panics on unaligned data
-	if len(data) < header || len(data)%align != 0 {
+	const header = 4 // struct nfgenmsg, the family first
+	if len(data) < header {
 		return 0, ""
 	}
-	attrs, err := nl.ParseRouteAttr(data[header:])
-	if err != nil {
-		return 0, ""
-	}
-	for _, a := range attrs {
-		if a.Attr.Type&nl.NLA_TYPE_MASK == unix.NFTA_TABLE_NAME {
-			return data[0], strings.TrimRight(string(a.Value), "\x00")
+	for attrs := data[header:]; len(attrs) >= unix.SizeofNlAttr; {
+		length := int(binary.NativeEndian.Uint16(attrs))
+		if length < unix.SizeofNlAttr || length > len(attrs) {
+			return 0, ""
 		}
+		if binary.NativeEndian.Uint16(attrs[2:])&^(unix.NLA_F_NESTED|unix.NLA_F_NET_BYTEORDER) == unix.NFTA_TABLE_NAME {
+			return data[0], unix.ByteSliceToString(attrs[unix.SizeofNlAttr:length])
+		}
+		attrs = attrs[min(len(attrs), (length+unix.NLMSG_ALIGNTO-1)&^(unix.NLMSG_ALIGNTO-1)):]
 	}
 	return 0, ""
 }
