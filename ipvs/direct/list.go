@@ -41,7 +41,7 @@ type object struct {
 	Prio         int
 }
 
-// list reads the table of a family: by nft all but elements, of which its text takes seconds to read.
+// list reads the table of a family: elements over netlink, since nft takes seconds to print many, and the rest by nft.
 func list(ctx context.Context, f family) (listing, error) {
 	cmd := exec.CommandContext(ctx, "nft", "--json", "--terse", "list", "table", string(f.name), TableName)
 	var stderr bytes.Buffer

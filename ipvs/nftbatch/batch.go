@@ -155,7 +155,7 @@ func Uint32(n uint32) []byte { return binary.NativeEndian.AppendUint32(nil, n) }
 // register is the length of the parts of a key.
 const register = 4
 
-// Concat joins parts of a key, each of which begins at a register.
+// Concat joins parts of a key. Each begins at a register.
 func Concat(parts ...[]byte) (key []byte) {
 	for _, p := range parts {
 		key = append(key, p...)
