@@ -147,25 +147,65 @@ func TestDirectIsRemovedAfterARestart(t *testing.T) {
 	})
 }
 
-// A node on which tunnels prove impossible forwards to endpoints, and reports that to the others, until its
-// speaker is restarted.
+// A node on which tunnels prove impossible forwards to endpoints, and reports that to the others. It probes with its
+// nodes, every minute or soon after a change of the network, and then directs again.
 func TestDirectProvesImpossible(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*view.View)
+		after  time.Duration
+	}{
+		"a port becomes free":      {func(*view.View) {}, time.Minute},
+		"a node's address changes": {func(v *view.View) { v.Nodes["c"] = view.Node{Addresses: []netip.Addr{addrC}} }, 10 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				w := newWorld(t)
+				impossible := fmt.Errorf("%w: no vxlan", ipvs.ErrNoTunnel)
+				w.tunnels.failApply = impossible
+				r := start(t, w, &cluster{view: directView(), synced: true})
+				defer r.stop()
+				time.Sleep(time.Second)
+				w.mu.Lock()
+				w.tunnels.failProbe = impossible
+				w.mu.Unlock()
+				time.Sleep(3 * time.Minute)
+				r.wantPlanned(t)
+				if f := r.speaker.desired.Fallbacks[web]; f.Reason != view.TunnelUnavailable || r.directedNow() || r.detector.state().Direct || !has(r.announced, vip1) {
+					t.Errorf("fallback %+v, directed %v, published %+v, announced %v", f, r.directedNow(), r.detector.state(), r.announced)
+				}
+				w.mu.Lock()
+				w.tunnels.failApply, w.tunnels.failProbe = nil, nil
+				w.mu.Unlock()
+				r.set(c.change)
+				time.Sleep(c.after + time.Second)
+				r.wantPlanned(t)
+				if !r.directedNow() || !r.detector.state().Direct || w.tunnels.probed.Self != r.view.Nodes["a"].Addresses[0] {
+					t.Errorf("directed %v, published %+v, probed %+v", r.directedNow(), r.detector.state(), w.tunnels.probed)
+				}
+			})
+		})
+	}
+}
+
+// A node whose probes succeed although Apply fails reports to the others less and less often that it can.
+func TestDirectDoesNotFlap(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.tunnels.failApply = fmt.Errorf("%w: no vxlan", ipvs.ErrNoTunnel)
 		r := start(t, w, &cluster{view: directView(), synced: true})
 		defer r.stop()
-		time.Sleep(2 * retryMax)
+		time.Sleep(2 * time.Hour)
 		r.wantPlanned(t)
-		if f := r.speaker.desired.Fallbacks[web]; f.Reason != view.TunnelUnavailable || r.directedNow() || r.detector.state().Direct || !has(r.announced, vip1) {
-			t.Errorf("fallback %+v, directed %v, published %+v, announced %v", f, r.directedNow(), r.detector.state(), r.announced)
-		}
-		w.mu.Lock()
-		w.tunnels.failApply = nil
-		w.mu.Unlock()
-		time.Sleep(10 * time.Minute)
-		if r.wantPlanned(t); r.directedNow() {
-			t.Error("it was tried again")
+		able := 0
+		r.detector.set(func(d *worldDetector) {
+			for i, s := range d.states {
+				if s.Direct && (i == 0 || !d.states[i-1].Direct) {
+					able++
+				}
+			}
+		})
+		if able != 8 { // at 0, 1, 3, 7, 15, 31, 63 and 95 minutes
+			t.Errorf("reported %d times", able)
 		}
 	})
 }

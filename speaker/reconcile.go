@@ -116,7 +116,7 @@ func (s *Speaker) program(ctx context.Context, todo *work) {
 		return
 	}
 	if reason, _ := s.dataplane.NotDirect(); reason != s.notDirect {
-		s.cfg.Trigger.Now() // it was found by trying: plan without tunnels
+		s.cfg.Trigger.Now() // Apply found it: plan without tunnels
 	}
 	s.measureReach()
 	if s.changes > before {
@@ -146,6 +146,9 @@ func (s *Speaker) plan(todo *work, now time.Time) bool {
 	var changed *plan.Changed
 	s.desired, changed = s.planner.Plan(v, touched, now)
 	todo.planned(changed)
+	if changed.DirectNodes || touched.Host || len(touched.Links) > 0 {
+		s.dataplane.NetworkChanged()
+	}
 	if s.cfg.Traffic != nil {
 		s.cfg.Traffic.Update(s.desired, changed.Keys)
 	}

@@ -20,19 +20,21 @@ type worldTunnels struct {
 	// begun is set once this process has applied something: it does not know before what an earlier one directed.
 	begun bool
 	pods  ipvs.PodSources
-	// failProbe and failApply are errors; probes counts the probes.
+	// failProbe and failApply are errors; probes counts the probes, of which probed was the last.
 	failProbe, failApply error
 	probes               int
+	probed               ipvs.Direct
 	// directs reports whether a virtual server is to be directed, according to the speaker's plan.
 	directs func(ipvs.Key) bool
 }
 
 type worldDirect struct{ w *world }
 
-func (d worldDirect) Probe(context.Context) error {
+func (d worldDirect) Probe(_ context.Context, want ipvs.Direct) error {
 	d.w.mu.Lock()
 	defer d.w.mu.Unlock()
 	d.w.tunnels.probes++
+	d.w.tunnels.probed = want
 	return d.w.tunnels.failProbe
 }
 

@@ -50,12 +50,12 @@ func (t *tunnels) close() {
 	}
 }
 
-func (t *tunnels) Probe(ctx context.Context) error {
+func (t *tunnels) Probe(ctx context.Context, want ipvs.Direct) error {
 	d, err := t.open()
 	if err != nil {
 		return err
 	}
-	return lasting(d.Probe(ctx))
+	return lasting(d.Probe(ctx, want))
 }
 
 func (t *tunnels) SetPods(pods ipvs.PodSources) error {

@@ -48,7 +48,7 @@ func (t *tunnels) device(d *Driver, tier int) error {
 	if err == nil {
 		have, is := link.(*netlink.Vxlan)
 		if !is {
-			return &Problem{NameTaken, fmt.Errorf("interface %s is of kind %s: delete or rename it", want.Name, link.Type())}
+			return nameTaken(link)
 		}
 		if same(have, want) {
 			return t.complete(d, tier, have)
@@ -64,6 +64,10 @@ func (t *tunnels) device(d *Driver, tier int) error {
 		return fmt.Errorf("find interface %s: %w", want.Name, err)
 	}
 	return t.complete(d, tier, link.(*netlink.Vxlan))
+}
+
+func nameTaken(link netlink.Link) error {
+	return &Problem{NameTaken, fmt.Errorf("interface %s is of kind %s: delete or rename it", link.Attrs().Name, link.Type())}
 }
 
 // problemOf returns the reason why a tunnel cannot be added or set up.

@@ -313,39 +313,72 @@ func TestNodesChange(t *testing.T) {
 	}
 }
 
-// What the node lacks is a Problem with its reason.
+// What the node lacks is a Problem with its reason, of a probe and of Apply. Once it is there, the same driver succeeds.
 func TestProblems(t *testing.T) {
-	slots := ipvs.Directed{Slots: spreadOver(0, 1)}
 	for name, c := range map[string]struct {
-		harm   func(*testing.T, *node)
+		harm   func(*testing.T, *node) (undo func())
 		reason direct.Reason
 	}{
-		"port of a socket": {func(t *testing.T, n *node) { n.ServeUDP(t, fmt.Sprintf("0.0.0.0:%d", tunnelPort), "other") }, direct.PortTaken},
-		"port and number of another tunnel": {func(t *testing.T, n *node) {
-			n.link(t, &netlink.Vxlan{LinkAttrs: netlink.LinkAttrs{Name: "other"}, VxlanId: 2, Port: tunnelPort})
+		"port of a socket": {func(t *testing.T, n *node) func() {
+			var conn *net.UDPConn
+			n.Must(t, func() (err error) {
+				conn, err = net.ListenUDP("udp4", &net.UDPAddr{Port: tunnelPort})
+				return err
+			})
+			return func() { conn.Close() }
 		}, direct.PortTaken},
-		"name": {func(t *testing.T, n *node) {
-			n.link(t, &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: direct.Device1}})
+		"port and number of another tunnel": {func(t *testing.T, n *node) func() {
+			return n.link(t, &netlink.Vxlan{LinkAttrs: netlink.LinkAttrs{Name: "other"}, VxlanId: 2, Port: tunnelPort})
+		}, direct.PortTaken},
+		"name": {func(t *testing.T, n *node) func() {
+			return n.link(t, &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: direct.Device1}})
 		}, direct.NameTaken},
-		"families": {func(_ *testing.T, n *node) { n.want.Nodes[1] = netip.MustParseAddr("2001:db8::1") }, direct.MixedFamilies},
+		"name of the second": {func(t *testing.T, n *node) func() {
+			return n.link(t, &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: direct.Device2}})
+		}, direct.NameTaken},
+		"families": {func(_ *testing.T, n *node) func() {
+			before := n.want.Nodes[1]
+			n.want.Nodes[1] = netip.MustParseAddr("2001:db8::1")
+			return func() { n.want.Nodes[1] = before }
+		}, direct.MixedFamilies},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, 1)
-			n.want.Virtuals[virtual(0)] = slots
-			c.harm(t, n)
-			err := n.Do(func() error { return n.driver.Apply(context.Background(), n.want, nil) })
-			var problem *direct.Problem
-			if !errors.As(err, &problem) || problem.Reason != c.reason || !errors.Is(err, ipvs.ErrNoTunnel) {
-				t.Errorf("error %v, want reason %s", err, c.reason)
+			undo := c.harm(t, n)
+			n.want.Virtuals[virtual(0)] = ipvs.Directed{Slots: spreadOver(0, 1)}
+			wantProblem := func(what string, err error) {
+				t.Helper()
+				var problem *direct.Problem
+				if !errors.As(err, &problem) || problem.Reason != c.reason || !errors.Is(err, ipvs.ErrNoTunnel) {
+					t.Errorf("%s: error %v, want reason %s", what, err, c.reason)
+				}
+			}
+			wantProblem("probe", n.probe())
+			wantProblem("apply", n.Do(func() error { return n.driver.Apply(context.Background(), n.want, nil) }))
+			virtuals := n.want.Virtuals
+			n.want.Virtuals = nil // what Apply left is removed
+			n.apply(t)
+			wantProblem("probe after apply", n.probe())
+			undo()
+			if err := n.probe(); err != nil {
+				t.Errorf("probe: %v", err)
+			}
+			n.want.Virtuals = virtuals
+			n.apply(t)
+			if !n.check(t) {
+				t.Error("not intact")
 			}
 		})
 	}
 }
 
+func (n *node) probe() error {
+	return n.Do(func() error { return n.driver.Probe(context.Background(), n.want) })
+}
+
 // Probe finds what the node lacks, and leaves nothing.
 func TestProbe(t *testing.T) {
 	n := newNode(t, 1)
-	probe := func() error { return n.Do(func() error { return n.driver.Probe(context.Background()) }) }
 	links := func() string {
 		out := ""
 		n.Must(t, func() (err error) {
@@ -355,27 +388,36 @@ func TestProbe(t *testing.T) {
 		return out + ruleset(t, n.Space)
 	}
 	before := links()
-	if err := probe(); err != nil || links() != before {
-		t.Errorf("error %v, left %s", err, difference(before, links()))
+	for _, nodes := range []ipvs.Direct{{}, n.want} {
+		if err := n.Do(func() error { return n.driver.Probe(context.Background(), nodes) }); err != nil || links() != before {
+			t.Errorf("error %v, left %s", err, difference(before, links()))
+		}
 	}
 	n.want.Virtuals[virtual(0)] = ipvs.Directed{Slots: spreadOver(0, 1)}
 	n.apply(t)
-	if err := probe(); err != nil || !n.check(t) {
+	if err := n.probe(); err != nil || !n.check(t) {
 		t.Errorf("with tunnels: error %v", err)
 	}
 	n.want.Virtuals = nil
 	n.apply(t)
 	n.ServeUDP(t, fmt.Sprintf("0.0.0.0:%d", tunnelPort), "other")
 	var problem *direct.Problem
-	if err := probe(); !errors.As(err, &problem) || problem.Reason != direct.PortTaken || links() != before {
+	if err := n.probe(); !errors.As(err, &problem) || problem.Reason != direct.PortTaken || links() != before {
 		t.Errorf("error %v, left %s", err, difference(before, links()))
 	}
 }
 
-func (n *node) link(t *testing.T, link netlink.Link) {
+// link adds an interface, and returns what deletes it.
+func (n *node) link(t *testing.T, link netlink.Link) (remove func()) {
 	t.Helper()
 	if err := n.Handle.LinkAdd(link); err != nil {
 		t.Fatal(err)
+	}
+	return func() {
+		t.Helper()
+		if err := n.Handle.LinkDel(link); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

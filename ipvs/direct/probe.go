@@ -9,22 +9,28 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/ironlb/ironlb/ipvs/nftwatch"
+	"github.com/ironlb/ironlb/ipvs"
 )
 
-// Probe returns a [Problem] if this node cannot use tunnels. Where there are none, it adds them for a moment, without
-// a peer: only the kernel knows whether it has vxlan and the port is free. It leaves nothing.
-func (d *Driver) Probe(ctx context.Context) error {
+// Probe returns a [Problem] if this node cannot use tunnels to the nodes of want. Where there are none, it adds them for
+// a moment, as Apply does: only the kernel knows whether it has vxlan and the port is free. It leaves nothing. Without
+// Self the nodes do not matter.
+func (d *Driver) Probe(ctx context.Context, want ipvs.Direct) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	_, err := d.link.LinkByName(Device1)
-	var missing netlink.LinkNotFoundError
-	if err == nil || !errors.As(err, &missing) {
-		return nil // Apply corrects them, or reports what they are
+	if exist, err := d.haveTunnels(); err != nil || exist {
+		return err // Apply corrects them
+	}
+	if !want.Self.IsValid() {
+		want = ipvs.Direct{Self: probeSelf, Nodes: []netip.Addr{probeSelf}}
+	}
+	if err := d.validate(want); err != nil {
+		return err
 	}
 	var t tunnels
-	if err = d.probeTunnels(); err == nil { // rules refer to them
-		err = d.probeRules(ctx)
+	frame, err := t.ensure(d, want, true)
+	if err == nil { // rules refer to the tunnels
+		err = d.probeRules(ctx, frame)
 	}
 	if removed := t.remove(d); err == nil {
 		err = removed
@@ -32,27 +38,34 @@ func (d *Driver) Probe(ctx context.Context) error {
 	return err
 }
 
-func (d *Driver) probeTunnels() error {
-	for tier, name := range devices {
-		attrs := netlink.NewLinkAttrs()
-		attrs.Name = name
-		link := &netlink.Vxlan{LinkAttrs: attrs, VxlanId: tier + 1, Port: int(d.cfg.Port)}
-		if err := d.link.LinkAdd(link); err != nil {
-			return problemOf(link, err)
+// probeSelf is the address of a node that does not know its own (RFC 5737).
+var probeSelf = netip.AddrFrom4([4]byte{192, 0, 2, 1})
+
+// haveTunnels reports whether one of the tunnels exists. It fails if another interface has the name of one.
+func (d *Driver) haveTunnels() (exist bool, err error) {
+	for _, name := range devices {
+		link, err := d.link.LinkByName(name)
+		var missing netlink.LinkNotFoundError
+		switch {
+		case errors.As(err, &missing):
+			continue
+		case err != nil:
+			return false, fmt.Errorf("find interface %s: %w", name, err)
 		}
-		if err := d.link.LinkSetUp(link); err != nil {
-			return problemOf(link, err)
+		if _, is := link.(*netlink.Vxlan); !is {
+			return false, nameTaken(link)
 		}
+		exist = true
 	}
-	return nil
+	return exist, nil
 }
 
-// probeRules makes the kernel validate a table of IPv4 and then abort.
-func (d *Driver) probeRules(ctx context.Context) error {
-	w := d.writer(nftwatch.IP)
+// probeRules makes the kernel validate a table of this node and then abort.
+func (d *Driver) probeRules(ctx context.Context, frame frame) error {
+	w := d.writer(familyOf(frame.self))
 	w.removeTable()
 	w.newTable()
-	for _, c := range (frame{self: netip.AddrFrom4([4]byte{192, 0, 2, 1}), port: d.cfg.Port, mtu: 1450}).chains(w.family) {
+	for _, c := range frame.chains(w.family) {
 		w.chain(c)
 	}
 	s := &spread{id: 1, content: newContent(false)}

@@ -13,13 +13,14 @@ import (
 
 // Direct is the first tier of directed virtual servers. IronLB owns all of it.
 type Direct interface {
-	// Probe returns an error that wraps ipvs.ErrNoTunnel if this node cannot use tunnels, as far as can be known without
-	// a change.
-	Probe(ctx context.Context) error
+	// Probe returns an error that wraps ipvs.ErrNoTunnel if Apply could not make tunnels to the nodes of want. Before
+	// the first plan, want has none. It leaves nothing and changes no tunnel.
+	Probe(ctx context.Context, want ipvs.Direct) error
 	// SetPods sets which sources are not directed. It takes effect with the next Apply.
 	SetPods(ipvs.PodSources) error
 	// Apply directs what is wanted and nothing else. changed are the virtual servers that may differ from the last call;
-	// after an error, or a change by another program, it compares all. An error that wraps ipvs.ErrNoTunnel lasts.
+	// after an error, or a change by another program, it compares all. An error that wraps ipvs.ErrNoTunnel lasts until
+	// something else on the node changes.
 	Apply(ctx context.Context, want ipvs.Direct, changed []ipvs.Key) error
 	// Check reports whether everything is as the last Apply left it.
 	Check(ctx context.Context) (intact bool, err error)
@@ -29,35 +30,40 @@ type Direct interface {
 	Remove(ctx context.Context) error
 }
 
-// probeDirectEvery is the interval of probes while tunnels are not available.
-const probeDirectEvery = time.Minute
-
 // directState is the state of the first tier.
 type directState struct {
-	// have are the virtual servers that are directed, as of the last Apply. begun is set after the first one: what an
-	// earlier process directed is unknown before.
+	// have are the virtual servers that are directed, as of the last Apply. begun is set while that is known: it is not
+	// before the first Apply, because of an earlier process, nor after a failed one.
 	have  map[ipvs.Key]ipvs.Directed
 	begun bool
-	// unable is why this node cannot use tunnels, nil if it can. failed is set if Apply found that: then it stays so.
-	// probed is when it was last probed, zero for never.
-	unable error
-	failed bool
-	probed time.Time
+	// unable is why this node cannot use tunnels, as the last probe or Apply found; nil if it can.
+	unable  error
+	probing probing
 }
 
 // errNoDirect is why nothing is directed without a driver.
 var errNoDirect = errors.New("this speaker directs no virtual servers")
 
-// ProbeDirect finds out whether this node can use tunnels, if that is unknown or was not so a minute ago. A plan needs
-// to know it.
+// ProbeDirect finds out whether this node can use tunnels, if that is unknown, or if it could not and another probe is
+// due. A plan needs to know it. What a failed Apply left is removed first.
 func (d *DataPlane) ProbeDirect(ctx context.Context, now time.Time) {
-	switch s := &d.direct; {
+	s := &d.direct
+	switch {
 	case d.drivers.Direct == nil:
 		s.unable = errNoDirect
-	case !s.failed && (s.probed.IsZero() || s.unable != nil && !now.Before(s.probed.Add(probeDirectEvery))):
-		s.unable, s.probed = d.drivers.Direct.Probe(ctx), now
+	case s.probing.begun() && (s.unable == nil || d.failed.Direct || !s.probing.due(now)):
+	default:
+		var want ipvs.Direct
+		if d.in.Desired != nil {
+			want.Self, want.Nodes = d.in.Desired.Direct.Self, d.in.Desired.Direct.Nodes
+		}
+		s.unable = d.drivers.Direct.Probe(ctx, want)
+		s.probing.probed(now, s.unable == nil)
 	}
 }
+
+// NetworkChanged records that the nodes or the interfaces of this node changed: it may be able to use tunnels now.
+func (d *DataPlane) NetworkChanged() { d.direct.probing.changed = true }
 
 // NotDirect returns why this node cannot use tunnels, with an explanation, empty if it can.
 func (d *DataPlane) NotDirect() (reason view.Reason, why string) {
@@ -160,12 +166,13 @@ func (d *DataPlane) applyDirect(ctx context.Context, want map[ipvs.Key]ipvs.Dire
 		return
 	}
 	d.fail(err)
-	d.failed.Direct = true
+	d.failed.Direct, d.direct.begun = true, false
 	for _, key := range changed {
 		d.failed.Keys[key] = struct{}{}
 	}
 	if errors.Is(err, ipvs.ErrNoTunnel) {
-		d.direct.unable, d.direct.failed = err, true
+		d.direct.unable = err
+		d.direct.probing.failed(time.Now())
 	}
 }
 
