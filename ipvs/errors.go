@@ -23,6 +23,9 @@ var (
 // includes the remediation.
 var ErrNoTunnel = errors.New("this node cannot use tunnels")
 
+// ErrNoTunnelIPv6 is wrapped instead if that is so for IPv6 virtual servers only.
+var ErrNoTunnelIPv6 = errors.New("this node cannot use tunnels for IPv6")
+
 // Each calls do for the ops in order and returns those that succeeded. It continues after an error, so that one failing
 // object does not block the others. Only the ops that follow the failed adding of their own virtual server are skipped.
 // The errors are joined; each names its op.

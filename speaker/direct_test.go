@@ -210,6 +210,66 @@ func TestDirectDoesNotFlap(t *testing.T) {
 	})
 }
 
+// A node whose tunnels have no IPv6 forwards only IPv6 addresses to endpoints, and reports that to the others.
+func TestDirectIPv4Only(t *testing.T) {
+	for _, found := range []string{"by a probe", "by Apply"} {
+		t.Run(found, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				w := newWorld(t)
+				v, vip6 := directView(), netip.MustParseAddr("2001:db8::64")
+				noIPv6 := fmt.Errorf("%w: disabled", ipvs.ErrNoTunnelIPv6)
+				if found == "by a probe" {
+					w.tunnels.failIPv6 = noIPv6
+				}
+				r := start(t, w, &cluster{view: v, synced: true})
+				defer r.stop()
+				r.wantPlanned(t)
+				w.mu.Lock()
+				w.tunnels.failIPv6 = noIPv6
+				w.mu.Unlock()
+				r.set(func(v *view.View) {
+					svc, vip := v.Services[web], v.VIPs[vip1.String()]
+					svc.Addresses = append(slices.Clone(svc.Addresses), view.Address{IP: vip6, Pool: "main"})
+					vip.Addresses = append(slices.Clone(vip.Addresses), vip6)
+					v.Services[web], v.VIPs[vip1.String()] = svc, vip
+					slice := v.Slices[web]["s"]
+					slice.Endpoints = []view.Endpoint{
+						{Addr: netip.MustParseAddr("2001:db8::a"), Node: "a", Ready: true, Serving: true},
+						{Addr: netip.MustParseAddr("2001:db8::b"), Node: "b", Ready: true, Serving: true},
+					}
+					v.Slices[web]["six"] = slice
+				})
+				time.Sleep(time.Second)
+				directed6 := func() bool {
+					w.mu.Lock()
+					defer w.mu.Unlock()
+					return has(w.tunnels.have.Virtuals, ipvs.Key{Addr: vip6, Protocol: ipvs.TCP, Port: 80})
+				}
+				r.wantPlanned(t)
+				if state := r.detector.state(); !r.directedNow() || directed6() || !state.Direct || !state.DirectIPv4Only || !has(r.announced, vip6) {
+					t.Errorf("IPv4 directed %v, IPv6 %v, published %+v, announced %v", r.directedNow(), directed6(), state, r.announced)
+				}
+				want := view.Fallback{Reason: view.NoIPv6Tunnel, Node: "a"}
+				if f := r.speaker.desired.Fallbacks[web]; f != want {
+					t.Errorf("fallback %+v, want %+v", f, want)
+				}
+				w.mu.Lock()
+				now := w.nodeStatus.Tunnels
+				w.tunnels.failIPv6 = nil
+				w.mu.Unlock()
+				if now.Unable != "" || now.UnableIPv6 != noIPv6.Error() {
+					t.Errorf("reported %+v", now)
+				}
+				time.Sleep(2 * time.Minute)
+				r.wantPlanned(t)
+				if state := r.detector.state(); !r.directedNow() || !directed6() || state.DirectIPv4Only {
+					t.Errorf("IPv4 directed %v, IPv6 %v, published %+v", r.directedNow(), directed6(), state)
+				}
+			})
+		})
+	}
+}
+
 // A node without tunnels probes for them every minute.
 func TestDirectBecomesPossible(t *testing.T) {
 	inBubble(t, func(t *testing.T) {

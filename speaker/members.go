@@ -16,7 +16,8 @@ func (s *Speaker) observeMembers(v *view.View, touched *view.Touched) {
 	v.Members, touched.Members, touched.Claims = s.cfg.Detector.Observe()
 	s.observeDirect(v, touched)
 	v.Unable, v.Leaving = s.unable, s.leaving.Load()
-	s.mustPublish = s.mustPublish || v.Members.Observer != before || v.Leaving != s.published.Leaving || (v.NotDirect == "") != s.published.Direct
+	s.mustPublish = s.mustPublish || v.Members.Observer != before || v.Leaving != s.published.Leaving ||
+		(v.NotDirect == "") != s.published.Direct || v.DirectIPv4Only != s.published.DirectIPv4Only
 	if v.Members.Observer && !before {
 		s.status.Clear() // other nodes own the addresses by now and report them
 	}
@@ -46,7 +47,16 @@ func (s *Speaker) observeDirect(v *view.View, touched *view.Touched) {
 			s.cfg.Log.Info("this node cannot use tunnels: Services are forwarded to endpoints", "reason", reason, "error", why)
 		}
 	}
-	s.notDirect, v.NotDirect = reason, reason
+	only, why := s.dataplane.DirectIPv4Only()
+	if only != v.DirectIPv4Only {
+		touched.NotDirect = true
+		if only {
+			s.cfg.Log.Info("this node cannot use tunnels for IPv6: IPv6 addresses are forwarded to endpoints", "error", why)
+		} else if reason == "" {
+			s.cfg.Log.Info("this node can use tunnels for IPv6")
+		}
+	}
+	s.notDirect, v.NotDirect, v.DirectIPv4Only = reason, reason, only
 }
 
 // setSegments sets the interfaces on which to receive other members, according to the plan.
@@ -76,10 +86,11 @@ func (s *Speaker) publishClaims(todo *work, may func(vip string) bool) {
 	if !changed {
 		return
 	}
-	s.mustPublish, s.published.Leaving, s.published.Direct = false, s.view.Leaving, s.view.NotDirect == "" // as planned
-	s.cfg.Detector.Publish(view.LocalState{
-		Claims: maps.Clone(s.published.Claims), Leaving: s.published.Leaving, Direct: s.published.Direct,
-	})
+	s.mustPublish, s.published.Leaving = false, s.view.Leaving
+	s.published.Direct, s.published.DirectIPv4Only = s.view.NotDirect == "", s.view.DirectIPv4Only // as planned
+	state := s.published
+	state.Claims = maps.Clone(state.Claims)
+	s.cfg.Detector.Publish(state)
 }
 
 // evaluateReadiness records which addresses of the work this node cannot answer for, and plans again if that changed.

@@ -115,7 +115,8 @@ func (s *Speaker) program(ctx context.Context, todo *work) {
 		s.retries.work.add(todo) // to be reported once the node is observed
 		return
 	}
-	if reason, _ := s.dataplane.NotDirect(); reason != s.notDirect {
+	reason, _ := s.dataplane.NotDirect()
+	if only, _ := s.dataplane.DirectIPv4Only(); reason != s.notDirect || only != s.view.DirectIPv4Only {
 		s.cfg.Trigger.Now() // Apply found it: plan without tunnels
 	}
 	s.measureReach()

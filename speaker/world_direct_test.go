@@ -20,8 +20,9 @@ type worldTunnels struct {
 	// begun is set once this process has applied something: it does not know before what an earlier one directed.
 	begun bool
 	pods  ipvs.PodSources
-	// failProbe and failApply are errors; probes counts the probes, of which probed was the last.
+	// failProbe and failApply are errors, failIPv6 one of a probe, and of Apply with IPv6 virtual servers; probes counts the probes, of which probed was the last.
 	failProbe, failApply error
+	failIPv6             error
 	probes               int
 	probed               ipvs.Direct
 	// directs reports whether a virtual server is to be directed, according to the speaker's plan.
@@ -35,7 +36,10 @@ func (d worldDirect) Probe(_ context.Context, want ipvs.Direct) error {
 	defer d.w.mu.Unlock()
 	d.w.tunnels.probes++
 	d.w.tunnels.probed = want
-	return d.w.tunnels.failProbe
+	if d.w.tunnels.failProbe != nil {
+		return d.w.tunnels.failProbe
+	}
+	return d.w.tunnels.failIPv6
 }
 
 func (d worldDirect) MTU() int { return 1450 }
@@ -60,6 +64,12 @@ func (d worldDirect) Apply(_ context.Context, want ipvs.Direct, changed []ipvs.K
 	t := &d.w.tunnels
 	if t.failApply != nil && len(want.Virtuals) > 0 {
 		return t.failApply
+	}
+	for key := range want.Virtuals {
+		if key.Addr.Is6() && t.failIPv6 != nil {
+			t.applied = nil
+			return t.failIPv6
+		}
 	}
 	if sameDirect(t.have, want) {
 		t.applied, t.begun = &want, true

@@ -33,11 +33,10 @@ func (t *tunnels) open() (*direct.Driver, error) {
 	return t.driver, nil
 }
 
-// lasting makes the lack of a permission an error that lasts. The speaker's container has /proc/sys read-only, so it
-// cannot enable IPv6 on a tunnel where net.ipv6.conf.default.disable_ipv6 is 1.
+// lasting makes the lack of a permission an error that lasts.
 func lasting(err error) error {
 	for _, cause := range []error{unix.EROFS, unix.EACCES, unix.EPERM} {
-		if errors.Is(err, cause) && !errors.Is(err, ipvs.ErrNoTunnel) {
+		if errors.Is(err, cause) && !errors.Is(err, ipvs.ErrNoTunnel) && !errors.Is(err, ipvs.ErrNoTunnelIPv6) {
 			return fmt.Errorf("%w: %w", ipvs.ErrNoTunnel, err)
 		}
 	}

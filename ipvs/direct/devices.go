@@ -32,7 +32,7 @@ func (t *tunnels) wanted(d *Driver, tier int) *netlink.Vxlan {
 	return &netlink.Vxlan{LinkAttrs: attrs, VxlanId: tier + 1, SrcAddr: t.self.AsSlice(), Port: int(d.cfg.Port)}
 }
 
-// same reports whether an existing device has all that only a new device can have.
+// same reports whether an existing device has all that only a new device can have, apart from IPv6.
 func same(have, want *netlink.Vxlan) bool {
 	return have.VxlanId == want.VxlanId && have.Port == want.Port && have.SrcAddr.Equal(want.SrcAddr) && !have.Learning &&
 		have.Group == nil && have.VtepDevIndex == 0 && slices.Equal(have.HardwareAddr, want.HardwareAddr)
@@ -50,7 +50,7 @@ func (t *tunnels) device(d *Driver, tier int) error {
 		if !is {
 			return nameTaken(link)
 		}
-		if same(have, want) {
+		if same(have, want) && (!t.has6 || enablesIPv6(want.Name)) {
 			return t.complete(d, tier, have)
 		}
 		if err := d.link.LinkDel(link); err != nil {
@@ -167,12 +167,6 @@ func (t *tunnels) remove(d *Driver) error {
 	return errors.Join(errs...)
 }
 
-// hasIPv6 reports whether the kernel has IPv6.
-func hasIPv6() bool {
-	_, err := os.Stat("/proc/sys/net/ipv6/conf/all/disable_ipv6")
-	return err == nil
-}
-
 // sysctl is a kernel parameter of a device. Where netlink can set it, no right to write to /proc/sys is needed: that is
 // read-only in a container without privileges.
 type sysctl struct {
@@ -198,7 +192,7 @@ func sysctls(tier int, has6 bool) []sysctl {
 		{ipv4 + "forwarding", "1", func(l netlink.Link) error { return setInetConf(l, confForwarding, 1) }},
 	}
 	if has6 {
-		all = append(all, sysctl{ipv6 + "disable_ipv6", "0", nil}, sysctl{ipv6 + "addr_gen_mode", "1", func(l netlink.Link) error {
+		all = append(all, sysctl{disableIPv6(devices[tier]), "0", nil}, sysctl{ipv6 + "addr_gen_mode", "1", func(l netlink.Link) error {
 			return netlink.LinkSetIP6AddrGenMode(l, addrGenModeNone)
 		}})
 	}

@@ -48,6 +48,8 @@ type Driver struct {
 	tables  [nftwatch.NumFamilies]table
 	tunnels tunnels
 	pods    ipvs.PodSources
+	// probedIPv4 is set if the last probe found that only IPv6 is missing.
+	probedIPv4 bool
 }
 
 // New finds the program nft and opens the network namespace of the calling thread, which must be the same for each
@@ -112,7 +114,8 @@ func (d *Driver) SetPods(pods ipvs.PodSources) error {
 // the cost of those; an Apply after an error, a foreign change or a start compares everything. Without virtual servers
 // it removes everything.
 //
-// A virtual server with an invalid slot is not directed; the error names it. An error with a [Problem] lasts.
+// A virtual server with an invalid slot is not directed; the error names it. The same holds for those of IPv6 where the
+// tunnels cannot have IPv6. An error with a [Problem] lasts.
 func (d *Driver) Apply(ctx context.Context, want ipvs.Direct, changed []ipvs.Key) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -217,7 +220,7 @@ func (d *Driver) wants(want ipvs.Direct, changed []ipvs.Key) (wants [nftwatch.Nu
 		}
 		contents, err := peers.contents(directed)
 		if key.Addr.Is6() && !d.tunnels.has6 {
-			err = &Problem{NoIPv6, errors.New("this node has no IPv6")}
+			err = noIPv6()
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("direct %v: %w", key, err))

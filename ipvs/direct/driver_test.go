@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
 	"testing"
 
@@ -433,37 +432,4 @@ func TestInvalidSlots(t *testing.T) {
 	delete(n.want.Virtuals, virtual(0))
 	n.wantPeers(t)
 	n.apply(t, virtual(0))
-}
-
-// TestReadOnlySysctls: in a container without privileges /proc/sys is read-only.
-func TestReadOnlySysctls(t *testing.T) {
-	n := newNode(t, 1)
-	slots := spreadOver(0, 1)
-	n.want.Virtuals[keys()[0]] = ipvs.Directed{Slots: slots, Before: slots}
-	n.Sysctl(t, "net.ipv4.conf.default.rp_filter", "1")
-	n.Sysctl(t, "net.ipv4.conf.default.forwarding", "0")
-	n.Must(t, func() error { // on a thread of its own, which ends afterwards
-		if err := unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_FS); err != nil {
-			return err
-		}
-		for _, m := range []struct {
-			source, target string
-			flags          uintptr
-		}{
-			{"", "/", unix.MS_REC | unix.MS_PRIVATE},
-			{"/proc/sys", "/proc/sys", unix.MS_BIND},
-			{"", "/proc/sys", unix.MS_BIND | unix.MS_REMOUNT | unix.MS_RDONLY},
-		} {
-			if err := unix.Mount(m.source, m.target, "", m.flags, ""); err != nil {
-				return fmt.Errorf("mount %s: %w", m.target, err)
-			}
-		}
-		if err := os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0o644); !errors.Is(err, unix.EROFS) {
-			return fmt.Errorf("write a sysctl: %v, want %v", err, unix.EROFS)
-		}
-		return n.driver.Apply(context.Background(), n.want, nil)
-	})
-	if !n.check(t) {
-		t.Error("not intact")
-	}
 }

@@ -18,9 +18,24 @@ import (
 func (d *Driver) Probe(ctx context.Context, want ipvs.Direct) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if exist, err := d.haveTunnels(); err != nil || exist {
-		return err // Apply corrects them
+	exist, err := d.haveTunnels()
+	if err != nil {
+		return err
 	}
+	if !exist && !(d.probedIPv4 && !hasIPv6()) { // Apply corrects those that exist
+		d.probedIPv4 = false
+		if err := d.tryTunnels(ctx, want); err != nil {
+			return err
+		}
+	}
+	if d.probedIPv4 = !hasIPv6(); d.probedIPv4 {
+		return noIPv6()
+	}
+	return nil
+}
+
+// tryTunnels adds tunnels and removes them.
+func (d *Driver) tryTunnels(ctx context.Context, want ipvs.Direct) error {
 	if !want.Self.IsValid() {
 		want = ipvs.Direct{Self: probeSelf, Nodes: []netip.Addr{probeSelf}}
 	}

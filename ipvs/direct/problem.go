@@ -22,12 +22,12 @@ const (
 	NameTaken Reason = "TunnelNameTaken"
 	// MixedFamilies: the addresses of two nodes are of different families, so no tunnel connects them.
 	MixedFamilies Reason = "MixedNodeFamilies"
-	// NoIPv6: an IPv6 virtual server is directed, and this node has no IPv6.
+	// NoIPv6: the tunnels of this node cannot have IPv6.
 	NoIPv6 Reason = "NoIPv6"
 )
 
-// Problem is an error that lasts: the node cannot direct connections. It wraps [ipvs.ErrNoTunnel]. Err has the
-// remediation.
+// Problem is an error that lasts: the node cannot direct connections. It wraps [ipvs.ErrNoTunnel], or with NoIPv6
+// [ipvs.ErrNoTunnelIPv6]. Err has the remediation.
 type Problem struct {
 	Reason Reason
 	Err    error
@@ -36,4 +36,9 @@ type Problem struct {
 func (p *Problem) Error() string { return fmt.Sprintf("%s: %v", p.Reason, p.Err) }
 
 // Unwrap returns the cause as well.
-func (p *Problem) Unwrap() []error { return []error{ipvs.ErrNoTunnel, p.Err} }
+func (p *Problem) Unwrap() []error {
+	if p.Reason == NoIPv6 {
+		return []error{ipvs.ErrNoTunnelIPv6, p.Err}
+	}
+	return []error{ipvs.ErrNoTunnel, p.Err}
+}

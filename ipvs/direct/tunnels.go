@@ -30,7 +30,7 @@ type tunnels struct {
 	self  netip.Addr
 	nodes []netip.Addr
 	index [numTiers]int
-	// has6 reports whether the devices forward IPv6.
+	// has6 is set if the devices have IPv6.
 	has6    bool
 	entries map[entry]struct{}
 	// obsolete are entries to delete when no rule refers to them any more.
@@ -290,6 +290,9 @@ func (t *tunnels) pathMTU(d *Driver, addr netip.Addr, links map[int]int) (int, e
 func (t *tunnels) intact(d *Driver) (bool, error) {
 	if t.index[first] == 0 {
 		return true, nil
+	}
+	if t.has6 != hasIPv6() {
+		return false, nil
 	}
 	for tier := range devices {
 		if !sysctlsMet(tier, t.has6) {

@@ -148,7 +148,7 @@ type DataPlaneStatus struct {
 type TunnelsStatus struct {
 	// available is true while the node can use tunnels.
 	Available bool `json:"available"`
-	// message explains why it cannot, with the remediation.
+	// message explains why it cannot, or why it can do so for IPv4 only, with the remediation.
 	//
 	// +optional
 	Message string `json:"message,omitempty"`

@@ -13,14 +13,16 @@ import (
 
 // Direct is the first tier of directed virtual servers. IronLB owns all of it.
 type Direct interface {
-	// Probe returns an error that wraps ipvs.ErrNoTunnel if Apply could not make tunnels to the nodes of want. Before
-	// the first plan, want has none. It leaves nothing and changes no tunnel.
+	// Probe returns an error that wraps ipvs.ErrNoTunnel if Apply could not make tunnels to the nodes of want, and one
+	// that wraps ipvs.ErrNoTunnelIPv6 if it could for IPv4 only. Before the first plan, want has none. It leaves nothing
+	// and changes no tunnel.
 	Probe(ctx context.Context, want ipvs.Direct) error
 	// SetPods sets which sources are not directed. It takes effect with the next Apply.
 	SetPods(ipvs.PodSources) error
 	// Apply directs what is wanted and nothing else. changed are the virtual servers that may differ from the last call;
-	// after an error, or a change by another program, it compares all. An error that wraps ipvs.ErrNoTunnel lasts until
-	// something else on the node changes.
+	// after an error, or a change by another program, it compares all. An error that wraps ipvs.ErrNoTunnel or
+	// ipvs.ErrNoTunnelIPv6 lasts until something else on the node changes; the latter is about virtual servers of IPv6
+	// only.
 	Apply(ctx context.Context, want ipvs.Direct, changed []ipvs.Key) error
 	// Check reports whether everything is as the last Apply left it.
 	Check(ctx context.Context) (intact bool, err error)
@@ -36,9 +38,18 @@ type directState struct {
 	// before the first Apply, because of an earlier process, nor after a failed one.
 	have  map[ipvs.Key]ipvs.Directed
 	begun bool
-	// unable is why this node cannot use tunnels, as the last probe or Apply found; nil if it can.
-	unable  error
-	probing probing
+	// unable is why this node cannot use tunnels, as the last probe or Apply found; nil if it can. unableIPv6 is why it
+	// can use them for IPv4 only, nil if unable is set.
+	unable, unableIPv6 error
+	probing            probing
+}
+
+// found records the error of a probe or an Apply.
+func (s *directState) found(err error) {
+	s.unable, s.unableIPv6 = err, nil
+	if errors.Is(err, ipvs.ErrNoTunnelIPv6) && !errors.Is(err, ipvs.ErrNoTunnel) {
+		s.unable, s.unableIPv6 = nil, err
+	}
 }
 
 // errNoDirect is why nothing is directed without a driver.
@@ -51,14 +62,15 @@ func (d *DataPlane) ProbeDirect(ctx context.Context, now time.Time) {
 	switch {
 	case d.drivers.Direct == nil:
 		s.unable = errNoDirect
-	case s.probing.begun() && (s.unable == nil || d.failed.Direct || !s.probing.due(now)):
+	case s.probing.begun() && (s.unable == nil && s.unableIPv6 == nil || d.failed.Direct || !s.probing.due(now)):
 	default:
 		var want ipvs.Direct
 		if d.in.Desired != nil {
 			want.Self, want.Nodes = d.in.Desired.Direct.Self, d.in.Desired.Direct.Nodes
 		}
-		s.unable = d.drivers.Direct.Probe(ctx, want)
-		s.probing.probed(now, s.unable == nil)
+		err := d.drivers.Direct.Probe(ctx, want)
+		s.found(err)
+		s.probing.probed(now, err == nil)
 	}
 }
 
@@ -73,13 +85,22 @@ func (d *DataPlane) NotDirect() (reason view.Reason, why string) {
 	return view.TunnelUnavailable, d.direct.unable.Error()
 }
 
+// DirectIPv4Only reports whether this node can use tunnels for IPv4 only, and why.
+func (d *DataPlane) DirectIPv4Only() (only bool, why string) {
+	if d.direct.unableIPv6 == nil {
+		return false, ""
+	}
+	return true, d.direct.unableIPv6.Error()
+}
+
 // Tunnels returns the state of the tunnels, nil without a driver.
 func (d *DataPlane) Tunnels() *view.Tunnels {
 	if d.drivers.Direct == nil {
 		return nil
 	}
 	_, why := d.NotDirect()
-	return &view.Tunnels{Unable: why, MTU: d.drivers.Direct.MTU(), VirtualServers: len(d.direct.have)}
+	_, whyIPv6 := d.DirectIPv4Only()
+	return &view.Tunnels{Unable: why, UnableIPv6: whyIPv6, MTU: d.drivers.Direct.MTU(), VirtualServers: len(d.direct.have)}
 }
 
 // checkDirect reports whether another program changed the first tier.
@@ -170,8 +191,8 @@ func (d *DataPlane) applyDirect(ctx context.Context, want map[ipvs.Key]ipvs.Dire
 	for _, key := range changed {
 		d.failed.Keys[key] = struct{}{}
 	}
-	if errors.Is(err, ipvs.ErrNoTunnel) {
-		d.direct.unable = err
+	if errors.Is(err, ipvs.ErrNoTunnel) || errors.Is(err, ipvs.ErrNoTunnelIPv6) {
+		d.direct.found(err)
 		d.direct.probing.failed(time.Now())
 	}
 }

@@ -16,16 +16,40 @@ type directed struct {
 }
 
 // decideDirect decides whether the Service is forwarded directly. If one endpoint cannot be reached through
-// a tunnel, all are forwarded to as with ToPod. Addresses that kube-proxy forwards cannot be directed.
+// a tunnel, all are forwarded to as with ToPod; if only IPv6 packets cannot, all IPv6 addresses are. Addresses that
+// kube-proxy forwards cannot be directed.
 func (w *planning) decideDirect() {
 	ours := func(a view.Address) bool { return a.Kind == view.LoadBalancer }
+	six := func(a view.Address) bool { return ours(a) && a.IP.Is6() }
 	announceOnly := func(a view.Address) bool { return a.AnnounceOnly }
 	if w.svc.Forwarding == view.Direct && slices.ContainsFunc(w.out.Addresses, ours) && !slices.ContainsFunc(w.out.Addresses, announceOnly) {
 		w.out.fallback = w.obstacle()
 		w.direct = w.out.fallback == view.Fallback{}
 	}
-	w.out.DirectLocal = w.svc.Local && w.direct
-	w.out.NeedsLocalEndpoint = w.svc.Local && !w.direct && w.svc.Forwarding != view.ToNodePort
+	if w.direct && slices.ContainsFunc(w.out.Addresses, six) {
+		w.out.fallback = w.obstacleIPv6()
+		w.directIPv6 = w.out.fallback == view.Fallback{}
+	}
+	direct := w.direct && w.out.fallback == view.Fallback{}
+	w.out.DirectLocal = w.svc.Local && direct
+	w.out.NeedsLocalEndpoint = w.svc.Local && !direct && w.svc.Forwarding != view.ToNodePort
+}
+
+// obstacleIPv6 returns why the IPv6 addresses of a Service that is forwarded directly cannot be.
+func (w *planning) obstacleIPv6() view.Fallback {
+	if w.view.DirectIPv4Only {
+		return view.Fallback{Reason: view.NoIPv6Tunnel, Node: w.name}
+	}
+	var first view.Fallback
+	for _, slice := range w.slices {
+		for i := range slice.Endpoints {
+			e := &slice.Endpoints[i]
+			if e.Addr.Is6() && (e.Ready || e.Usable()) && e.Node != w.name && w.view.Members.Peers[e.Node].DirectIPv4Only {
+				first = earlier(first, view.Fallback{Reason: view.NoIPv6Tunnel, Node: e.Node})
+			}
+		}
+	}
+	return first
 }
 
 // obstacle returns why the Service cannot be forwarded directly, the first reason in order; the zero Fallback for none.

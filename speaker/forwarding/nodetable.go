@@ -88,7 +88,7 @@ func (p *Planner) touchedDirect(v *view.View, touched view.Touched, services map
 	if touched.All {
 		clear(p.tunnels)
 		for node, peer := range v.Members.Peers {
-			incremental.Set(p.tunnels, node, struct{}{}, peer.Direct)
+			incremental.Set(p.tunnels, node, peer.DirectIPv4Only, peer.Direct)
 		}
 	}
 	use := func(node string) {
@@ -102,11 +102,11 @@ func (p *Planner) touchedDirect(v *view.View, touched view.Touched, services map
 		use(node)
 	}
 	for node := range touched.Members {
-		_, before := p.tunnels[node]
-		now := v.Members.Peers[node].Direct
-		incremental.Set(p.tunnels, node, struct{}{}, now)
-		firstReceived := !now // possibly: p.tunnels does not distinguish it from an unknown node
-		if now != before || firstReceived || p.observer {
+		only, before := p.tunnels[node]
+		now := v.Members.Peers[node]
+		incremental.Set(p.tunnels, node, now.DirectIPv4Only, now.Direct)
+		firstReceived := !now.Direct // possibly: p.tunnels does not distinguish it from an unknown node
+		if now.Direct != before || now.DirectIPv4Only != only || firstReceived || p.observer {
 			use(node)
 		}
 	}

@@ -20,7 +20,7 @@ func (w *planning) port(port view.Port) {
 		case view.External:
 			w.external(key, port, w.svc.Local, !isHost(w.view, a.IP, w.node))
 		case view.LoadBalancer:
-			w.loadBalancer(key, port, w.direct, true)
+			w.loadBalancer(key, port, w.direct && (w.directIPv6 || a.IP.Is4()), true)
 		case view.Foreign:
 			w.loadBalancer(key, port, false, !isHost(w.view, a.IP, w.node))
 		}

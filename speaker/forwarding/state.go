@@ -40,10 +40,10 @@ type Planner struct {
 	admission admission
 
 	// nodes are the nodes of tunnels, directs the Services to be forwarded directly, tunnels the members that can
-	// receive through tunnels. observer is that of the last plan.
+	// receive through tunnels: true for IPv4 only. observer is that of the last plan.
 	nodes    nodeTable
 	directs  map[pools.ServiceKey]struct{}
-	tunnels  map[string]struct{}
+	tunnels  map[string]bool
 	observer bool
 }
 
@@ -64,7 +64,7 @@ func New(node string, arriving bool, o Options) *Planner {
 		admission: newAdmission(o),
 		nodes:     nodeTable{index: map[string]uint16{}},
 		directs:   map[pools.ServiceKey]struct{}{},
-		tunnels:   map[string]struct{}{},
+		tunnels:   map[string]bool{},
 	}
 }
 

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -187,7 +188,7 @@ func (r *NodeReporter) status() (v1alpha1.SpeakerStatusStatus, bool) {
 	}
 	if t := w.Tunnels; t != nil {
 		out.Tunnels = &v1alpha1.TunnelsStatus{
-			Available: t.Unable == "", Message: t.Unable, MTU: int32(t.MTU), VirtualServers: int32(t.VirtualServers),
+			Available: t.Unable == "", Message: cmp.Or(t.Unable, t.UnableIPv6), MTU: int32(t.MTU), VirtualServers: int32(t.VirtualServers),
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(w.Links)) {

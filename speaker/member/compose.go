@@ -233,6 +233,8 @@ func (c *Core) appendHello(b []byte, flags byte) []byte {
 		flags |= flagRetained
 	}
 	switch {
+	case c.published.Direct && c.published.DirectIPv4Only:
+		flags |= flagDirect | flagDirectIPv4
 	case c.published.Direct:
 		flags |= flagDirect
 	case c.decided:

@@ -251,7 +251,8 @@ func (c *Core) removePeer(p *peer) {
 // observer's Held and Leaving are advertised only once its observer phase has ended.
 func (c *Core) Publish(w view.LocalState) {
 	c.fenced, c.fencesAcked = false, c.fences
-	c.heartbeatNow = c.heartbeatNow || !c.decided || c.published.Direct != w.Direct
+	c.heartbeatNow = c.heartbeatNow || !c.decided || c.published.Direct != w.Direct ||
+		c.published.DirectIPv4Only != w.DirectIPv4Only
 	c.published, c.decided = w, true
 	c.updateJournal()
 }

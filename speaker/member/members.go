@@ -91,14 +91,14 @@ func (c *Core) collect() (m view.Members, nodes map[string]struct{}, vips map[vi
 // sameBut reports whether two states of a node differ in nothing but its claims.
 func sameBut(m, n view.Member) bool {
 	return m.Alive == n.Alive && m.Away == n.Away && m.Observer == n.Observer && m.Leaving == n.Leaving &&
-		m.Synced == n.Synced && m.Direct == n.Direct &&
+		m.Synced == n.Synced && m.Direct == n.Direct && m.DirectIPv4Only == n.DirectIPv4Only &&
 		m.Returned == n.Returned && maps.Equal(m.On, n.On) && maps.Equal(m.Asymmetric, n.Asymmetric)
 }
 
 func (c *Core) member(p *peer) view.Member {
 	m := view.Member{
 		Alive: p.paths[0].up, Away: p.away, On: map[string]struct{}{},
-		Observer: p.flags&flagObserver != 0, Leaving: p.flags&flagLeaving != 0, Direct: p.direct,
+		Observer: p.flags&flagObserver != 0, Leaving: p.flags&flagLeaving != 0, Direct: p.direct, DirectIPv4Only: p.directIPv4Only,
 		Synced: p.claims.synced(), Claims: p.claimed(), Returned: !p.returned.IsZero(),
 	}
 	for i := 1; i < len(c.ifaces); i++ {

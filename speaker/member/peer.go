@@ -19,6 +19,7 @@ type peer struct {
 	ended               bool
 	flags               byte
 	direct              bool          // its last report of whether it can receive packets through tunnels
+	directIPv4Only      bool          // that of whether only those of IPv4
 	minor               byte          // version of its datagrams
 	dead                time.Duration // its own dead time
 	segments            []segment

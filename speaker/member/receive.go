@@ -153,7 +153,7 @@ func (c *Core) processMessage(now time.Time, raw time.Duration, p *peer, at int,
 			c.out.node(p)
 		}
 		if m.flags&(flagDirect|flagNotDirect) != 0 {
-			p.direct = m.flags&flagDirect != 0
+			p.direct, p.directIPv4Only = m.flags&flagDirect != 0, m.flags&flagDirectIPv4 != 0
 		}
 		if m.flags&flagRetained == 0 {
 			c.release(p)

@@ -336,8 +336,15 @@ func TestDirectStaysUntilReported(t *testing.T) {
 	steady("ended", true)
 	w.boot(a, 2)
 	steady("restarted", true)
+	a.Publish(view.LocalState{Direct: true, DirectIPv4Only: true})
+	w.must("IPv4 only", time.Second, func() bool { return b.members.Peers[a.name].DirectIPv4Only })
+	a.Fence(w.now)
+	steady("IPv4 only and a fence", true)
+	if !b.members.Peers[a.name].DirectIPv4Only {
+		t.Error("a fence changed that it can for IPv4 only")
+	}
 	a.Publish(view.LocalState{})
-	w.must("not direct", time.Second, func() bool { return !direct() })
+	w.must("not direct", time.Second, func() bool { return !direct() && !b.members.Peers[a.name].DirectIPv4Only })
 	a.Publish(view.LocalState{Direct: true})
 	w.must("direct", time.Second, direct)
 	w.boot(a, 3)

@@ -42,7 +42,9 @@ func (c *Core) fence(now time.Time) {
 	c.fences++
 	c.count.Fences++
 	c.becomeObserver(now)
-	c.published = view.LocalState{Leaving: c.leaving, Direct: c.published.Direct}
+	c.published = view.LocalState{
+		Leaving: c.leaving, Direct: c.published.Direct, DirectIPv4Only: c.published.DirectIPv4Only,
+	}
 	c.updateJournal()
 	c.out.own()
 }

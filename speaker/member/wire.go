@@ -21,7 +21,7 @@ const (
 	// MaxDatagram fits the minimum MTU of IPv6 (RFC 8200 section 5) with room for a tunnel.
 	MaxDatagram = 1200
 
-	major, minor = 1, 3
+	major, minor = 1, 4
 	headerSize   = 32
 	maxName      = 253 // of a Node: RFC 1123 subdomain
 )
@@ -52,9 +52,11 @@ const (
 	flagEnded
 	flagRetained // restarted: the node still answers for the claims of the previous process
 	// Whether the node can receive packets through tunnels. With neither flag the last report stays: a new process does
-	// not know yet. Both are malformed.
+	// not know yet. Both are malformed, as is the next flag without the first.
 	flagDirect
 	flagNotDirect
+	// With flagDirect: packets of IPv4 virtual servers only. Versions before 1.4 ignore it.
+	flagDirectIPv4
 )
 
 const flagByGroup = 1 // of a want: answer to the group, because unicast does not arrive
@@ -198,7 +200,9 @@ func (m *message) field(kind byte, v []byte, newer bool) error {
 		if !fixed(helloSize) {
 			return errField
 		}
-		if m.flags = v[0]; m.flags&flagDirect != 0 && m.flags&flagNotDirect != 0 {
+		switch m.flags = v[0]; m.flags & (flagDirect | flagNotDirect | flagDirectIPv4) {
+		case 0, flagDirect, flagNotDirect, flagDirect | flagDirectIPv4:
+		default:
 			return errField
 		}
 		m.interval, m.dead = milliseconds(v[1:]), milliseconds(v[3:])

@@ -59,7 +59,7 @@ func samples() (bodies [][]byte) {
 	} {
 		bodies = append(bodies, slices.Concat(hello, field))
 	}
-	for _, flags := range []byte{flagDirect, flagNotDirect | flagObserver} {
+	for _, flags := range []byte{flagDirect, flagDirect | flagDirectIPv4, flagNotDirect | flagObserver} {
 		bodies = append(bodies, begin(fieldHello, append([]byte{flags, 0, 100, 1, 194}, make([]byte, 16)...)...))
 	}
 	return bodies
@@ -140,16 +140,18 @@ func TestParse(t *testing.T) {
 	}
 	hello := samples()[0]
 	for name, body := range map[string][]byte{
-		"empty":               nil,
-		"no hello":            {fieldRelayRequest, 0, 0},
-		"hello twice":         slices.Concat(hello, hello),
-		"hello too long":      append([]byte{fieldHello, 0, 22}, append(hello[3:], 0)...),
-		"cut":                 hello[:10],
-		"half a field header": slices.Concat(hello, []byte{fieldRelayRequest, 0}),
-		"half a list item":    slices.Concat(hello, []byte{fieldRelayRequest, 0, 2, 1, 1}),
-		"unknown field":       slices.Concat(hello, []byte{77, 0, 1, 1}),
-		"no range":            slices.Concat(hello, []byte{fieldClaims, 0, 16}, make([]byte, 16)),
-		"no interval":         slices.Concat([]byte{fieldHello, 0, 21, 0, 0, 0}, hello[6:]),
+		"empty":                nil,
+		"no hello":             {fieldRelayRequest, 0, 0},
+		"hello twice":          slices.Concat(hello, hello),
+		"hello too long":       append([]byte{fieldHello, 0, 22}, append(hello[3:], 0)...),
+		"cut":                  hello[:10],
+		"half a field header":  slices.Concat(hello, []byte{fieldRelayRequest, 0}),
+		"half a list item":     slices.Concat(hello, []byte{fieldRelayRequest, 0, 2, 1, 1}),
+		"unknown field":        slices.Concat(hello, []byte{77, 0, 1, 1}),
+		"no range":             slices.Concat(hello, []byte{fieldClaims, 0, 16}, make([]byte, 16)),
+		"no interval":          slices.Concat([]byte{fieldHello, 0, 21, 0, 0, 0}, hello[6:]),
+		"IPv4 without tunnels": slices.Concat([]byte{fieldHello, 0, 21, flagDirectIPv4}, hello[4:]),
+		"IPv4 and no tunnels":  slices.Concat([]byte{fieldHello, 0, 21, flagNotDirect | flagDirectIPv4}, hello[4:]),
 	} {
 		if err := m.parse(body, minor); err == nil {
 			t.Errorf("%s: accepted", name)

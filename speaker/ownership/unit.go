@@ -103,7 +103,7 @@ func (u unit) hasEndpoints(node string, terminating bool) bool {
 	if !u.open && len(u.local) == 0 {
 		return false
 	}
-	if u.direct && node != u.self && !u.view.Members.Directs(node) {
+	if u.direct && node != u.self && !u.view.Members.Directs(node, slices.ContainsFunc(u.addrs, func(a view.Address) bool { return a.IP.Is6() })) {
 		return false
 	}
 	for _, part := range u.local {

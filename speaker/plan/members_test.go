@@ -15,6 +15,8 @@ type station struct {
 	dead, observer, stopping, unsynced bool
 	// notunnels is set if it cannot use tunnels.
 	notunnels bool
+	// ipv4tunnels is set if it can use them for IPv4 only.
+	ipv4tunnels bool
 	// paused is set while it has just become reachable again.
 	paused   bool
 	isolated map[string]struct{}
@@ -53,6 +55,7 @@ func (w *world) viewOf(node string) *view.View {
 	if s.notunnels {
 		v.NotDirect = view.TunnelUnavailable
 	}
+	v.DirectIPv4Only = s.ipv4tunnels
 	v.Members = view.Members{Observer: s.observer, Isolated: s.isolated, Returned: s.returned, Peers: map[string]view.Member{}}
 	for name := range w.view.Nodes {
 		if name == node {
@@ -60,7 +63,8 @@ func (w *world) viewOf(node string) *view.View {
 		}
 		o := w.station(name)
 		m := view.Member{Alive: !o.dead && !s.asymmetric[name], Observer: o.observer, Leaving: o.stopping, Synced: !o.unsynced, Direct: !o.notunnels,
-			Returned: o.paused, On: map[string]struct{}{}, Claims: map[view.VIPID]view.Claim{}}
+			DirectIPv4Only: o.ipv4tunnels,
+			Returned:       o.paused, On: map[string]struct{}{}, Claims: map[view.VIPID]view.Claim{}}
 		for l := range v.Links {
 			if _, cut := s.isolated[l]; !cut && m.Alive {
 				m.On[l] = struct{}{}
@@ -83,7 +87,7 @@ func (w *world) viewOf(node string) *view.View {
 //	paused|trusted NODE    the others receive it again, after it had counted as dead
 //	asymmetric|receives NODE OTHER
 //	returned NODE          an unreachable node became reachable again for it
-//	notunnels|tunnels NODE whether it can use tunnels
+//	notunnels|ipv4tunnels|tunnels NODE whether it can use tunnels, and for which families
 //	isolated|rejoined NODE INTERFACE
 //	unable NODE IP REASON
 //	able NODE IP
@@ -109,8 +113,8 @@ func (w *world) stationCommand(words []string) bool {
 		s.dead = true
 	case "alive":
 		s.dead = false
-	case "notunnels", "tunnels":
-		s.notunnels = words[0] == "notunnels"
+	case "notunnels", "ipv4tunnels", "tunnels":
+		s.notunnels, s.ipv4tunnels = words[0] == "notunnels", words[0] == "ipv4tunnels"
 	case "observer":
 		s.observer = true
 	case "joined":

@@ -66,7 +66,7 @@ func shuffled(r *rand.Rand, v *view.View) *view.View {
 	refill(r, c.Nodes, v.Nodes, func(n view.Node) view.Node { n.PodCIDRs = mixed(r, n.PodCIDRs); return n })
 	refill(r, c.Links, v.Links, func(l view.Link) view.Link { l.Subnets = mixed(r, l.Subnets); return l })
 	refill(r, c.Unable, v.Unable, func(why view.Reason) view.Reason { return why })
-	c.Members, c.Leaving, c.NotDirect = v.Members, v.Leaving, v.NotDirect
+	c.Members, c.Leaving, c.NotDirect, c.DirectIPv4Only = v.Members, v.Leaving, v.NotDirect, v.DirectIPv4Only
 	c.Members.Peers = map[string]view.Member{}
 	refill(r, c.Members.Peers, v.Members.Peers, func(m view.Member) view.Member { return m })
 	refill(r, c.Checks, v.Checks, func(c view.CheckResult) view.CheckResult { return c })

@@ -166,6 +166,7 @@ func (s step) members(v *view.View, r *rand.Rand) view.Touched {
 	case s.kind < 17:
 		m := v.Members.Peers[name]
 		m.Alive, m.Observer, m.Leaving, m.Synced, m.Direct = r.IntN(4) > 0, r.IntN(6) == 0, r.IntN(8) == 0, r.IntN(6) > 0, r.IntN(8) > 0
+		m.DirectIPv4Only = m.Direct && r.IntN(6) == 0
 		m.On = map[string]struct{}{}
 		if m.Alive && r.IntN(5) > 0 {
 			m.On["eth0"] = struct{}{}
@@ -194,6 +195,7 @@ func (s step) members(v *view.View, r *rand.Rand) view.Touched {
 	switch r.IntN(7) {
 	case 6:
 		v.NotDirect = one(r, "", "", view.TunnelUnavailable)
+		v.DirectIPv4Only = v.NotDirect == "" && r.IntN(3) == 0
 		return view.Touched{NotDirect: true}
 	case 5:
 		v.Members.Returned++

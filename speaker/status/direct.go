@@ -2,6 +2,7 @@ package status
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"github.com/ironlb/ironlb/pools"
@@ -28,9 +29,10 @@ func (s *Status) reportFallback(service pools.ServiceKey) {
 }
 
 // addFallback adds to the status of a VirtualIP the first of its Services that is to be forwarded directly and is not.
-func (s *Status) addFallback(out *report.VIPStatus, services []pools.ServiceKey) {
-	for _, service := range slices.SortedFunc(slices.Values(services), pools.ServiceKey.Compare) {
-		if f, is := s.in.Desired.Fallbacks[service]; is {
+func (s *Status) addFallback(out *report.VIPStatus, vip view.VIP) {
+	for _, service := range slices.SortedFunc(slices.Values(vip.Services), pools.ServiceKey.Compare) {
+		f, is := s.in.Desired.Fallbacks[service]
+		if is && (f.Reason != view.NoIPv6Tunnel || slices.ContainsFunc(vip.Addresses, netip.Addr.Is6)) {
 			out.NotDirectReason = f.Reason
 			out.NotDirect = fmt.Sprintf("node %s forwards Service %v to endpoints, not directly: %s", s.cfg.Node, service, fallbackMessage(f))
 			return
@@ -43,6 +45,8 @@ func fallbackMessage(f view.Fallback) string {
 	case view.NodeWithoutTunnel:
 		return fmt.Sprintf("the speaker of node %s, which has an endpoint, does not report that it can receive through tunnels, "+
 			"or the node has no InternalIP of the same family: see its log and its Node", f.Node)
+	case view.NoIPv6Tunnel:
+		return fmt.Sprintf("its IPv6 addresses only: the tunnels of node %s have no IPv6: see the log of its speaker", f.Node)
 	case view.EndpointWithoutNode:
 		return fmt.Sprintf("endpoint %v has no node: write nodeName in its EndpointSlice", f.Endpoint)
 	}

@@ -141,7 +141,7 @@ func (s *Status) Report(in Inputs, of Changed) {
 func (s *Status) reportVIP(name string) (changed bool) {
 	dec, exists := s.in.Desired.VIPs[name]
 	status := s.status(dec)
-	s.addFallback(&status, s.in.View.VIPs[name].Services)
+	s.addFallback(&status, s.in.View.VIPs[name])
 	s.recordMove(name, dec, exists)
 	if dec.Rival != "" {
 		s.rivals[name] = dec.Rival

@@ -45,6 +45,6 @@ type LocalState struct {
 	Claims map[string]Claim // by the name of the VirtualIP
 	// Leaving is set when the process is about to end.
 	Leaving bool
-	// Direct is set if this node can receive packets through tunnels.
-	Direct bool
+	// Direct is set if this node can receive packets through tunnels, DirectIPv4Only if that is so for IPv4 only.
+	Direct, DirectIPv4Only bool
 }

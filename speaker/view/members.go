@@ -39,11 +39,12 @@ func (m Members) Received() bool {
 	return false
 }
 
-// Directs reports whether packets can be sent to a node through a tunnel, according to its speaker. A node that was
-// never received cannot; while this node is an observer it may not have been received yet, and counts.
-func (m Members) Directs(node string) bool {
+// Directs reports whether packets can be sent to a node through a tunnel, according to its speaker, with ipv6 also those
+// of IPv6. A node that was never received cannot; while this node is an observer it may not have been received yet, and
+// counts.
+func (m Members) Directs(node string, ipv6 bool) bool {
 	peer, received := m.Peers[node]
-	return peer.Direct || !received && m.Observer
+	return peer.Direct && !(ipv6 && peer.DirectIPv4Only) || !received && m.Observer
 }
 
 // Member is the observed state of another node.
@@ -57,8 +58,9 @@ type Member struct {
 	On, Asymmetric map[string]struct{}
 	// Observer and Leaving are its reported state: it must claim nothing yet; its process is about to end.
 	Observer, Leaving bool
-	// Direct is set if it last reported that it can receive packets through tunnels.
-	Direct bool
+	// Direct is set if it last reported that it can receive packets through tunnels, DirectIPv4Only if that is so for
+	// IPv4 only.
+	Direct, DirectIPv4Only bool
 	// Synced is set once all its claims are known.
 	Synced bool
 	// Returned is set if it counted as dead until just now and was not restarted: its claims may predate a takeover by

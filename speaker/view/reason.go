@@ -112,6 +112,9 @@ const (
 	NodeWithoutTunnel Reason = "NodeWithoutTunnel"
 	// EndpointWithoutNode: an endpoint has no node, so no tunnel leads to it.
 	EndpointWithoutNode Reason = "EndpointWithoutNode"
+	// NoIPv6Tunnel: the tunnels of this node, or of a node with an IPv6 endpoint, have no IPv6. Only the IPv6 addresses
+	// of the Service are forwarded to endpoints.
+	NoIPv6Tunnel Reason = "NoIPv6Tunnel"
 )
 
 // Why the node is changed, for the log.

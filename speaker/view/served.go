@@ -22,8 +22,8 @@ type Served struct {
 	// Addresses are those that may be served or announced here, each with its present pool.
 	Addresses []Address
 	// NeedsLocalEndpoint is set if only a node with an endpoint can forward external traffic: the policy is Local, and
-	// the Service is forwarded to endpoints. DirectLocal is set if the policy is Local and the Service is forwarded
-	// directly: any node that can use tunnels can forward.
+	// the Service, or one of its addresses, is forwarded to endpoints. DirectLocal is set if the policy is Local and all
+	// are forwarded directly: any node that can use tunnels can forward.
 	NeedsLocalEndpoint, DirectLocal bool
 	// Ready and Usable are the nodes with a ready endpoint, and with a terminating one that still serves.
 	Ready, Usable map[string]struct{}
@@ -40,7 +40,7 @@ type NodeFamily struct {
 // Fallback is why a Service that is to be forwarded directly is forwarded to endpoints instead.
 type Fallback struct {
 	Reason Reason
-	// Node is the node with NodeWithoutTunnel, Endpoint the endpoint with EndpointWithoutNode.
+	// Node is the node with NodeWithoutTunnel and NoIPv6Tunnel, Endpoint the endpoint with EndpointWithoutNode.
 	Node     string
 	Endpoint netip.Addr
 }

@@ -30,7 +30,7 @@ type Touched struct {
 	// Members are the nodes with changed liveness, Claims the VirtualIPs with a changed claim.
 	Members map[string]struct{}
 	Claims  map[VIPID]struct{}
-	// NotDirect is set if it changed.
+	// NotDirect is set if it or DirectIPv4Only changed.
 	NotDirect bool
 	// Unable are the addresses whose entry changed.
 	Unable map[netip.Addr]struct{}

@@ -33,8 +33,10 @@ type View struct {
 	Unable map[netip.Addr]Reason
 	// Leaving is set when this process is about to end.
 	Leaving bool
-	// NotDirect is why this node cannot forward through tunnels; empty if it can.
-	NotDirect Reason
+	// NotDirect is why this node cannot forward through tunnels; empty if it can. DirectIPv4Only is set if it can only
+	// forward IPv4.
+	NotDirect      Reason
+	DirectIPv4Only bool
 	// OtherProxy are the Services that another proxy serves on this node.
 	OtherProxy map[pools.ServiceKey]struct{}
 	// FromSnapshot is set while the cluster state comes from the on-disk snapshot. The plan is the same; state on the node
