@@ -68,11 +68,12 @@ type quickDetector struct{}
 func (quickDetector) Observe() (view.Members, map[string]struct{}, map[view.VIPID]struct{}) {
 	return view.Members{}, nil, nil
 }
-func (quickDetector) Publish(view.LocalState)          {}
-func (quickDetector) SetSegments([]string)             {}
-func (quickDetector) Retain(time.Duration)             {}
-func (quickDetector) Settled()                         {}
-func (quickDetector) SetPeers(map[string][]netip.Addr) {}
+func (quickDetector) Publish(view.LocalState)               {}
+func (quickDetector) SetSegments([]string)                  {}
+func (quickDetector) CompareSlots(uint64) map[string]uint64 { return nil }
+func (quickDetector) Retain(time.Duration)                  {}
+func (quickDetector) Settled()                              {}
+func (quickDetector) SetPeers(map[string][]netip.Addr)      {}
 
 // quickAddresses are the addresses of a quick node.
 type quickAddresses struct{ *quick }

@@ -45,6 +45,9 @@ type Detector interface {
 	Observe() (members view.Members, nodes map[string]struct{}, claims map[view.VIPID]struct{})
 	// Publish publishes the complete state of this node to the other members. It does not block.
 	Publish(view.LocalState)
+	// CompareSlots publishes the digest of this node's slots, and returns the digests of the members that should have the
+	// same and do not, by name. It does not block.
+	CompareSlots(digest uint64) map[string]uint64
 	// SetSegments sets the interfaces on which to receive other members.
 	SetSegments(interfaces []string)
 	// SetPeers sets the nodes of the cluster, with their addresses on the node network.

@@ -21,6 +21,7 @@ type Metrics struct {
 	reals    prometheus.Gauge
 	directed prometheus.Gauge
 	fallback prometheus.Gauge
+	differ   prometheus.Gauge
 	healthy  prometheus.Gauge
 	status   *status.Metrics
 	bgp      *advertise.Metrics
@@ -49,9 +50,11 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		healthy: gauge("healthy", "1 while the node matches the plan."),
 		directed: gauge("directed_virtual_servers", "Virtual servers that the node forwards directly, through tunnels to the nodes of the "+
 			"endpoints."),
+		differ:   gauge("direct_slots_differ", "Nodes that have directed connections to other nodes than this one for 10 s or more."),
 		fallback: gauge("direct_fallbacks", "Services that are to be forwarded directly and are forwarded to endpoints."),
 	}
-	reg.MustRegister(m.duration, m.program, m.errors, m.drains, m.changes, m.servers, m.reals, m.healthy, m.directed, m.fallback)
+	reg.MustRegister(m.duration, m.program, m.errors, m.drains, m.changes, m.servers, m.reals, m.healthy, m.directed, m.fallback,
+		m.differ)
 	m.status = status.NewMetrics(reg)
 	m.bgp, m.reach = advertise.NewMetrics(reg), newReachMetrics(reg)
 	return m

@@ -25,6 +25,7 @@ func (s *Speaker) reconcile(ctx context.Context) error {
 		s.audited = start
 		return errNotSynced
 	}
+	s.compareSlots(start)
 	due := s.takeDue(todo, start)
 	if !due.any && todo.empty() {
 		if s.bgp.ObserveSessions(start) {
@@ -176,6 +177,7 @@ func (s *Speaker) outcome() status.Inputs {
 		Announced: s.l2.Announced,
 		Held:      s.l2.Held(),
 		Tunnels:   s.dataplane.Tunnels(),
+		Differ:    s.slotsDiffer,
 		Conflicts: s.conflicts,
 		Claims:    s.published.Claims,
 		Reach:     s.reach.now,

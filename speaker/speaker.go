@@ -78,6 +78,10 @@ type Speaker struct {
 	mustPublish bool
 	// notDirect is why this node cannot use tunnels, as last observed; empty if it can.
 	notDirect view.Reason
+	// agreement compares the slots of the nodes. slotsDiffer are the nodes whose slots differ for long, sorted; the slice
+	// is immutable.
+	agreement   agreement
+	slotsDiffer []string
 	// unable are the addresses that this node cannot answer for, conflicts the ones for which another host answers.
 	unable    map[netip.Addr]view.Reason
 	conflicts map[netip.Addr]view.Conflict

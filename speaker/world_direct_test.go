@@ -20,7 +20,8 @@ type worldTunnels struct {
 	// begun is set once this process has applied something: it does not know before what an earlier one directed.
 	begun bool
 	pods  ipvs.PodSources
-	// failProbe and failApply are errors, failIPv6 one of a probe, and of Apply with IPv6 virtual servers; probes counts the probes, of which probed was the last.
+	// failProbe and failApply are errors, failIPv6 one of a probe, and of Apply with IPv6 virtual servers. probes counts
+	// the probes, probed is the last one.
 	failProbe, failApply error
 	failIPv6             error
 	probes               int

@@ -29,7 +29,9 @@ type worldDetector struct {
 	peers      map[string][]netip.Addr
 	retained   time.Duration
 	settled    int
-	onPeers    func() // called by SetPeers, in the middle of a reconcile
+	slots      []uint64 // published digests
+	otherSlots uint64   // that of b; 0: the same
+	onPeers    func()   // called by SetPeers, in the middle of a reconcile
 }
 
 func (d *worldDetector) Observe() (view.Members, map[string]struct{}, map[view.VIPID]struct{}) {
@@ -89,6 +91,16 @@ func (d *worldDetector) Settled() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.settled++
+}
+
+func (d *worldDetector) CompareSlots(digest uint64) map[string]uint64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.slots = append(d.slots, digest)
+	if d.otherSlots == 0 {
+		return nil
+	}
+	return map[string]uint64{"b": d.otherSlots}
 }
 
 func (d *worldDetector) SetSegments(names []string) {

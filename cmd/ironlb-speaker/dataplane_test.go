@@ -42,11 +42,12 @@ type noMembers struct{}
 func (noMembers) Observe() (view.Members, map[string]struct{}, map[view.VIPID]struct{}) {
 	return view.Members{}, nil, nil
 }
-func (noMembers) Publish(view.LocalState)          {}
-func (noMembers) SetSegments([]string)             {}
-func (noMembers) Retain(time.Duration)             {}
-func (noMembers) Settled()                         {}
-func (noMembers) SetPeers(map[string][]netip.Addr) {}
+func (noMembers) Publish(view.LocalState)               {}
+func (noMembers) SetSegments([]string)                  {}
+func (noMembers) CompareSlots(uint64) map[string]uint64 { return nil }
+func (noMembers) Retain(time.Duration)                  {}
+func (noMembers) Settled()                              {}
+func (noMembers) SetPeers(map[string][]netip.Addr)      {}
 
 func (*one) Conflicts() map[netip.Addr]view.Conflict { return nil }
 func (*one) SetPeers(map[[6]byte]string)             {}

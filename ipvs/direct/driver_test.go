@@ -312,7 +312,7 @@ func TestNodesChange(t *testing.T) {
 	}
 }
 
-// What the node lacks is a Problem with its reason, of a probe and of Apply. Once it is there, the same driver succeeds.
+// What the node lacks is a Problem with its reason, of a probe and of Apply. Once it is there, the driver succeeds.
 func TestProblems(t *testing.T) {
 	for name, c := range map[string]struct {
 		harm   func(*testing.T, *node) (undo func())

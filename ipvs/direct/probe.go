@@ -12,9 +12,9 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 )
 
-// Probe returns a [Problem] if this node cannot use tunnels to the nodes of want. Where there are none, it adds them for
-// a moment, as Apply does: only the kernel knows whether it has vxlan and the port is free. It leaves nothing. Without
-// Self the nodes do not matter.
+// Probe returns a [Problem] if this node cannot use tunnels to the nodes of want. Where there are none, it adds them
+// for a moment, as Apply does: only the kernel knows whether it has vxlan and the port is free. It leaves nothing.
+// Without Self the nodes do not matter.
 func (d *Driver) Probe(ctx context.Context, want ipvs.Direct) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -162,6 +162,13 @@ type TunnelsStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	VirtualServers int32 `json:"virtualServers,omitempty"`
+	// slotsDiffer are nodes that, for 10 s or more, send connections of the same virtual servers to other nodes than this
+	// node does. A connection breaks when its packets move between such nodes. At most 64 are listed.
+	//
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=set
+	// +optional
+	SlotsDiffer []string `json:"slotsDiffer,omitempty"`
 }
 
 // SchedulingClass is how the kernel schedules a thread.

@@ -60,6 +60,7 @@ func (p *Planner) install(k ipvs.Key) {
 	} else {
 		delete(p.forwarding.ClusterInternal, k)
 	}
+	p.forwarding.SlotsDigest += after.virtual.Digest - before.virtual.Digest
 	if after.virtual.Direct != nil {
 		p.forwarding.Direct.Virtuals[k] = *after.virtual.Direct
 	} else {

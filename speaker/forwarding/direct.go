@@ -9,10 +9,12 @@ import (
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
-// directed is the first tier of a virtual server, with the endpoints and their nodes that its slots follow from.
+// directed is the first tier of a virtual server, with the endpoints and their nodes that its slots follow from, and
+// the digest of the slots.
 type directed struct {
 	ipvs.Directed
 	spread map[netip.AddrPort]uint16
+	digest uint64
 }
 
 // decideDirect decides whether the Service is forwarded directly. If one endpoint cannot be reached through
@@ -97,11 +99,12 @@ func earlier(a, b view.Fallback) view.Fallback {
 	return a
 }
 
-// directedTo returns the first tier of a virtual server, nil without an endpoint. It continues that of the last plan.
-func (w *planning) directedTo(key ipvs.Key, port view.Port) *ipvs.Directed {
+// directedTo returns the first tier of a virtual server, nil without an endpoint, and the digest of its slots. It
+// continues that of the last plan.
+func (w *planning) directedTo(key ipvs.Key, port view.Port) (*ipvs.Directed, uint64) {
 	out := directed{spread: w.spread(port, key.Addr.Is4())}
 	if len(out.spread) == 0 {
-		return nil
+		return nil, 0
 	}
 	last, planned := w.directed[key]
 	if !planned && w.view.Members.Observer {
@@ -112,6 +115,9 @@ func (w *planning) directedTo(key ipvs.Key, port view.Port) *ipvs.Directed {
 	}
 	out.Before = beforeOf(out.Slots, last.Slots, last.Before, func(node uint16) bool { return w.nodes.names[node] == "" })
 	out.ByClient = w.svc.Affinity > 0
+	if out.digest = last.digest; !planned || out.Slots != last.Slots || out.ByClient != last.ByClient {
+		out.digest = digestOf(key, out.Directed, w.nodes.names)
+	}
 	if out.Before != out.Slots {
 		for _, node := range out.Before {
 			if name := w.nodes.names[node]; name != w.name {
@@ -120,7 +126,7 @@ func (w *planning) directedTo(key ipvs.Key, port view.Port) *ipvs.Directed {
 		}
 	}
 	w.out.directed[key] = out
-	return &out.Directed
+	return &out.Directed, out.digest
 }
 
 // withoutThisNode returns the first tier that the other nodes had while this node was away. After its start it may have

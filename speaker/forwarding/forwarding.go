@@ -13,8 +13,10 @@ type Forwarding struct {
 	Table ipvs.Table
 	// ClusterInternal are virtual servers for clients on this node, Pods and processes, instead of the entry of Table.
 	ClusterInternal ipvs.Table
-	// Direct is the first tier of the virtual servers that have one.
-	Direct ipvs.Direct
+	// Direct is the first tier of the virtual servers that have one. SlotsDigest is the sum of the digests of their slots:
+	// two nodes with equal slots have the same, whatever the indexes of the nodes.
+	Direct      ipvs.Direct
+	SlotsDigest uint64
 	// ServicePorts are the Service ports of the virtual servers of Table.
 	ServicePorts map[ipvs.Key]ServicePort
 	// Keys are the keys of Table by address.

@@ -86,7 +86,7 @@ func (w *planning) loadBalancer(key ipvs.Key, port view.Port, direct, own bool) 
 	case direct:
 		w.external(key, port, true, own)
 		v := w.out.virtuals[key]
-		v.Direct = w.directedTo(key, port)
+		v.Direct, v.Digest = w.directedTo(key, port)
 		w.out.virtuals[key] = v
 	case w.svc.Forwarding != view.ToNodePort || port.NodePort == 0:
 		w.external(key, port, w.svc.Local, own)

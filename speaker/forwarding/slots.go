@@ -39,15 +39,44 @@ func slotsOf(key ipvs.Key, endpoints map[netip.AddrPort]uint16) *ipvs.Slots {
 	return out
 }
 
+// digestOf returns a digest of the slots of a virtual server and of what their hash is over, from the names of the
+// nodes. It distinguishes tables that differ by accident, not by design. It must not change: speakers of different
+// versions compare it.
+func digestOf(key ipvs.Key, d ipvs.Directed, names []string) uint64 {
+	digest := hashOf(netip.AddrPortFrom(key.Addr, key.Port), key.Protocol)
+	if d.ByClient {
+		digest = mix(^digest)
+	}
+	hashes := map[uint16]uint64{}
+	for _, node := range d.Slots {
+		hash, known := hashes[node]
+		if !known {
+			hash = hashOfName(names[node])
+			hashes[node] = hash
+		}
+		digest = mix(digest ^ hash)
+	}
+	return digest
+}
+
+const fnvBasis, fnvPrime = 0xcbf29ce484222325, 0x100000001b3
+
+func hashOfName(name string) uint64 {
+	hash := uint64(fnvBasis)
+	for i := range len(name) {
+		hash = (hash ^ uint64(name[i])) * fnvPrime
+	}
+	return mix(hash)
+}
+
 // hashOf hashes an address, a port and a protocol with 64-bit FNV-1a, and mixes the result.
 func hashOf(at netip.AddrPort, protocol ipvs.Protocol) uint64 {
-	const basis, prime = 0xcbf29ce484222325, 0x100000001b3
-	hash := uint64(basis)
+	hash := uint64(fnvBasis)
 	for _, b := range at.Addr().As16() {
-		hash = (hash ^ uint64(b)) * prime
+		hash = (hash ^ uint64(b)) * fnvPrime
 	}
 	for _, b := range [...]byte{byte(at.Port() >> 8), byte(at.Port()), byte(protocol)} {
-		hash = (hash ^ uint64(b)) * prime
+		hash = (hash ^ uint64(b)) * fnvPrime
 	}
 	return mix(hash)
 }

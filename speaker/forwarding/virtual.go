@@ -14,8 +14,9 @@ type virtual struct {
 	Server ipvs.VirtualServer
 	// ClusterInternal is the virtual server for clients on this node, Pods and processes; nil if it is the same.
 	ClusterInternal *ipvs.VirtualServer
-	// Direct is its first tier; nil if it has none.
+	// Direct is its first tier; nil if it has none. Digest is that of its slots, 0 for none.
 	Direct *ipvs.Directed
+	Digest uint64
 	// Port is the Service port.
 	Port uint16
 	// Local is set if its address must be local; a node's own address must not.

@@ -172,6 +172,9 @@ func (r *NodeReporter) stopped(ctx context.Context) {
 	}
 }
 
+// slotsDifferMost is how many nodes with other slots are written: a node that is cut off differs from all.
+const slotsDifferMost = 64
+
 // status returns what is to be written, without the time.
 func (r *NodeReporter) status() (v1alpha1.SpeakerStatusStatus, bool) {
 	r.mu.Lock()
@@ -189,6 +192,7 @@ func (r *NodeReporter) status() (v1alpha1.SpeakerStatusStatus, bool) {
 	if t := w.Tunnels; t != nil {
 		out.Tunnels = &v1alpha1.TunnelsStatus{
 			Available: t.Unable == "", Message: cmp.Or(t.Unable, t.UnableIPv6), MTU: int32(t.MTU), VirtualServers: int32(t.VirtualServers),
+			SlotsDiffer: w.SlotsDiffer[:min(len(w.SlotsDiffer), slotsDifferMost)],
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(w.Links)) {

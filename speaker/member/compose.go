@@ -53,7 +53,7 @@ func (c *Core) sendHeartbeat(now time.Time, ran time.Duration) {
 	for i := 0; i == 0 || i < most && version < c.mine.version; i++ {
 		b := c.appendHello(c.begin(), 0)
 		if i == 0 {
-			b = c.appendSilent(c.appendSegments(appendRan(b, ran), now))
+			b = c.appendSilent(c.appendSegments(c.appendSlots(appendRan(b, ran)), now))
 		}
 		b, version = c.appendClaims(b, version)
 		c.toAll(c.finish(b))
@@ -286,7 +286,7 @@ func (c *Core) countReceived(now time.Time, at int) (n uint8) {
 }
 
 // maxSegments leaves room for claims in the same datagram.
-const maxSegments = 29
+const maxSegments = 28
 
 // appendClaims writes as many of the changes after a version as fit, and returns the version that they reach.
 func (c *Core) appendClaims(b []byte, version uint64) (grown []byte, upTo uint64) {

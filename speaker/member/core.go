@@ -48,6 +48,8 @@ type Core struct {
 	mine      journal
 	recent    [3]uint64 // versions of mine at the last heartbeats, newest first
 	leaving   bool
+	slots     uint64 // digest of this node's slots, advertised if hasSlots is set
+	hasSlots  bool
 
 	ifaces  []iface // the first one means any path
 	peers   map[string]*peer

@@ -76,7 +76,9 @@ type Detector struct {
 	results results
 
 	macs     atomic.Pointer[map[[6]byte]string]
-	away     atomic.Pointer[[]Neighbour] // to be probed
+	slots    atomic.Pointer[map[string]uint64] // digests that differ from this node's
+	away     atomic.Pointer[[]Neighbour]       // to be probed
+	compared atomic.Pointer[uint64]            // the last argument of CompareSlots
 	segments chan []string
 }
 
@@ -89,6 +91,7 @@ type inbox struct {
 	ports     *ports
 	// authorities are the new digests.
 	authorities []uint64
+	slots       *uint64
 	settled     bool
 	// answered and silent are away nodes.
 	answered, silent []Neighbour
@@ -129,6 +132,7 @@ func New(o Options) (*Detector, error) {
 	d.lastTick.Store(-int64(time.Hour)) // not fresh before the first tick
 	d.limit.Store(int64(core.FenceAfter()))
 	d.macs.Store(&map[[6]byte]string{})
+	d.slots.Store(&map[string]uint64{})
 	d.results.members.Observer = true
 	d.results.nodes, d.results.vips = map[string]struct{}{}, map[view.VIPID]struct{}{}
 	return d, nil
@@ -207,6 +211,15 @@ func (d *Detector) Fresh() bool {
 
 // MACs returns the hardware addresses that the other nodes advertise. The map must not be changed.
 func (d *Detector) MACs() map[[6]byte]string { return *d.macs.Load() }
+
+// CompareSlots advertises the digest of this node's slots of direct forwarding, and returns those of the members that
+// should have the same and do not. The result is at most slotsEvery old. The map must not be changed.
+func (d *Detector) CompareSlots(digest uint64) map[string]uint64 {
+	if last := d.compared.Swap(&digest); last == nil || *last != digest {
+		d.put(func(in *inbox) { in.slots = &digest })
+	}
+	return *d.slots.Load()
+}
 
 func (d *Detector) put(f func(*inbox)) {
 	d.mu.Lock()
@@ -327,7 +340,12 @@ type loop struct {
 	// retained is how long the node answers after the end; more fences than retainedFence cancel it.
 	retained      time.Duration
 	retainedFence uint64
+	// slotsAt is when the digests of slots were last compared.
+	slotsAt time.Time
 }
+
+// slotsEvery is the interval of comparisons of the digests of slots.
+const slotsEvery = 500 * time.Millisecond
 
 func (d *Detector) open() (*loop, error) {
 	l := &loop{Detector: d}
@@ -454,6 +472,9 @@ func (l *loop) applyInbox() {
 	if in.retained > 0 {
 		l.retained, l.retainedFence = in.retained, in.retainedFence
 	}
+	if in.slots != nil {
+		l.core.SetSlots(*in.slots)
+	}
 	if in.settled {
 		l.core.Settled()
 	}
@@ -470,6 +491,11 @@ func (l *loop) publish() {
 		macs := l.core.MACs()
 		l.macs.Store(&macs)
 		l.core.out.macs = false
+	}
+	if now := l.core.lastTick; now.Sub(l.slotsAt) >= slotsEvery {
+		slots := l.core.Slots()
+		l.slots.Store(&slots)
+		l.slotsAt = now
 	}
 	l.metrics.counts(l.core)
 	if nodes, observer, changed := l.core.Received(); changed && l.options.Received != nil {

@@ -18,8 +18,10 @@ type peer struct {
 	newestAt            time.Time
 	ended               bool
 	flags               byte
-	direct              bool          // its last report of whether it can receive packets through tunnels
-	directIPv4Only      bool          // that of whether only those of IPv4
+	direct              bool   // its last report of whether it can receive packets through tunnels
+	directIPv4Only      bool   // that of whether only those of IPv4
+	slots               uint64 // its last digest of its slots, if hasSlots is set
+	hasSlots            bool
 	minor               byte          // version of its datagrams
 	dead                time.Duration // its own dead time
 	segments            []segment

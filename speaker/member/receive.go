@@ -120,7 +120,7 @@ func (c *Core) restarted(p *peer, incarnation uint64) {
 		c.out.vip(id)
 	}
 	p.incarnation, p.newest, p.ended, p.died, p.claims = incarnation, 0, false, false, replica{}
-	p.clock = clock{}
+	p.clock, p.hasSlots = clock{}, false
 	p.tries, p.retainedUntil, p.retainedClaims, p.away, p.returned = 0, time.Time{}, nil, false, time.Time{}
 	for i := range p.paths {
 		p.paths[i].window, p.paths[i].asymmetric, p.paths[i].lost = window{}, false, false
@@ -154,6 +154,9 @@ func (c *Core) processMessage(now time.Time, raw time.Duration, p *peer, at int,
 		}
 		if m.flags&(flagDirect|flagNotDirect) != 0 {
 			p.direct, p.directIPv4Only = m.flags&flagDirect != 0, m.flags&flagDirectIPv4 != 0
+		}
+		if m.hasSlots {
+			p.slots, p.hasSlots = m.slots, true
 		}
 		if m.flags&flagRetained == 0 {
 			c.release(p)

@@ -38,9 +38,10 @@ const (
 	fieldRetained     = 9  // of a goodbye: how long the node answers without its speaker: ms (minor version 2), s (3)
 	fieldRan          = 10 // of a heartbeat: how long the process has run, ns of CLOCK_MONOTONIC_RAW (minor version 3)
 	fieldCluster      = 11 // digests of the cluster's certificate authorities (minor version 3)
+	fieldSlots        = 12 // of a heartbeat: digest of the slots of direct forwarding (minor version 4)
 
 	helloSize, segmentSize, claimsSize, wantSize, relayRequestSize, relaySize = 21, 15, 16, 17, 16, 18
-	newerSize, silentSize, retainedSize, ranSize, authoritySize               = 16, 16, 4, 8, 8
+	newerSize, silentSize, retainedSize, ranSize, authoritySize, slotsSize    = 16, 16, 4, 8, 8, 8
 	earlierRetainedSize                                                       = 2
 
 	fieldHeader = 3
@@ -129,6 +130,8 @@ type message struct {
 	ran             time.Duration
 	hasRan          bool
 	authorities     []uint64
+	slots           uint64
+	hasSlots        bool
 }
 
 type segment struct {
@@ -173,7 +176,7 @@ func (m *message) parse(body []byte, theirs byte) error {
 		}
 		value := body[:n]
 		body = body[n:]
-		if kind == 0 || kind > fieldCluster {
+		if kind == 0 || kind > fieldSlots {
 			if !newer {
 				return errField
 			}
@@ -234,6 +237,11 @@ func (m *message) field(kind byte, v []byte, newer bool) error {
 			return errField
 		}
 		m.hasRan, m.ran = true, time.Duration(binary.BigEndian.Uint64(v)&(1<<63-1))
+	case fieldSlots:
+		if !fixed(slotsSize) {
+			return errField
+		}
+		m.hasSlots, m.slots = true, binary.BigEndian.Uint64(v)
 	case fieldClaims:
 		return m.claims(v)
 	default:

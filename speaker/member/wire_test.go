@@ -56,6 +56,7 @@ func samples() (bodies [][]byte) {
 		begin(fieldRetained, 0xff, 0xff, 0, 121),
 		begin(fieldRan, number(1<<40)...),
 		begin(fieldCluster, number(1, 2)...),
+		begin(fieldSlots, number(1<<63+1)...),
 	} {
 		bodies = append(bodies, slices.Concat(hello, field))
 	}
@@ -98,6 +99,7 @@ func TestDatagramsFit(t *testing.T) {
 	p := c.peer("other")
 	p.from = netip.MustParseAddr("192.0.2.2")
 	c.observer = false
+	c.SetSlots(1)
 	for range 100 {
 		p.relayRequests = append(p.relayRequests, about{1, 2})
 		p.relayAnswers = append(p.relayAnswers, relayEvidence{about{1, 2}, time.Second})
@@ -148,6 +150,8 @@ func TestParse(t *testing.T) {
 		"half a field header":  slices.Concat(hello, []byte{fieldRelayRequest, 0}),
 		"half a list item":     slices.Concat(hello, []byte{fieldRelayRequest, 0, 2, 1, 1}),
 		"unknown field":        slices.Concat(hello, []byte{77, 0, 1, 1}),
+		"short digest":         slices.Concat(hello, []byte{fieldSlots, 0, 7}, make([]byte, 7)),
+		"long digest":          slices.Concat(hello, []byte{fieldSlots, 0, 9}, make([]byte, 9)),
 		"no range":             slices.Concat(hello, []byte{fieldClaims, 0, 16}, make([]byte, 16)),
 		"no interval":          slices.Concat([]byte{fieldHello, 0, 21, 0, 0, 0}, hello[6:]),
 		"IPv4 without tunnels": slices.Concat([]byte{fieldHello, 0, 21, flagDirectIPv4}, hello[4:]),
@@ -156,6 +160,15 @@ func TestParse(t *testing.T) {
 		if err := m.parse(body, minor); err == nil {
 			t.Errorf("%s: accepted", name)
 		}
+	}
+	if err := m.parse(slices.Concat(hello, []byte{fieldSlots, 0, 8, 128, 0, 0, 0, 0, 0, 0, 1}), minor); err != nil || !m.hasSlots || m.slots != 1<<63+1 {
+		t.Errorf("digest %#x, %v", m.slots, err)
+	}
+	if err := m.parse(hello, minor); err != nil || m.hasSlots {
+		t.Errorf("a datagram without a digest has one: %v", err)
+	}
+	if err := m.parse(slices.Concat(hello, []byte{fieldSlots, 0, 9}, make([]byte, 9)), minor+1); err != nil || !m.hasSlots {
+		t.Errorf("a longer digest of a newer version: %v", err)
 	}
 	// A newer minor version may add fields and bytes; a newer major version is not read at all.
 	if err := m.parse(slices.Concat(hello, []byte{77, 0, 1, 1}), minor+1); err != nil {

@@ -55,6 +55,7 @@ func follow(copied, d *Desired, c *Changed) {
 	take(copied.Claims, d.Claims, c.VIPs)
 	take(copied.Unreachable, d.Unreachable, c.Unreachable)
 	copied.Gateways = d.Gateways // published with every report
+	copied.SlotsDigest = d.SlotsDigest
 	if c.Segments {
 		copied.Segments = maps.Clone(d.Segments)
 	}

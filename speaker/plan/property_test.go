@@ -23,6 +23,9 @@ func TestPlannerEqualsMake(t *testing.T) {
 			fresh := p.Restart()
 			desired, _ := p.Plan(v, s.apply(v), now)
 			again, _ := fresh.Plan(v, view.Touched{All: true}, now)
+			if desired.SlotsDigest != again.SlotsDigest {
+				t.Fatalf("seed %d, step %d %+v: digest %#x, from nothing %#x", seed, i, s, desired.SlotsDigest, again.SlotsDigest)
+			}
 			got, want := text(desired)+p.owners.History(), text(again)+fresh.owners.History()
 			if got != want {
 				t.Fatalf("seed %d, step %d %+v: planner:\n%s\nfrom nothing:\n%s", seed, i, s, got, want)
@@ -40,9 +43,11 @@ func TestOrderDoesNotMatter(t *testing.T) {
 			s.apply(v)
 		}
 		options := randomOptions(r, "n1")
-		want := text(Make(v, options, time.Time{}))
+		plan := Make(v, options, time.Time{})
+		want := text(plan)
 		for range 5 {
-			if got := text(Make(shuffled(r, v), options, time.Time{})); got != want {
+			other := Make(shuffled(r, v), options, time.Time{})
+			if got := text(other); got != want || other.SlotsDigest != plan.SlotsDigest {
 				t.Fatalf("seed %d: plan:\n%s\nafter shuffling:\n%s", seed, want, got)
 			}
 		}

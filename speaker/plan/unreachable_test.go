@@ -74,8 +74,8 @@ func oftenUnreachable(r *rand.Rand, n int) []step {
 func unmoved(d *Desired) Desired {
 	out := *d
 	out.Table, out.ClusterInternal, out.Unreachable = nil, nil, nil
-	out.Direct.Virtuals = nil           // slots are of the endpoints that take connections
-	out.Services, out.Checks = nil, nil // these follow from the endpoints that take connections
+	out.Direct.Virtuals, out.SlotsDigest = nil, 0 // slots are of the endpoints that take connections
+	out.Services, out.Checks = nil, nil           // these follow from the endpoints that take connections
 	out.Filter = maps.Clone(d.Filter)
 	maps.DeleteFunc(out.Filter, func(e ipvs.Element, _ struct{}) bool {
 		return e.Set == ipvs.Endpoints || e.Set == ipvs.Hairpin

@@ -22,6 +22,8 @@ type NodeStatus struct {
 	Message string
 	// Tunnels are those of direct forwarding, nil if the speaker has no driver for it.
 	Tunnels *view.Tunnels
+	// SlotsDiffer are the nodes that direct connections to other nodes than this one, for long; sorted and immutable.
+	SlotsDiffer []string
 	// VirtualIPs is the number that this node owns.
 	VirtualIPs int
 	// Links are the interfaces with a subnet or used for an address, Members the other speakers.

@@ -48,6 +48,8 @@ type Inputs struct {
 	Held      map[netip.Addr][]string
 	// Tunnels are those of direct forwarding, nil without a driver.
 	Tunnels *view.Tunnels
+	// Differ are the nodes whose slots of direct forwarding differ for long, sorted. The slice is immutable.
+	Differ []string
 	// Conflicts are the addresses for which another host answers.
 	Conflicts map[netip.Addr]view.Conflict
 	// Claims are the published claims of this node.
@@ -174,7 +176,7 @@ func (s *Status) ReportNode(in Inputs) {
 			status.Links[name] = link
 		}
 	}
-	status.Gateways, status.Tunnels = s.in.Desired.Gateways, s.in.Tunnels
+	status.Gateways, status.Tunnels, status.SlotsDiffer = s.in.Desired.Gateways, s.in.Tunnels, s.in.Differ
 	status.Reach, status.Unreachable = s.in.Reach, maps.Clone(s.in.Desired.Unreachable)
 	if err := in.Err; err != nil {
 		status.Healthy, status.Reason, status.Message = false, view.DataPlaneNotReady, err.Error()

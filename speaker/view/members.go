@@ -39,8 +39,8 @@ func (m Members) Received() bool {
 	return false
 }
 
-// Directs reports whether packets can be sent to a node through a tunnel, according to its speaker, with ipv6 also those
-// of IPv6. A node that was never received cannot; while this node is an observer it may not have been received yet, and
+// Directs reports whether packets can be sent to a node through a tunnel, according to its speaker, with ipv6 also IPv6
+// packets. A node that was never received cannot; while this node is an observer it may not have been received yet, and
 // counts.
 func (m Members) Directs(node string, ipv6 bool) bool {
 	peer, received := m.Peers[node]
