@@ -17,6 +17,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/speaker/forwarding"
+	"github.com/ironlb/ironlb/speaker/report"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -358,6 +359,40 @@ func TestDirectFollowsTheOtherNodes(t *testing.T) {
 			if (status.NotDirectReason == view.NodeWithoutTunnel && strings.Contains(status.NotDirect, "default/web")) != notDirect || logged != 1 {
 				t.Errorf("reported %+v, logged %d times", status, logged)
 			}
+		}
+	})
+}
+
+// What a VirtualIP does not report because only BGP announces the address is in the status of the node.
+func TestNotDirectByBGP(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.tunnels.failProbe = fmt.Errorf("%w: no nft", ipvs.ErrNoTunnel)
+		v := directView()
+		service(v, "other", vip2, []uint16{80}, 1, "a")
+		other := pools.ServiceKey{Namespace: "default", Name: "other"}
+		svc := v.Services[other]
+		svc.Forwarding = view.Direct
+		v.Services[other] = svc
+		delete(v.VIPs, vip2.String())
+		r := start(t, w, &cluster{view: v, synced: true})
+		defer r.stop()
+		r.wantPlanned(t)
+		reported := func() map[view.Reason]report.NotDirect {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			return w.nodeStatus.NotDirect
+		}
+		if now := reported()[view.TunnelUnavailable]; !slices.Equal(now.Addresses, []netip.Addr{vip2}) || now.Message == "" {
+			t.Errorf("reported %+v, want %v", reported(), vip2)
+		}
+		w.mu.Lock()
+		w.tunnels.failProbe = nil
+		w.mu.Unlock()
+		time.Sleep(61 * time.Second)
+		r.wantPlanned(t)
+		if now := reported(); len(now) > 0 {
+			t.Errorf("reported %+v, and it is directed", now)
 		}
 	})
 }

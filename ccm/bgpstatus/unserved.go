@@ -40,6 +40,8 @@ type unserved struct {
 	// since is when each address was first found unserved: the zero time if an earlier process reported it.
 	since  map[netip.Addr]time.Time
 	logged map[string][]netip.Addr
+	// notDirect are further warnings about addresses.
+	notDirect notDirect
 }
 
 // unservedAddress is an address that no node serves, with the indexes of the advertisements that cover it.
@@ -91,7 +93,12 @@ func (u *unserved) update(o *bgpObjects, ads []bgpAdvertisement, now time.Time) 
 			}
 		}
 	}
-	u.publish(warnings)
+	others, at := u.notDirect.update(o, now)
+	if at > 0 && (recheck == 0 || at < recheck) {
+		recheck = at
+	}
+	maps.Copy(others, warnings) // an address has one warning
+	u.publish(others)
 	measureUnserved(all)
 	u.report(all)
 	return recheck

@@ -309,12 +309,21 @@ type BGPStatus struct {
 	// +listMapKey=reason
 	// +optional
 	Unserved []UnservedStatus `json:"unserved,omitempty"`
+
+	// notDirect are the addresses that only BGP announces and that this node forwards to endpoints, although their
+	// Services are to be forwarded directly, by reason. For other addresses the VirtualIP has the condition NotDirect.
+	//
+	// +kubebuilder:validation:MaxItems=32
+	// +listType=map
+	// +listMapKey=reason
+	// +optional
+	NotDirect []UnservedStatus `json:"notDirect,omitempty"`
 }
 
 // MostUnserved is how many addresses are listed for one reason.
 const MostUnserved = 10
 
-// UnservedStatus are the addresses that serve no traffic for one reason.
+// UnservedStatus are the addresses that serve no traffic, or are not forwarded directly, for one reason.
 type UnservedStatus struct {
 	// reason as one identifier.
 	//

@@ -217,6 +217,7 @@ func (r *NodeReporter) status() (v1alpha1.SpeakerStatusStatus, bool) {
 	}
 	reachStatus(&out, w)
 	out.BGP = withUnserved(bgpStatusOf(w.Sessions, w.Families, r.peers), w.Unserved)
+	out.BGP = withNotDirect(out.BGP, w.NotDirect)
 	out.Alive = fmt.Sprintf("%d/%d", alive, len(w.Members))
 	return out, true
 }

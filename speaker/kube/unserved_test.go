@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
+	"github.com/ironlb/ironlb/speaker/report"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -24,7 +25,12 @@ func TestUnservedStatus(t *testing.T) {
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
-	if got := withUnserved(nil, nil); got != nil {
+	direct := withNotDirect(nil, map[view.Reason]report.NotDirect{view.TunnelUnavailable: {Message: "why", Addresses: many}})
+	want = &v1alpha1.BGPStatus{NotDirect: []v1alpha1.UnservedStatus{{Reason: "TunnelUnavailable", Message: "why", Count: 12, Addresses: want.Unserved[0].Addresses}}}
+	if !reflect.DeepEqual(direct, want) {
+		t.Errorf("got %+v, want %+v", direct, want)
+	}
+	if got := withNotDirect(withUnserved(nil, nil), nil); got != nil {
 		t.Errorf("nothing is written as %+v", got)
 	}
 }

@@ -44,6 +44,16 @@ type NodeStatus struct {
 	// Unserved are the addresses that a BGPAdvertisement covers and that this node could not program, sorted. They are
 	// immutable.
 	Unserved map[view.Reason][]netip.Addr
+	// NotDirect are the addresses that only BGP announces and whose Services are to be forwarded directly and are not.
+	// They are immutable.
+	NotDirect map[view.Reason]NotDirect
+}
+
+// NotDirect are addresses that are forwarded to endpoints for one reason, sorted. The message explains it for one of
+// their Services.
+type NotDirect struct {
+	Message   string
+	Addresses []netip.Addr
 }
 
 // SessionFamilies are the families that a session is configured for.

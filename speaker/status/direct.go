@@ -28,6 +28,43 @@ func (s *Status) reportFallback(service pools.ServiceKey) {
 	}
 }
 
+// listNotDirect lists the addresses that only BGP announces, of Services that are to be forwarded directly and are not.
+// No VirtualIP reports these.
+func (s *Status) listNotDirect() map[view.Reason]report.NotDirect {
+	if len(s.in.Desired.Fallbacks) == 0 {
+		return nil
+	}
+	owned := map[netip.Addr]struct{}{}
+	for _, vip := range s.in.View.VIPs {
+		for _, addr := range vip.Addresses {
+			owned[addr] = struct{}{}
+		}
+	}
+	out, first := map[view.Reason]report.NotDirect{}, map[view.Reason]view.Fallback{}
+	for service, f := range s.in.Desired.Fallbacks {
+		of := out[f.Reason]
+		for _, a := range s.in.View.Services[service].Addresses {
+			_, routed := s.in.Desired.Routed[a.IP]
+			if routed && a.Kind == view.LoadBalancer && !has(owned, a.IP) && (f.Reason != view.NoIPv6Tunnel || a.IP.Is6()) {
+				of.Addresses = append(of.Addresses, a.IP)
+			}
+		}
+		if len(of.Addresses) == 0 {
+			continue
+		}
+		if before, was := first[f.Reason]; !was || f.Compare(before) < 0 {
+			first[f.Reason], of.Message = f, fallbackMessage(f)
+		}
+		out[f.Reason] = of
+	}
+	for reason, of := range out {
+		slices.SortFunc(of.Addresses, netip.Addr.Compare)
+		of.Addresses = slices.Compact(of.Addresses) // Services may share one
+		out[reason] = of
+	}
+	return out
+}
+
 // addFallback adds to the status of a VirtualIP the first of its Services that is to be forwarded directly and is not.
 func (s *Status) addFallback(out *report.VIPStatus, vip view.VIP) {
 	for _, service := range slices.SortedFunc(slices.Values(vip.Services), pools.ServiceKey.Compare) {

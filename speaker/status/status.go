@@ -83,6 +83,8 @@ type Status struct {
 	routed   *tally[netip.Addr]
 	prefs    map[routes.LocalPrefs]int
 	unserved unserved
+	// notDirect are the addresses that only BGP announces and that are not forwarded directly, as of the last report.
+	notDirect map[view.Reason]report.NotDirect
 }
 
 // New returns a Status that has reported nothing yet.
@@ -133,6 +135,9 @@ func (s *Status) Report(in Inputs, of Changed) {
 	s.cfg.Metrics.announced.Set(float64(len(in.Held)))
 	s.reportSplit()
 	s.reportRoutes(of.Addrs)
+	if len(of.Services)+len(of.Addrs)+len(of.VIPs) > 0 {
+		s.notDirect = s.listNotDirect()
+	}
 	s.ReportNode(in)
 	if changed {
 		s.cfg.Reporter.Report(maps.Clone(s.statuses))
@@ -191,6 +196,7 @@ func (s *Status) ReportNode(in Inputs) {
 	}
 	if in.BGP {
 		status.Sessions, status.LocalPrefs, status.Unserved = maps.Clone(s.in.Sessions), s.prefs, s.unserved.list()
+		status.NotDirect = s.notDirect
 		status.Families = make(map[string]report.SessionFamilies, len(status.Sessions))
 		for name, peer := range s.in.Desired.BGP.Peers {
 			status.Families[name] = report.SessionFamilies{IPv4: peer.IPv4, IPv6: peer.IPv6}
