@@ -16,7 +16,6 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/ipvs/direct"
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
-	"github.com/ironlb/ironlb/ipvs/nftlb"
 )
 
 const (
@@ -52,13 +51,13 @@ var ipv6 = family{
 var families = []family{ipv4, ipv6}
 
 // lab is a client and three nodes on a bridge, each with a Pod. Every node serves the virtual addresses of both
-// families with its own Pod only.
+// families with its own Pod only. IRONLB_DATAPLANE selects its second tier.
 type lab struct {
 	outer          family
 	bridge, client *netspace.Space
 	nodes, pods    [numNodes]*netspace.Space
 	drivers        [numNodes]*direct.Driver
-	balancers      [numNodes]*nftlb.Balancer
+	second         [numNodes]secondTier
 	want           [numNodes]ipvs.Direct
 }
 
@@ -105,11 +104,11 @@ func (l *lab) addNode(t testing.TB, i int) {
 			return err
 		}
 		t.Cleanup(l.drivers[i].Close)
-		l.balancers[i], err = nftlb.New(nftlb.AllTraffic)
+		l.second[i], err = openSecondTier()
 		return err
 	})
-	t.Cleanup(l.balancers[i].Close)
-	l.serve(t, i, i)
+	t.Cleanup(l.second[i].Close)
+	l.serve(t, i, ipvs.Settings{Scheduler: ipvs.RoundRobin}, podAt(i))
 }
 
 func podName(i int) string { return fmt.Sprintf("pod%d", i) }
@@ -129,29 +128,35 @@ func keys() (all []ipvs.Key) {
 	return all
 }
 
-// serve makes the second tier of a node forward to these Pods.
-func (l *lab) serve(t testing.TB, i int, pods ...int) {
+// podAt returns the endpoint in a Pod.
+func podAt(i int) func(family) string { return func(f family) string { return at(f.pod(i), podPort) } }
+
+// serve makes the second tier of a node forward to these endpoints.
+func (l *lab) serve(t testing.TB, i int, settings ipvs.Settings, endpoints ...func(family) string) {
 	t.Helper()
 	want := make(ipvs.Table)
 	for _, key := range keys() {
-		vs := ipvs.VirtualServer{Settings: ipvs.Settings{Scheduler: ipvs.RoundRobin}, RealServers: map[netip.AddrPort]ipvs.RealServer{}}
-		for _, pod := range pods {
-			f := ipv4
-			if key.Addr.Is6() {
-				f = ipv6
-			}
-			vs.RealServers[netip.MustParseAddrPort(at(f.pod(pod), podPort))] = ipvs.RealServer{Weight: 1}
+		vs := ipvs.VirtualServer{Settings: settings, RealServers: map[netip.AddrPort]ipvs.RealServer{}}
+		for _, endpoint := range endpoints {
+			vs.RealServers[netip.MustParseAddrPort(endpoint(familyOf(key.Addr)))] = ipvs.RealServer{Weight: 1}
 		}
 		want[key] = vs
 	}
 	l.nodes[i].Must(t, func() error {
-		have, err := l.balancers[i].List()
+		have, err := l.second[i].List()
 		if err != nil {
 			return err
 		}
-		_, err = l.balancers[i].Apply(ipvs.Diff(have, want))
+		_, err = l.second[i].Apply(ipvs.Diff(have, want))
 		return err
 	})
+}
+
+func familyOf(addr netip.Addr) family {
+	if addr.Is6() {
+		return ipv6
+	}
+	return ipv4
 }
 
 // own makes a node the owner of the virtual addresses, for the client.

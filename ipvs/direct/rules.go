@@ -113,9 +113,7 @@ func (f frame) chains(of family) []chain {
 				fmt.Sprintf("tcp option maxseg size set %d", f.mtu-of.headers),
 		}},
 	}
-	if of.name == knftables.IPv4Family {
-		all = append(all, restoreFlags)
-	}
+	all = append(all, duplicates(of)...)
 	if families[familyOf(f.self)].name == of.name {
 		all = append(all, f.outer()...)
 	}
@@ -130,11 +128,6 @@ func fragmentable(of family, rule string) []string {
 	}
 	return []string{"ip frag-off 0x0 ip frag-off set 0x8000", rule, "ip frag-off 0x8000 ip frag-off set 0x0"}
 }
-
-// restoreFlags removes the mark and DF of duplicates.
-var restoreFlags = chain{name: "output", hook: knftables.OutputHook, priority: -300, rules: []string{
-	`oifname "` + Device1 + `" ip frag-off 0xc000 ip frag-off set 0x0`,
-}}
 
 // outer returns the chains for packets of the tunnels. They are accepted from nodes only, and not tracked: their source
 // port differs by flow.
