@@ -92,6 +92,7 @@ func TestRefused(t *testing.T) {
 		{"speaker.config.scheduller=rr", "'/speaker/config': additional properties 'scheduller' not allowed"},
 		{"speaker.config.serviceProxy=true", "'/speaker/config': additional properties 'serviceProxy' not allowed"},
 		{"dataplane=iptables", "'/dataplane': value must be one of 'auto', 'ipvs', 'nftables'"},
+		{"forwarding=nodeport", "'/forwarding': value must be one of 'pod', 'direct'"},
 		{"ipMode=proxy", "'/ipMode': value must be one of 'Proxy', 'VIP'"},
 		{"serviceProxy=true", "serviceProxy: true needs apiServer.host and apiServer.port"},
 		{"serviceProxy=yes", "'/serviceProxy': got string, want boolean"},

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -43,6 +44,25 @@ func TestSpeakerConfig(t *testing.T) {
 	if !maps.Equal(have, want) {
 		t.Errorf("the schema has the fields\n%q\nconfiguration.md describes\n%q",
 			slices.Sorted(maps.Keys(have)), slices.Sorted(maps.Keys(want)))
+	}
+}
+
+// TestForwarding: one value is the default of forwarding of the speakers and of ironlb-ccm.
+func TestForwarding(t *testing.T) {
+	c := open(t)
+	for flag, want := range map[string]string{"": "pod", "forwarding=direct": "direct"} {
+		docs := template(t, c, "ironlb", "ironlb-system", "--set", flag)
+		for _, one := range []struct{ kind, name, text string }{
+			{"ConfigMap", "ironlb-speaker", "forwarding: " + want}, {"Deployment", "ironlb-ccm", "- --forwarding=" + want},
+		} {
+			doc, err := docs.Find(one.kind, one.name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(doc.Text, one.text+"\n") {
+				t.Errorf("with %q %s %s has no line %q", flag, one.kind, one.name, one.text)
+			}
+		}
 	}
 }
 

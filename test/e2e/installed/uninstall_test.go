@@ -19,9 +19,12 @@ import (
 func TestUninstall(t *testing.T) {
 	cluster.Need(t)
 	service := serve(t)
-	owner := ownerOf(t, service.Addr())
-	if left := traces(t, owner); len(left) == 0 {
-		t.Fatal("the owner has no trace of IronLB while it serves: the test sees nothing")
+	ownerOf(t, service.Addr())
+	kubectl(t, "annotate", "service", "web", v1alpha1.AnnotationForwarding+"=direct")
+	for _, n := range cluster.Nodes {
+		eventually(t, time.Minute, "each kind of trace on "+n.Name+" while it serves", func(context.Context) error {
+			return traced(traces(t, n))
+		})
 	}
 	if _, err := cluster.Helm(t.Context(), "uninstall", lab.Release, "--namespace", lab.SystemNamespace, "--wait", "--timeout", "5m"); err != nil {
 		t.Fatal(err)
@@ -34,8 +37,10 @@ func TestUninstall(t *testing.T) {
 		t.Errorf("Service has finalizers %v and addresses %v", s.Finalizers, s.Status.LoadBalancer.Ingress)
 	}
 	for _, n := range cluster.Nodes {
-		if left := traces(t, n); len(left) > 0 {
-			t.Errorf("%s has %q", n.Name, left)
+		for _, lines := range traces(t, n) {
+			if len(lines) > 0 {
+				t.Errorf("%s has %q", n.Name, lines)
+			}
 		}
 	}
 	eventually(t, 30*time.Second, "the namespace to be empty", func(context.Context) error {
@@ -66,24 +71,37 @@ func TestUninstall(t *testing.T) {
 	ownerOf(t, service.Addr())
 }
 
-// traces lists IronLB's state on a node: tables of nftables, local routes, addresses, processes and files.
-func traces(t *testing.T, n *lab.Node) (found []string) {
+// traces lists IronLB's state on a node: tables of nftables, local routes, addresses, tunnels, processes and files.
+func traces(t *testing.T, n *lab.Node) map[string][]string {
 	t.Helper()
+	found := map[string][]string{}
 	for pattern, argv := range map[string][]string{
 		"table ":      {"sh", "-c", "nft list tables | grep ironlb || true"},
 		"192.0.2.128": {"sh", "-c", "ip -o route show table local; ip -o address"},
 		"/ironlb":     {"sh", "-c", "ls -d /var/lib/ironlb /run/ironlb 2>/dev/null || true"},
+		"ironlb-t":    {"ip", "-o", "link"},
 		"ironlb-":     {"sh", "-c", "ps -eo comm | grep ironlb || true"},
 	} {
 		out, err := n.Kubelet().Exec(t.Context(), argv...)
 		if err != nil {
 			t.Fatal(err)
 		}
+		found[pattern] = nil
 		for line := range strings.Lines(out) {
 			if strings.Contains(line, pattern) {
-				found = append(found, strings.TrimSpace(line))
+				found[pattern] = append(found[pattern], strings.TrimSpace(line))
 			}
 		}
 	}
 	return found
+}
+
+// traced returns an error unless there is a trace of each kind: without one, a test does not detect what is left.
+func traced(traces map[string][]string) error {
+	for pattern, lines := range traces {
+		if len(lines) == 0 {
+			return fmt.Errorf("nothing has %q", pattern)
+		}
+	}
+	return nil
 }

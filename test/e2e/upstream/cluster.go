@@ -39,6 +39,9 @@ func (c Configuration) values(cluster *lab.Cluster) map[string]any {
 	if c.Dataplane != "" {
 		values["dataplane"] = c.Dataplane
 	}
+	if c.Forwarding != "" {
+		values["forwarding"] = c.Forwarding
+	}
 	if c.KubeProxy == "" {
 		values["externalIPCIDRs"] = []string{"203.0.113.250/32", "2001:db8::cb00:71fa/128"} // of test/e2e/network/service.go
 	}

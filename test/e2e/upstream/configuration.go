@@ -17,10 +17,12 @@ type Configuration struct {
 	DualStack bool
 	KubeProxy lab.ProxyMode // empty: IronLB is the service proxy
 	Dataplane string        // of the speakers; empty: their default
-	BGP       *BGP          // nil: addresses by ARP and neighbor discovery
-	Specs     []string      // regular expressions of full names
-	Subset    []string      // those run by `make test`; empty: none
-	Emulated  []string      // those run if the nodes are in an emulated guest; empty: all
+	// Forwarding is that of Services without an annotation; empty: the default of the chart.
+	Forwarding string
+	BGP        *BGP     // nil: addresses by ARP and neighbor discovery
+	Specs      []string // regular expressions of full names
+	Subset     []string // those run by `make test`; empty: none
+	Emulated   []string // those run if the nodes are in an emulated guest; empty: all
 }
 
 // inGuest reports whether the nodes are in a guest, because this kernel has no IPVS.
@@ -96,6 +98,23 @@ var configurations = []Configuration{
 		KubeProxy: lab.ProxyNFTables,
 		BGP:       &BGP{HashPolicy: 1},
 		Specs:     []string{loadBalancers},
+	},
+	{
+		Name:       "direct-l2",
+		About:      "forwarding direct by default; serviceProxy on nftables",
+		Kernel:     lab.Native,
+		Dataplane:  "nftables",
+		Forwarding: "direct",
+		Specs:      all,
+	},
+	{
+		Name:       "direct-bgp",
+		About:      "forwarding direct by default; BGP to BIRD with ECMP, hash by port; alongside kube-proxy nftables",
+		Kernel:     lab.Native,
+		KubeProxy:  lab.ProxyNFTables,
+		Forwarding: "direct",
+		BGP:        &BGP{HashPolicy: 1},
+		Specs:      []string{loadBalancers},
 	},
 }
 
