@@ -248,7 +248,7 @@ test-upstream: root deps ## a subset of upstream's tests of Services, on nodes w
 	@go run ./test/e2e/upstream -subset -out bin/e2e-upstream/subset
 
 .PHONY: e2e-upstream
-e2e-upstream: root deps ## upstream's tests of Services, all configurations: an hour and a half, CONFIGS='a b' or FLAGS='-specs REGEXP' less (root)
+e2e-upstream: root deps ## upstream's tests of Services, all configurations: two hours and a quarter, CONFIGS='a b' or FLAGS='-specs REGEXP' less (root)
 	@go run ./test/e2e/upstream -configurations '$(CONFIGS)' $(FLAGS)
 
 .PHONY: test-soak
