@@ -23,9 +23,9 @@ const (
 	directMTU   = 1450 // of the LAN, without the headers of a tunnel
 )
 
-// TestDirect: with forwarding direct, under the permissions of the chart, the Pods of all nodes see the client's address
-// under either traffic policy and answer through their own node, and no connection breaks while the address moves or a
-// speaker is replaced. The nodes filter by reverse path, as some distributions do.
+// TestDirect: with forwarding direct, under the permissions of the chart, the Pods of all nodes see the client's
+// address under either traffic policy and answer through their own node, and no connection breaks while the address
+// moves or a speaker is replaced. The nodes filter by reverse path, as some distributions do.
 func TestDirect(t *testing.T) {
 	cluster.Need(t)
 	serve(t)
