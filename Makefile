@@ -214,6 +214,10 @@ bench-ccm: root deps ## ironlb-ccm compared with a bare load generator on a real
 bench-ipvs: root deps ## the data planes compared with kube-proxy's ipvs and nftables, in one guest: 100, 1,000 and 5,000 Services; an hour where it is emulated (root)
 	@go run ./test/bench/ipvs
 
+.PHONY: bench-idle
+bench-idle: root deps ## CPU and memory of idle processes at 0, 1,000 and 5,000 Services, compared with kube-proxy and MetalLB; half an hour, FLAGS='-services 13 -peers ironlb -threads' less (root)
+	@go run ./test/bench/idle $(FLAGS)
+
 .PHONY: bench-l2
 bench-l2: root ## what foreign ARP and neighbour discovery cost, and how fast an owned address is answered (root)
 	@go test -run '^$$' -bench Foreign -benchtime 50000x ./speaker/l2

@@ -52,7 +52,7 @@ func newPeer(b *bench, name, family string) peer {
 		return k
 	}
 	if name == metallbName {
-		return &metallb{b: b, services: services{b: b, family: family}}
+		return &metalLB{b: b, services: services{b: b, family: family}}
 	}
 	return &ironlb{b: b, services: services{b: b, family: family}, profile: name}
 }

@@ -14,6 +14,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ironlb/ironlb/test/bench/metallb"
 	"github.com/ironlb/ironlb/test/lab"
 	"github.com/ironlb/ironlb/test/lab/steady"
 )
@@ -53,7 +54,7 @@ func runPodsOf(ctx context.Context, o options, name, family string) (err error) 
 	virtual := strings.HasPrefix(name, keepalivedName)
 	switch {
 	case name == metallbName:
-		config.Bare, config.KubeProxy, config.Programs = true, true, metallbPrograms()
+		config.Bare, config.KubeProxy, config.Programs = true, true, metallb.Programs()
 	case virtual:
 		config.Bare, config.Nodes, config.VirtualMachines = true, 2*candidates+1, candidates
 	}
