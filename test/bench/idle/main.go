@@ -28,8 +28,8 @@
 // not.
 //
 // With -threads a table follows on standard error for each speaker of IronLB: each thread with its CPU time, its
-// voluntary context switches, its scheduling policy, and the system call in which it was seen most often, sampled once a
-// second.
+// voluntary context switches, its scheduling policy, and the system call in which it was seen most often, sampled once
+// a second.
 package main
 
 import (

@@ -77,7 +77,7 @@ type MetalLB struct {
 	speakers   map[*lab.Node]*process.Process
 }
 
-// New returns a MetalLB of which nothing exists yet.
+// New returns a MetalLB. It changes nothing.
 func New(c *lab.Cluster, cfg Config) *MetalLB {
 	return &MetalLB{c: c, cfg: cfg, speakers: map[*lab.Node]*process.Process{}}
 }

@@ -77,7 +77,7 @@ func Grow(ctx context.Context, kube kubernetes.Interface, from, to int, s Spec) 
 }
 
 // Unused returns PerService ready endpoints for Service i at addresses that no Pod has. nodes, if any, are the nodes of
-// the endpoints, in turn.
+// the endpoints, one after the other.
 func Unused(i int, nodes ...string) []discoveryv1.Endpoint {
 	var addrs []netip.Addr
 	for j := range PerService {
