@@ -167,7 +167,7 @@ func TestDigestDiffers(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 9))
 	names := []string{"a", "b", "c", "d"}
 	for range 200 {
-		key, d := randomKey(r), ipvs.Directed{Slots: slotsOf(randomKey(r), randomEndpoints(r, 6, 3))}
+		key, d := randomKey(r), ipvs.Directed{Slots: slotsOf(randomKey(r), randomSpread(r, 6, 3), names)}
 		same := digestOf(key, d, names)
 		slots := *d.Slots
 		slots[r.IntN(len(slots))] = 3
@@ -191,7 +191,7 @@ func BenchmarkDigest(b *testing.B) {
 	for i := range names {
 		names[i] = fmt.Sprintf("node-%d.example.com", i)
 	}
-	key, d := randomKey(r), ipvs.Directed{Slots: slotsOf(randomKey(r), randomEndpoints(r, 30, 30))}
+	key, d := randomKey(r), ipvs.Directed{Slots: slotsOf(randomKey(r), randomSpread(r, 30, 30), names)}
 	b.ReportAllocs()
 	for b.Loop() {
 		digestOf(key, d, names)

@@ -9,11 +9,11 @@ import (
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
-// directed is the first tier of a virtual server, with the endpoints and their nodes that its slots follow from, and
+// directed is the first tier of a virtual server, with the numbers of endpoints by node that its slots follow from, and
 // the digest of the slots.
 type directed struct {
 	ipvs.Directed
-	spread map[netip.AddrPort]uint16
+	spread map[uint16]int
 	digest uint64
 }
 
@@ -111,7 +111,7 @@ func (w *planning) directedTo(key ipvs.Key, port view.Port) (*ipvs.Directed, uin
 		last = w.withoutThisNode(key, out.spread)
 	}
 	if out.Slots = last.Slots; !maps.Equal(last.spread, out.spread) {
-		out.Slots = slotsOf(key, out.spread)
+		out.Slots = slotsOf(key, out.spread, w.nodes.names)
 	}
 	out.Before = beforeOf(out.Slots, last.Slots, last.Before, func(node uint16) bool { return w.nodes.names[node] == "" })
 	out.ByClient = w.svc.Affinity > 0
@@ -131,21 +131,20 @@ func (w *planning) directedTo(key ipvs.Key, port view.Port) (*ipvs.Directed, uin
 
 // withoutThisNode returns the first tier that the other nodes had while this node was away. After its start it may have
 // endpoints at once, and their slots, but no connections.
-func (w *planning) withoutThisNode(key ipvs.Key, spread map[netip.AddrPort]uint16) (before directed) {
-	self := w.nodes.index[w.name]
+func (w *planning) withoutThisNode(key ipvs.Key, spread map[uint16]int) (before directed) {
 	before.spread = maps.Clone(spread)
-	maps.DeleteFunc(before.spread, func(_ netip.AddrPort, node uint16) bool { return node == self })
+	delete(before.spread, w.nodes.index[w.name])
 	if len(before.spread) > 0 {
-		before.Slots = slotsOf(key, before.spread)
+		before.Slots = slotsOf(key, before.spread, w.nodes.names)
 		before.Before = before.Slots
 	}
 	return before
 }
 
-// spread returns the endpoints of a port that get slots, with the index of their node: those that would take new
-// connections, regardless of topology hints, because the slots are equal on all nodes. New endpoints are included once
+// spread returns the number of endpoints of a port that get slots, by the index of their node: of those that would take
+// new connections, regardless of topology hints, because the slots are equal on all nodes. New endpoints are included once
 // this node has checked them, which takes about the same time on every node.
-func (w *planning) spread(port view.Port, v4 bool) map[netip.AddrPort]uint16 {
+func (w *planning) spread(port view.Port, v4 bool) map[uint16]int {
 	key := ListKey{Port: port.Name, Protocol: port.Protocol, IPv4: v4, Slots: true}
 	if done, ok := w.spreads[key]; ok {
 		return done
@@ -155,9 +154,10 @@ func (w *planning) spread(port view.Port, v4 bool) map[netip.AddrPort]uint16 {
 		return !w.nodes.usable(e.Node) || w.tunnelTo(e.Node) != hasTunnel
 	})
 	chosen, _ := w.choose(key, from)
-	out, servers := map[netip.AddrPort]uint16{}, map[netip.AddrPort]ipvs.RealServer{}
+	out, servers := map[uint16]int{}, map[netip.AddrPort]ipvs.RealServer{}
 	for at, e := range chosen {
-		out[at], servers[at] = w.nodes.index[e.Node], pod
+		out[w.nodes.index[e.Node]]++
+		servers[at] = pod
 	}
 	w.spreads[key] = out
 	w.out.lists[key] = list{servers: servers, chosen: len(servers)} // those that are no longer new

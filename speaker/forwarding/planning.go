@@ -29,12 +29,12 @@ type planning struct {
 	asked  []view.Check // by the last plan, sorted
 	checks map[view.Check]struct{}
 	// nodes are the nodes of tunnels. direct is set if the Service is forwarded directly, directIPv6 if its IPv6
-	// addresses are, too. directed are the first tiers of the last plan, spreads the endpoints that get slots.
+	// addresses are, too. directed are the first tiers of the last plan, spreads the numbers of endpoints that get slots.
 	nodes      *nodeTable
 	direct     bool
 	directIPv6 bool
 	directed   map[ipvs.Key]directed
-	spreads    map[ListKey]map[netip.AddrPort]uint16
+	spreads    map[ListKey]map[uint16]int
 	silent     map[string]silence // of the last plan
 	// byPort are the candidates of each port; the keys have Local unset.
 	byPort map[ListKey]map[netip.AddrPort]*view.Endpoint

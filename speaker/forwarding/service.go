@@ -18,7 +18,7 @@ func (p *Planner) planService(v *view.View, key pools.ServiceKey, now time.Time)
 		svc: v.Services[key], slices: v.Slices[key], node: v.Nodes[p.node], pods: p.pods,
 		before: p.services[key].lists, since: p.services[key].since, asked: p.services[key].checks, checks: map[view.Check]struct{}{}, endpoints: map[netip.Addr]bool{},
 		byPort: map[ListKey]map[netip.AddrPort]*view.Endpoint{},
-		nodes:  &p.nodes, directed: p.services[key].directed, silent: p.services[key].silent, spreads: map[ListKey]map[netip.AddrPort]uint16{},
+		nodes:  &p.nodes, directed: p.services[key].directed, silent: p.services[key].silent, spreads: map[ListKey]map[uint16]int{},
 		out: servicePlan{
 			virtuals: map[ipvs.Key]virtual{}, lists: map[ListKey]list{},
 			since:  map[ListKey]map[netip.AddrPort]time.Time{},

@@ -6,31 +6,37 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 )
 
-// slotsOf assigns each slot of a virtual server to an endpoint by rendezvous hashing, and returns the nodes of these
-// endpoints by their index. The result does not depend on the order of the endpoints, and is equal on all nodes with
-// the same endpoints, whatever their indexes. An endpoint that is added or removed changes only its own slots: on
-// average one in n of n endpoints. The hash includes the virtual server, so that Services with the same few endpoints
-// do not all load the same node. There must be an endpoint.
+// variants is the number of different slots of virtual servers with the same endpoints. With more of them, nodes that
+// have by chance more or less slots than their share of one have less so of all. With fewer, virtual servers share more
+// tables (ipvs/direct).
+const variants = 16
+
+// slotsOf assigns each slot of a virtual server to a node by rendezvous hashing. spread are the numbers of endpoints by
+// the index of their node: a node takes part once for each. The result is equal on all nodes with the same endpoints,
+// whatever their indexes, and depends only on their numbers and on the names of their nodes. One more or less changes
+// only its own slots: on average one in n of n endpoints. There must be an endpoint.
 //
 // The hash is constant. Speakers of different versions share connections during an upgrade, so it must not change.
-func slotsOf(key ipvs.Key, endpoints map[netip.AddrPort]uint16) *ipvs.Slots {
-	type hashed struct {
+func slotsOf(key ipvs.Key, spread map[uint16]int, names []string) *ipvs.Slots {
+	type candidate struct {
 		hash uint64
-		at   netip.AddrPort
 		node uint16
 	}
-	all := make([]hashed, 0, len(endpoints))
-	for at, node := range endpoints {
-		all = append(all, hashed{hashOf(at, 0), at, node})
+	var all []candidate
+	for node, endpoints := range spread {
+		name := hashOfName(names[node])
+		for i := range uint64(endpoints) {
+			all = append(all, candidate{mix(name + i), node})
+		}
 	}
-	virtual := hashOf(netip.AddrPortFrom(key.Addr, key.Port), key.Protocol)
+	variant := hashOf(netip.AddrPortFrom(key.Addr, 0), 0) % variants
 	out := &ipvs.Slots{}
 	for slot := range out {
-		of := mix(virtual + uint64(slot))
+		of := mix(variant*ipvs.NumSlots + uint64(slot))
 		first, most := 0, mix(all[0].hash^of)
 		for i := 1; i < len(all); i++ {
 			rank := mix(all[i].hash ^ of)
-			if rank > most || rank == most && all[i].at.Compare(all[first].at) < 0 {
+			if rank > most || rank == most && names[all[i].node] < names[all[first].node] {
 				first, most = i, rank
 			}
 		}

@@ -11,14 +11,21 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 )
 
-// randomEndpoints returns n endpoints on nodes 0 to nodes-1.
-func randomEndpoints(r *rand.Rand, n, nodes int) map[netip.AddrPort]uint16 {
-	out := map[netip.AddrPort]uint16{}
-	for len(out) < n {
-		at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, byte(r.UintN(256)), byte(r.UintN(256))}), 8080)
-		out[at] = uint16(r.IntN(nodes))
+// randomSpread returns n endpoints on nodes 0 to nodes-1.
+func randomSpread(r *rand.Rand, n, nodes int) map[uint16]int {
+	out := map[uint16]int{}
+	for range n {
+		out[uint16(r.IntN(nodes))]++
 	}
 	return out
+}
+
+// randomNames returns names of nodes by their index.
+func randomNames(r *rand.Rand, nodes int) (names []string) {
+	for i := range nodes {
+		names = append(names, fmt.Sprintf("node-%d-%x", i, r.Uint32()))
+	}
+	return names
 }
 
 func randomKey(r *rand.Rand) ipvs.Key {
@@ -28,35 +35,31 @@ func randomKey(r *rand.Rand) ipvs.Key {
 // The hash never changes: speakers of two versions agree during an upgrade.
 func TestSlotsAreConstant(t *testing.T) {
 	sum := fnv.New64a()
-	for _, c := range []struct{ virtual, pods string }{{"203.0.113.4:80", "10.244.0.1:8080"}, {"[2001:db8::4]:443", "[2001:db8:1::1]:8443"}} {
-		at, pod := netip.MustParseAddrPort(c.virtual), netip.MustParseAddrPort(c.pods)
-		for _, protocol := range []ipvs.Protocol{ipvs.TCP, ipvs.UDP} {
-			endpoints := map[netip.AddrPort]uint16{}
-			for i := range 5 {
-				endpoints[pod] = uint16(i)
-				pod = netip.AddrPortFrom(pod.Addr().Next(), pod.Port())
-			}
-			for _, node := range slotsOf(ipvs.Key{Addr: at.Addr(), Protocol: protocol, Port: at.Port()}, endpoints) {
-				sum.Write([]byte{byte(node)})
-			}
+	names := []string{"a", "worker-1", "worker-2", "node.example.com"}
+	for _, addr := range []string{"203.0.113.4", "203.0.113.5", "2001:db8::4", "2001:db8::5"} {
+		key := ipvs.Key{Addr: netip.MustParseAddr(addr), Protocol: ipvs.TCP, Port: 80}
+		for _, node := range slotsOf(key, map[uint16]int{0: 1, 1: 2, 2: 3, 3: 1}, names) {
+			sum.Write([]byte{byte(node)})
 		}
 	}
-	if got, want := sum.Sum64(), uint64(0xf826fc9f7be72c51); got != want {
+	if got, want := sum.Sum64(), uint64(0x7e26a499f47df2f3); got != want {
 		t.Errorf("hash of the tables %#x, want %#x", got, want)
 	}
 }
 
-// Nodes with other indexes, as each node assigns its own, choose the same endpoints in any order.
+// Nodes with other indexes, as each node assigns its own, choose the same nodes.
 func TestSlotsAreEqualOnAllNodes(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 200 {
-		key, endpoints := randomKey(r), randomEndpoints(r, 1+r.IntN(30), 8)
-		other := r.Perm(8)
-		renamed := map[netip.AddrPort]uint16{}
-		for at, node := range endpoints {
-			renamed[at] = uint16(other[node])
+		key, names, spread := randomKey(r), randomNames(r, 8), randomSpread(r, 1+r.IntN(30), 8)
+		other, renamed, there := r.Perm(8), map[uint16]int{}, make([]string, 8)
+		for node, n := range spread {
+			renamed[uint16(other[node])] = n
 		}
-		a, b := slotsOf(key, endpoints), slotsOf(key, renamed)
+		for node, name := range names {
+			there[other[node]] = name
+		}
+		a, b := slotsOf(key, spread, names), slotsOf(key, renamed, there)
 		for slot := range a {
 			if int(b[slot]) != other[a[slot]] {
 				t.Fatalf("slot %d: node %d here, %d there", slot, other[a[slot]], b[slot])
@@ -65,33 +68,55 @@ func TestSlotsAreEqualOnAllNodes(t *testing.T) {
 	}
 }
 
+// Virtual servers with the same numbers of endpoints on the same nodes share a few tables, so that the nodes' tables
+// stay small: all ports of an address one.
+func TestSlotsAreShared(t *testing.T) {
+	r := rand.New(rand.NewPCG(9, 10))
+	names, spread := randomNames(r, 3), map[uint16]int{0: 2, 1: 2, 2: 1}
+	tables := map[ipvs.Slots]struct{}{}
+	for range 1000 {
+		key := randomKey(r)
+		slots := slotsOf(key, spread, names)
+		tables[*slots] = struct{}{}
+		key.Port, key.Protocol = key.Port+1, ipvs.UDP
+		if again := slotsOf(key, spread, names); *again != *slots {
+			t.Errorf("another port of %v has other slots", key.Addr)
+		}
+	}
+	if len(tables) != variants {
+		t.Errorf("%d tables of slots, want %d", len(tables), variants)
+	}
+}
+
 // One more endpoint takes slots from others, and changes nothing between them; without it they have the same slots as
-// before.
+// before. So does a second one of a node.
 func TestSlotsMoveMinimally(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	moved, tables := 0, 300
-	for range tables {
-		key, endpoints := randomKey(r), randomEndpoints(r, 9, 9)
-		before := slotsOf(key, endpoints)
-		more := randomEndpoints(r, 1, 1)
-		for at := range more {
-			if _, twice := endpoints[at]; twice {
+	for i := range tables {
+		key, names, spread := randomKey(r), randomNames(r, 10), randomSpread(r, 9, 9)
+		before := slotsOf(key, spread, names)
+		grows := uint16(9)
+		if i%2 == 1 {
+			grows = uint16(r.IntN(9))
+		}
+		had := spread[grows]
+		spread[grows]++
+		after := slotsOf(key, spread, names)
+		for slot := range after {
+			if after[slot] == before[slot] {
 				continue
 			}
-			endpoints[at] = 9
-			after := slotsOf(key, endpoints)
-			for slot := range after {
-				if after[slot] == before[slot] {
-					continue
-				}
-				if moved++; after[slot] != 9 {
-					t.Fatalf("slot %d moves from node %d to %d, which has no new endpoint", slot, before[slot], after[slot])
-				}
+			if moved++; after[slot] != grows {
+				t.Fatalf("slot %d moves from node %d to %d, which has no new endpoint", slot, before[slot], after[slot])
 			}
-			delete(endpoints, at)
-			if again := slotsOf(key, endpoints); *again != *before {
-				t.Fatal("the removal of the endpoint does not restore the slots")
-			}
+		}
+		moved += had * ipvs.NumSlots / 90 // of those it takes, these were the node's: a tenth, of its share of nine
+		if spread[grows]--; had == 0 {
+			delete(spread, grows)
+		}
+		if again := slotsOf(key, spread, names); *again != *before {
+			t.Fatal("the removal of the endpoint does not restore the slots")
 		}
 	}
 	share := float64(moved) / float64(tables*ipvs.NumSlots)
@@ -100,20 +125,19 @@ func TestSlotsMoveMinimally(t *testing.T) {
 	}
 }
 
-// The slots of an endpoint follow a binomial distribution: the chi-square statistic of many tables is as expected.
-// Services with the same endpoints differ.
+// The slots of a node follow a binomial distribution: the chi-square statistic of many tables is as expected.
 func TestSlotsAreEven(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	for _, n := range []int{2, 3, 6, 20} {
-		endpoints := map[netip.AddrPort]uint16{}
-		for i := range n { // consecutive addresses, as a CNI assigns them
-			endpoints[netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, byte(i % 3), byte(2 + i/3)}), 8080)] = uint16(i)
+		spread := map[uint16]int{}
+		for i := range n {
+			spread[uint16(i)] = 1
 		}
 		const tables = 500
 		sum, total := 0.0, make([]float64, n)
 		for range tables {
 			count := make([]float64, n)
-			for _, node := range slotsOf(randomKey(r), endpoints) {
+			for _, node := range slotsOf(randomKey(r), spread, randomNames(r, n)) {
 				count[node]++
 				total[node]++
 			}
@@ -124,15 +148,30 @@ func TestSlotsAreEven(t *testing.T) {
 		}
 		freedom := float64(tables * (n - 1))
 		if deviation := (sum - freedom) / math.Sqrt(2*freedom); math.Abs(deviation) > 4 {
-			t.Errorf("%d endpoints: chi-square %.0f, want %.0f (%.1f standard deviations)", n, sum, freedom, deviation)
+			t.Errorf("%d nodes: chi-square %.0f, want %.0f (%.1f standard deviations)", n, sum, freedom, deviation)
 		}
 		for node, c := range total {
 			p := 1 / float64(n)
 			all := float64(tables * ipvs.NumSlots)
 			if deviation := (c - all*p) / math.Sqrt(all*p*(1-p)); math.Abs(deviation) > 4.5 {
-				t.Errorf("%d endpoints: node %d has %.0f slots of %.0f (%.1f standard deviations)", n, node, c, all, deviation)
+				t.Errorf("%d nodes: node %d has %.0f slots of %.0f (%.1f standard deviations)", n, node, c, all, deviation)
 			}
 		}
+	}
+}
+
+// A node with two endpoints gets twice the slots of one with one.
+func TestSlotsFollowEndpoints(t *testing.T) {
+	r := rand.New(rand.NewPCG(11, 12))
+	const tables = 500
+	count := 0
+	for range tables {
+		for _, node := range slotsOf(randomKey(r), map[uint16]int{0: 1, 1: 2}, randomNames(r, 2)) {
+			count += int(node)
+		}
+	}
+	if share := float64(count) / (tables * ipvs.NumSlots); math.Abs(share-2.0/3) > 0.01 {
+		t.Errorf("two of three endpoints have %.3f of the slots", share)
 	}
 }
 
@@ -179,34 +218,30 @@ func TestBefore(t *testing.T) {
 	}
 }
 
-// Any endpoints: only nodes that have one get slots, the order of the endpoints does not matter, and without one of
-// them only its slots move.
+// Any endpoints: only nodes that have one get slots, and without one of them only its slots move.
 func FuzzSlots(f *testing.F) {
 	f.Add(uint64(1), uint16(80), uint8(3))
 	f.Add(uint64(0), uint16(0), uint8(1))
 	f.Fuzz(func(t *testing.T, seed uint64, port uint16, n uint8) {
 		r := rand.New(rand.NewPCG(seed, uint64(port)))
 		key := ipvs.Key{Addr: netip.AddrFrom4([4]byte{203, 0, 113, byte(seed)}), Protocol: ipvs.UDP, Port: port}
-		endpoints, of := map[netip.AddrPort]uint16{}, map[uint16]netip.AddrPort{}
-		for i := range uint16(n)%40 + 1 { // a node for each endpoint
-			addr := [16]byte{0x20, 1, 0xd, 0xb8, 15: byte(r.Uint32())}
-			at := netip.AddrPortFrom(netip.AddrFrom16(addr), uint16(r.Uint32()))
-			if _, twice := endpoints[at]; !twice {
-				endpoints[at], of[i] = i, at
-			}
+		nodes := int(n)%40 + 1
+		names, spread := randomNames(r, nodes), map[uint16]int{}
+		for i := range nodes {
+			spread[uint16(i)] = 1 + r.IntN(3)
 		}
-		before := slotsOf(key, endpoints)
+		before := slotsOf(key, spread, names)
 		for _, node := range before {
-			if _, is := of[node]; !is {
+			if spread[node] == 0 {
 				t.Fatalf("node %d has a slot and no endpoint", node)
 			}
 		}
-		if len(endpoints) == 1 {
+		if len(spread) == 1 {
 			return
 		}
 		gone := before[r.IntN(ipvs.NumSlots)]
-		delete(endpoints, of[gone])
-		for slot, node := range slotsOf(key, endpoints) {
+		delete(spread, gone)
+		for slot, node := range slotsOf(key, spread, names) {
 			if (node != before[slot]) != (before[slot] == gone) {
 				t.Fatalf("slot %d moved from %d to %d when %d was removed", slot, before[slot], node, gone)
 			}
@@ -218,10 +253,10 @@ func BenchmarkSlots(b *testing.B) {
 	for _, n := range []int{3, 30, 300} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			r := rand.New(rand.NewPCG(7, 8))
-			key, endpoints := randomKey(r), randomEndpoints(r, n, n)
+			key, names, spread := randomKey(r), randomNames(r, n), randomSpread(r, n, n)
 			b.ReportAllocs()
 			for b.Loop() {
-				slotsOf(key, endpoints)
+				slotsOf(key, spread, names)
 			}
 		})
 	}
