@@ -142,8 +142,8 @@ func (w *planning) withoutThisNode(key ipvs.Key, spread map[uint16]int) (before 
 }
 
 // spread returns the number of endpoints of a port that get slots, by the index of their node: of those that would take
-// new connections, regardless of topology hints, because the slots are equal on all nodes. New endpoints are included once
-// this node has checked them, which takes about the same time on every node.
+// new connections, regardless of topology hints, because the slots are equal on all nodes. New endpoints are included
+// once this node has checked them, which takes about the same time on every node.
 func (w *planning) spread(port view.Port, v4 bool) map[uint16]int {
 	key := ListKey{Port: port.Name, Protocol: port.Protocol, IPv4: v4, Slots: true}
 	if done, ok := w.spreads[key]; ok {
