@@ -3,6 +3,7 @@
 //	labpod serve NAME
 //	labpod probe [flags] tcp|udp|line|stream|streams ADDRESS:PORT
 //	labpod connections [flags] ADDRESS:PORT...
+//	labpod load [flags] ADDRESS:PORT
 package main
 
 import (
@@ -27,6 +28,9 @@ func run(args []string) error {
 	if len(args) > 0 && args[0] == "connections" {
 		return keepConnections(args[1:])
 	}
+	if len(args) > 0 && args[0] == "load" {
+		return load(args[1:], os.Stdout)
+	}
 	if len(args) > 0 && args[0] == "probe" {
 		c := client{out: os.Stdout}
 		flags := flag.NewFlagSet("labpod probe", flag.ContinueOnError)
@@ -50,5 +54,5 @@ func run(args []string) error {
 		}
 	}
 	return fmt.Errorf("use: labpod serve NAME | labpod probe [flags] tcp|udp|line|stream|streams ADDRESS:PORT | " +
-		"labpod connections [flags] ADDRESS:PORT [ADDRESS:PORT]")
+		"labpod connections [flags] ADDRESS:PORT [ADDRESS:PORT] | labpod load [flags] ADDRESS:PORT")
 }

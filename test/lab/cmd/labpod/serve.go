@@ -37,11 +37,7 @@ func serve(name string) error {
 		return err
 	}
 	failed := make(chan error, 5)
-	go func() {
-		failed <- http.Serve(http1, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			io.WriteString(w, probe.Answer(name, addr(r.RemoteAddr))) // the client may be gone
-		}))
-	}()
+	go func() { failed <- http.Serve(http1, handler(name)) }()
 	go func() {
 		failed <- serveLines(stream, func(client, _ string) string { return probe.Answer(name, client) })
 	}()
