@@ -218,6 +218,10 @@ bench-ipvs: root deps ## the data planes compared with kube-proxy's ipvs and nft
 bench-idle: root deps ## CPU and memory of idle processes at 0, 1,000 and 5,000 Services, compared with kube-proxy and MetalLB; half an hour, FLAGS='-services 13 -peers ironlb -threads' less (root)
 	@go run ./test/bench/idle $(FLAGS)
 
+.PHONY: bench-direct
+bench-direct: root deps ## forwarding direct compared with pod under load: requests per second, p99, CPU time, bytes through the owner; 5 minutes, FLAGS='-rounds 1 -sizes 1000' less (root)
+	@go run ./test/bench/direct $(FLAGS)
+
 .PHONY: bench-l2
 bench-l2: root ## what foreign ARP and neighbour discovery cost, and how fast an owned address is answered (root)
 	@go test -run '^$$' -bench Foreign -benchtime 50000x ./speaker/l2
