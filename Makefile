@@ -145,7 +145,7 @@ test-native: root ## unit tests, and those that need network namespaces (root)
 test-kernel: root ## the tests of the data planes and of the speaker with them, in a guest where this kernel has no IPVS: 20 minutes if it is emulated (root)
 	@go build -o $(TOOLS)/guest ./test/lab/cmd/guest
 	@$(TOOLS)/guest with -- $(REPORT) -count=1 -p 1 -timeout 40m -skip '$(ONE_FAMILY)|$(RETRANSMIT)|$(PURE)' -exec '$(TOOLS)/guest exec --' $(KERNEL_TESTS)
-	@IRONLB_DATAPLANE=ipvs $(TOOLS)/guest with -- $(REPORT) -count=1 -timeout 20m -parallel 1 -run '$(SECOND_TIER)' -exec '$(TOOLS)/guest exec --' ./ipvs/direct
+	@IRONLB_DATAPLANE=ipvs $(TOOLS)/guest with -- $(REPORT) -count=1 -timeout 40m -parallel 1 -run '$(SECOND_TIER)' -exec '$(TOOLS)/guest exec --' ./ipvs/direct
 	@$(TOOLS)/guest with -- $(REPORT) -count=1 -run '^Test(VLAN|Bond)$$' -exec '$(TOOLS)/guest exec --' ./speaker/l2
 	@$(REPORT) -count=1 -p 1 ./test/lab/guest ./test/lab/cmd/guest
 
