@@ -44,10 +44,12 @@ type Driver struct {
 	known, foreign bool
 	// guarded are the families with a guard of this process.
 	guarded [nftwatch.NumFamilies]bool
-	frame   frame
-	tables  [nftwatch.NumFamilies]table
-	tunnels tunnels
-	pods    ipvs.PodSources
+	// starting is set while there are tunnels, but not all rules.
+	starting bool
+	frame    frame
+	tables   [nftwatch.NumFamilies]table
+	tunnels  tunnels
+	pods     ipvs.PodSources
 	// probedIPv4 is set if the last probe found that only IPv6 is missing.
 	probedIPv4 bool
 }
@@ -131,7 +133,8 @@ func (d *Driver) Apply(ctx context.Context, want ipvs.Direct, changed []ipvs.Key
 	full := !d.known
 	d.known, d.foreign = false, false
 	outer := familyOf(want.Self)
-	if full && d.lacksTunnels() {
+	if (full || d.frame == (frame{})) && d.lacksTunnels() {
+		d.starting = true
 		if err := d.guard(ctx, outer, nil); err != nil {
 			return err
 		}
@@ -146,9 +149,9 @@ func (d *Driver) Apply(ctx context.Context, want ipvs.Direct, changed []ipvs.Key
 	if err != nil {
 		return err
 	}
+	d.starting = false
 	for i := range families {
-		// An earlier process may have left a guard.
-		if d.guarded[i] || full && d.tables[i].exists {
+		if d.guarded[i] || full { // an earlier process may have left one
 			if err := d.unguard(ctx, i); err != nil {
 				return err
 			}
@@ -193,6 +196,9 @@ func (d *Driver) program(ctx context.Context, want ipvs.Direct, changed []ipvs.K
 			err = d.syncTable(ctx, i, w)
 		case d.tables[i].exists:
 			err = d.editTable(ctx, i, w, i == familyOf(want.Self))
+		}
+		if d.guarded[i] { // also after an error: virtual servers are not to be dropped until it ends
+			err = errors.Join(err, d.endGuard(ctx, i, familyOf(want.Self)))
 		}
 		if err != nil {
 			return nil, fmt.Errorf("program nftables table %s %s: %w", families[i].name, TableName, err)
@@ -272,14 +278,11 @@ func (d *Driver) remove(ctx context.Context) error {
 		return nil
 	}
 	d.known, d.foreign = false, false
-	err = errors.Join(d.removeTables(ctx), d.tunnels.remove(d))
-	if d.guarded != [nftwatch.NumFamilies]bool{} {
-		err = errors.Join(err, d.unguardAll(ctx))
-	}
-	if err != nil {
+	// An earlier process may have left a guard.
+	if err := errors.Join(d.removeTables(ctx), d.tunnels.remove(d), d.unguardAll(ctx)); err != nil {
 		return err
 	}
-	d.frame, d.tables, d.tunnels = frame{}, [nftwatch.NumFamilies]table{}, tunnels{}
+	d.frame, d.tables, d.tunnels, d.starting = frame{}, [nftwatch.NumFamilies]table{}, tunnels{}, false
 	d.known = !d.foreign
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -417,6 +418,32 @@ func (n *node) link(t *testing.T, link netlink.Link) (remove func()) {
 		if err := n.Handle.LinkDel(link); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// The first Apply of a process deletes the guards that an earlier one left, whatever is directed.
+func TestGuardOfEarlierProcess(t *testing.T) {
+	for _, virtuals := range []map[ipvs.Key]ipvs.Directed{nil, {virtual(0): {Slots: spreadOver(0, 1)}}} {
+		n := newNode(t, 1)
+		for _, self := range []netip.Addr{n.want.Self, netip.IPv6Loopback()} {
+			n.Must(t, func() error { return n.driver.Guard(self) })
+		}
+		n.restart(t)
+		n.want.Virtuals = virtuals
+		n.apply(t)
+		if tables := ruleset(t, n.Space); strings.Contains(tables, "guard") {
+			t.Errorf("with %d virtual servers a guard is left: %s", len(virtuals), tables)
+		}
+	}
+}
+
+// Packets of the tunnels are accepted from the nodes, also if virtual servers of the other family alone are directed.
+func TestNodesOfOtherFamily(t *testing.T) {
+	n := newNode(t, 1)
+	n.want.Virtuals[virtual(1)] = ipvs.Directed{Slots: spreadOver(0, 1)}
+	n.apply(t)
+	if tables := n.list(t); !strings.Contains(tables, "elements = { "+n.want.Nodes[1].String()+" }") {
+		t.Errorf("the tunnels accept nothing from %v: %s", n.want.Nodes[1], tables)
 	}
 }
 

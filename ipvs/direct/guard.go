@@ -24,7 +24,7 @@ func (d *Driver) lacksTunnels() bool {
 	return errors.As(err, &missing)
 }
 
-// guard adds the guard of a family, or replaces it.
+// guard adds the guard of a family, or adds virtual servers to it.
 func (d *Driver) guard(ctx context.Context, i int, directed []ipvs.Key) error {
 	d.guarded[i] = true
 	of := families[i]
@@ -36,7 +36,6 @@ func (d *Driver) guard(ctx context.Context, i int, directed []ipvs.Key) error {
 	tx := d.nft.NewTransaction()
 	tx.Add(&knftables.Table{Family: of.name, Name: guardTable})
 	tx.Add(&set)
-	tx.Flush(&set) // of an earlier process
 	tx.Add(&base)
 	tx.Flush(&chain)
 	for _, rule := range []string{fmt.Sprintf("udp dport %d drop", d.cfg.Port), key + " @" + setDirected + " drop"} {
@@ -52,6 +51,25 @@ func (d *Driver) guard(ctx context.Context, i int, directed []ipvs.Key) error {
 	}
 	if err != nil {
 		return fmt.Errorf("add nftables table %s %s: %w", of.name, guardTable, err)
+	}
+	return nil
+}
+
+// endGuard ends the guard of a family that is programmed, except for tunnels that wait for the other family. outer is
+// the family of the tunnels.
+func (d *Driver) endGuard(ctx context.Context, i, outer int) error {
+	if d.starting && i == outer {
+		return d.release(ctx, i)
+	}
+	return d.unguard(ctx, i)
+}
+
+// release makes the guard of a family drop only what comes through the tunnels.
+func (d *Driver) release(ctx context.Context, i int) error {
+	tx := d.nft.NewTransaction()
+	tx.Flush(&knftables.Set{Family: families[i].name, Table: guardTable, Name: setDirected})
+	if err := d.nft.Run(ctx, tx); err != nil {
+		return fmt.Errorf("change nftables table %s %s: %w", families[i].name, guardTable, err)
 	}
 	return nil
 }

@@ -82,6 +82,7 @@ func (d *Driver) syncTable(ctx context.Context, i int, want wanted) error {
 	if adopted {
 		t.edit(w, want, sorted)
 	} else {
+		t.edit(w, want, nil) // the nodes, also without virtual servers
 		for n := range sorted {
 			t.edit(w, want, sorted[n:n+1])
 			w.split()

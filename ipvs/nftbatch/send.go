@@ -29,10 +29,8 @@ func (b *Batch) Send() error {
 		return fmt.Errorf("open a netlink socket: %w", err)
 	}
 	defer unix.Close(fd)
-	if len(b.buf) > 1<<17 { // the default of Linux is more
-		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, sendBuffer); err != nil {
-			return fmt.Errorf("enlarge the buffer of a netlink socket: %w", err)
-		}
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, sendBuffer); err != nil {
+		return fmt.Errorf("enlarge the buffer of a netlink socket: %w", err)
 	}
 	if err := unix.Sendto(fd, b.buf, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return fmt.Errorf("send %d elements of nftables table %s: %w", b.len, b.table, err)
