@@ -40,7 +40,8 @@ func (n *notDirect) update(o *bgpObjects, now time.Time) (out map[netip.Addr]con
 		if found.nodes > 1 {
 			more = fmt.Sprintf(" and %d more", found.nodes-1)
 		}
-		out[addr] = condition.Problem{Reason: found.reason, Message: fmt.Sprintf("%v by BGP: node %s%s: %s", addr, found.node, more, found.message)}
+		message := fmt.Sprintf("%v by BGP: node %s%s: %s", addr, found.node, more, found.message)
+		out[addr] = condition.Problem{Reason: found.reason, Message: message}
 	}
 	return out, recheck
 }

@@ -67,7 +67,8 @@ func (t *tunnels) device(d *Driver, tier int) error {
 }
 
 func nameTaken(link netlink.Link) error {
-	return &Problem{NameTaken, fmt.Errorf("interface %s is of kind %s: delete or rename it", link.Attrs().Name, link.Type())}
+	err := fmt.Errorf("interface %s is of kind %s: delete or rename it", link.Attrs().Name, link.Type())
+	return &Problem{NameTaken, err}
 }
 
 // problemOf returns the reason why a tunnel cannot be added or set up.
@@ -192,9 +193,8 @@ func sysctls(tier int, has6 bool) []sysctl {
 		{ipv4 + "forwarding", "1", func(l netlink.Link) error { return setInetConf(l, confForwarding, 1) }},
 	}
 	if has6 {
-		all = append(all, sysctl{disableIPv6(devices[tier]), "0", nil}, sysctl{ipv6 + "addr_gen_mode", "1", func(l netlink.Link) error {
-			return netlink.LinkSetIP6AddrGenMode(l, addrGenModeNone)
-		}})
+		generate := func(l netlink.Link) error { return netlink.LinkSetIP6AddrGenMode(l, addrGenModeNone) }
+		all = append(all, sysctl{disableIPv6(devices[tier]), "0", nil}, sysctl{ipv6 + "addr_gen_mode", "1", generate})
 	}
 	return all
 }

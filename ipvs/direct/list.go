@@ -58,7 +58,9 @@ func list(ctx context.Context, f family) (listing, error) {
 		return listing{}, err
 	}
 	defer lister.Close()
-	l, err := parse(f, out, func(set string) ([]nftbatch.Element, error) { return lister.Elements(f.number, TableName, set) })
+	l, err := parse(f, out, func(set string) ([]nftbatch.Element, error) {
+		return lister.Elements(f.number, TableName, set)
+	})
 	if err != nil {
 		return listing{}, fmt.Errorf("list nftables %s %s: %w", f.name, TableName, err)
 	}
@@ -220,7 +222,7 @@ func (l *listing) addElements(spreads map[string]*spread, of elements) error {
 	for tier := range l.tiers {
 		err = errors.Join(err, read(tierNames[tier], virtual(func(key ipvs.Key, e nftbatch.Element) bool {
 			s := spreads[e.Chain]
-			if s == nil || s.name(tier) != e.Chain || e.Verdict != verdicts[tier] {
+			if s == nil || s.name(tier) != e.Chain || e.Verdict != toSpread {
 				return false
 			}
 			s.refs++

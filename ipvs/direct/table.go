@@ -79,10 +79,10 @@ func (d *Driver) syncTable(ctx context.Context, i int, want wanted) error {
 		keys[key] = struct{}{}
 	}
 	sorted := slices.SortedFunc(maps.Keys(keys), ipvs.Key.Compare)
+	t.editNodes(w, want.nodes)
 	if adopted {
 		t.edit(w, want, sorted)
 	} else {
-		t.edit(w, want, nil) // the nodes, also without virtual servers
 		for n := range sorted {
 			t.edit(w, want, sorted[n:n+1])
 			w.split()
@@ -98,6 +98,11 @@ func (d *Driver) syncTable(ctx context.Context, i int, want wanted) error {
 // editTable changes a known table. Without virtual servers it is deleted, unless it is kept.
 func (d *Driver) editTable(ctx context.Context, i int, want wanted, keep bool) error {
 	w, t := d.writer(i), &d.tables[i]
+	t.editNodes(w, want.nodes)
+	if !t.pods.Equal(want.pods) {
+		w.pods(want.pods)
+		t.pods = want.pods
+	}
 	t.edit(w, want, slices.Collect(maps.Keys(want.virtuals)))
 	if err := d.commit(ctx, i, w); err != nil || keep || len(t.directed) > 0 {
 		return err
@@ -140,23 +145,23 @@ func (t *table) keys() map[ipvs.Key]struct{} {
 	return keys
 }
 
-// edit changes the virtual servers of keys, and the other sets.
-func (t *table) edit(w writer, want wanted, keys []ipvs.Key) {
-	for addr := range want.nodes {
+// editNodes changes the set of nodes.
+func (t *table) editNodes(w writer, want map[netip.Addr]struct{}) {
+	for addr := range want {
 		if _, has := t.nodes[addr]; !has {
 			w.node(addr, false)
 		}
 	}
 	for addr := range t.nodes {
-		if _, wanted := want.nodes[addr]; !wanted {
+		if _, wanted := want[addr]; !wanted {
 			w.node(addr, true)
 		}
 	}
-	t.nodes = want.nodes
-	if !t.pods.Equal(want.pods) {
-		w.pods(want.pods)
-		t.pods = want.pods
-	}
+	t.nodes = want
+}
+
+// edit changes the virtual servers of keys.
+func (t *table) edit(w writer, want wanted, keys []ipvs.Key) {
 	var contents [numTiers]map[ipvs.Key]content
 	for n := range contents {
 		contents[n] = make(map[ipvs.Key]content, len(keys))

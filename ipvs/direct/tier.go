@@ -18,8 +18,8 @@ const (
 // tierNames are the maps of virtual servers, and the prefixes of the names of spreads.
 var tierNames = [numTiers]string{first: "first", second: "second"}
 
-// verdicts are how packets of virtual servers reach the chain of a spread. They return if the slot has no element.
-var verdicts = [numTiers]int32{first: nftbatch.Jump, second: nftbatch.Jump}
+// toSpread is how packets of virtual servers reach the chain of a spread. They return if the slot has no element.
+const toSpread = nftbatch.Jump
 
 // spread is a map {slot : gateway} and the chain with its rule. Virtual servers with the same content share it.
 type spread struct {
@@ -43,7 +43,9 @@ type tier struct {
 }
 
 func newTier(number int) tier {
-	return tier{number: number, of: make(map[ipvs.Key]*spread), by: make(map[content]*spread), spare: make(map[bool][]*spread)}
+	return tier{
+		number: number, of: make(map[ipvs.Key]*spread), by: make(map[content]*spread), spare: make(map[bool][]*spread),
+	}
 }
 
 // edit changes the virtual servers in want to their content, which may be empty. The state is that after the

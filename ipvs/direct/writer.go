@@ -131,7 +131,7 @@ func (w writer) removeSpread(tier int, s *spread) {
 
 // virtual adds or deletes the element that sends a virtual server's packets to a spread.
 func (w writer) virtual(tier int, key ipvs.Key, s *spread, remove bool) {
-	e := nftbatch.Element{Key: nftbatch.VirtualServer(key), Verdict: verdicts[tier], Chain: s.name(tier)}
+	e := nftbatch.Element{Key: nftbatch.VirtualServer(key), Verdict: toSpread, Chain: s.name(tier)}
 	w.element(tierNames[tier], e, remove)
 }
 

@@ -1,7 +1,7 @@
 // Package nftbatch changes and lists elements of nftables' sets and maps over netlink
-// (include/uapi/linux/netfilter/nf_tables.h).
-// It is for sets of many or often changed elements, where the program nft costs too much: it takes milliseconds to
-// start, and a second to parse a hundred thousand elements. Rules and sets are left to that program.
+// (include/uapi/linux/netfilter/nf_tables.h). It is for sets of many or often changed elements, where the program nft
+// costs too much: it takes milliseconds to start, and a second to parse a hundred thousand elements. Rules and sets are
+// left to that program.
 package nftbatch
 
 import (
@@ -92,12 +92,11 @@ func (b *Batch) begin(kind uint16, set string) {
 	b.list = b.nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
 }
 
-// end completes the message that was begun last.
+// end completes the message that was begun last. The first call begins the batch.
 func (b *Batch) end() {
-	switch {
-	case len(b.buf) == 0:
+	if len(b.buf) == 0 {
 		b.header(unix.NFNL_MSG_BATCH_BEGIN, unix.NLM_F_REQUEST, unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)
-	default:
+	} else {
 		b.endNest(b.list)
 	}
 	b.length()
