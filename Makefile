@@ -10,7 +10,8 @@ export GOFLAGS     := -trimpath
 
 CACHE   := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ironlb
 TOOLS   := $(CACHE)/bin
-REPORT  := go run ./test/report go test
+# `make lint` vets.
+REPORT  := go run ./test/report go test -vet=off
 PROGRAMS := ./cmd/ironlb-ccm ./cmd/ironlb-speaker ./cmd/ironlb-bgpd ./cmd/kubectl-ironlb
 
 # Modules of the programs that the project builds with and tests against; each has versions of its own.
