@@ -26,7 +26,7 @@ import (
 // Config configures an Announcer. Except for Log, the zero value has good defaults.
 type Config struct {
 	Log *slog.Logger
-	// Wake is called when a conflict begins or ends, and when another speaker claims an address that is held here. It
+	// Wake is called when a conflict begins or ends, and when another speaker uses an address that is held here. It
 	// must not block.
 	Wake func()
 	// Resync is called when Announce must be called again with the same set: an interface was lost, or probes were not
@@ -72,7 +72,7 @@ type Announcer struct {
 	system   system
 	stale    atomic.Bool                        // the interfaces must be listed again
 	peers    atomic.Pointer[map[[6]byte]string] // the other speakers
-	lastWake atomic.Int64                       // last Wake for a claim of one of those, in ns of CLOCK_REALTIME
+	lastWake atomic.Int64                       // last Wake for a packet of one of those, in ns of CLOCK_REALTIME
 	macs     atomic.Pointer[map[mac]struct{}]   // of this node
 	wake     chan struct{}                      // of Run
 
@@ -85,7 +85,7 @@ type Announcer struct {
 	// controls are the checks for proxies, the last one of each responder; proxies are the hosts that they found.
 	controls map[*responder]*control
 	proxies  map[proxyKey]proxy
-	// changed is set while the entries or checks are not yet applied to the responders.
+	// changed is set while the entries or controls are not yet applied to the responders.
 	changed bool
 	serving sync.WaitGroup
 }
@@ -106,7 +106,7 @@ func New(cfg Config) *Announcer {
 // Refresh makes the next Announce list the interfaces again. It must be called when one of them has changed.
 func (a *Announcer) Refresh() { a.stale.Store(true) }
 
-// SetPeers sets the hardware addresses of the other speakers, by node: their claims are no conflicts.
+// SetPeers sets the hardware addresses of the other speakers, by node: what they use is no conflict.
 func (a *Announcer) SetPeers(macs map[[6]byte]string) {
 	macs = maps.Clone(macs)
 	a.peers.Store(&macs)
@@ -272,8 +272,8 @@ func (a *Announcer) applyDuties(r *responder, d duties, now time.Time) error {
 	}
 	for addr := range d.watched {
 		if e := a.entries[addr]; e != nil && e.phase == probing {
-			if _, known := e.probed[r]; !known {
-				e.probed[r] = false
+			if _, known := e.probers[r]; !known {
+				e.probers[r] = false
 				toProbe = append(toProbe, binding{on: r, addr: addr})
 			}
 		} else {

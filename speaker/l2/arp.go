@@ -34,7 +34,7 @@ func (arpCodec) relevant() []bpf.Instruction {
 	}
 }
 
-// parse: a request asks for its target, unless it is gratuitous, which asks for none; both forms claim their sender.
+// parse: a request asks for its target, unless it is gratuitous, which asks for none; both forms use their sender.
 // Trailing padding is valid. The library also accepts other hardware, protocols, operations and lengths of addresses.
 func (arpCodec) parse(b []byte) (message, error) {
 	eth, err := parseFrame(b, ethernet.EtherTypeARP)

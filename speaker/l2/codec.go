@@ -76,11 +76,11 @@ type codec interface {
 	// etherType is that of its frames, snap the number of bytes read of each.
 	etherType() int
 	snap() int
-	// relevant is the part of the socket filter that selects requests and claims. sender and target are the offsets of
+	// relevant is the part of the socket filter that selects requests and uses. sender and target are the offsets of
 	// the addresses in the frame.
 	relevant() []bpf.Instruction
 	offsets() (sender, target uint32)
-	// parse rejects a frame that is not exactly a request or a claim.
+	// parse rejects a frame that is not exactly a request or the use of an address.
 	parse(frame []byte) (message, error)
 	// answer returns the answer to a request. Like the others, it fails only for an address of another family.
 	answer(self station, m message) ([]byte, error)

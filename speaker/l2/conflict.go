@@ -12,14 +12,14 @@ import (
 )
 
 const (
-	// defendInterval is the time without a claim after which the next claim of an address is answered (RFC 5227, 1.1:
-	// DEFEND_INTERVAL).
+	// defendInterval is the time without a use of an address by another host after which the next one is answered (RFC
+	// 5227, 1.1: DEFEND_INTERVAL).
 	defendInterval = 10 * time.Second
-	// A conflict about a held address is checked by a probe each checkEvery. It ends once checksMost of them were not
+	// In a conflict about a held address, a probe is sent each verifyEvery. It ends once verifyMost of them were not
 	// answered, and so after conflictEndsAfter.
-	checkEvery        = 2 * time.Second
-	checksMost        = 2
-	conflictEndsAfter = (checksMost + 1) * checkEvery
+	verifyEvery       = 2 * time.Second
+	verifyMost        = 2
+	conflictEndsAfter = (verifyMost + 1) * verifyEvery
 	// An address in use by another host is probed again after retrySoon, and after maxConflicts (RFC 5227, 1.1:
 	// MAX_CONFLICTS) each retryLate. The RFC's RATE_LIMIT_INTERVAL of a minute is for a host that can use any address,
 	// and could try one after another without end; here it is always the same address, and a Service waits for it. If
@@ -55,31 +55,32 @@ type entry struct {
 	// epoch is Epoch of the announcement.
 	epoch int
 	phase phase
-	// probed are the responders that probe, and whether they have finished.
-	probed map[*responder]bool
+	// probers are the responders that probe, and whether they have finished.
+	probers map[*responder]bool
 	// failures counts the conflicts found by probing; until is when the phase refused ends.
 	failures int
 	until    time.Time
 	conflict *conflict
-	// claimed is when another host last claimed it while it was held; defended is set once such a claim was answered,
-	// until there was none for defendInterval.
-	claimed  time.Time
-	defended bool
+	// lastForeign is when another host last used it while it was held; defended is set once such a use was answered, until
+	// there was none for defendInterval.
+	lastForeign time.Time
+	defended    bool
 }
 
 // conflict is another host that uses the address.
 type conflict struct {
-	mac       mac
-	on        string
-	since     time.Time
-	lastClaim time.Time
-	// claimed is when it last claimed the address other than by an answer; zero if never.
-	claimed time.Time
-	// pending is the check whether the host answers for everything; the conflict is not reported before it ends.
+	mac     mac
+	on      string
+	since   time.Time
+	lastUse time.Time
+	// unasked is when it last used the address other than by an answer; zero if never.
+	unasked time.Time
+	// pending is the control whether the host answers for everything; the conflict is not reported before it ends.
 	pending *control
-	// checks counts the unanswered probes since the last claim, check is when the next one is due: for a held address.
-	checks int
-	check  time.Time
+	// unanswered counts the probes without an answer since the last use, nextProbe is when the next one is due: for a held
+	// address.
+	unanswered int
+	nextProbe  time.Time
 }
 
 // update updates the entries to the wanted set.
@@ -118,7 +119,7 @@ func (a *Announcer) update(want map[netip.Addr]ownership.Announcement, now time.
 }
 
 // probe starts probing for an address.
-func (e *entry) probe() { e.phase, e.probed = probing, map[*responder]bool{} }
+func (e *entry) probe() { e.phase, e.probers = probing, map[*responder]bool{} }
 
 // reannounce restarts the announcements of an address where it is held.
 func (a *Announcer) reannounce(addr netip.Addr) {
@@ -133,9 +134,9 @@ func (a *Announcer) reannounce(addr netip.Addr) {
 	}
 }
 
-// hold makes the node answer for an address. If another host really uses it, a claim will be received.
+// hold makes the node answer for an address. If another host really uses it, a packet will show it.
 func (a *Announcer) hold(e *entry) {
-	e.phase, e.probed, e.failures, e.conflict = holding, nil, 0, nil
+	e.phase, e.probers, e.failures, e.conflict = holding, nil, 0, nil
 }
 
 // Conflicts returns the addresses for which another host answers. An address that has left the set stays among them
@@ -152,11 +153,11 @@ func (a *Announcer) Conflicts() map[netip.Addr]view.Conflict {
 	return out
 }
 
-// claimed is called by a responder that received a claim of a held or watched address; answer is set if the claim may
-// be an answer.
-func (a *Announcer) claimed(r *responder, addr netip.Addr, by mac, answer bool) {
+// usedBy is called by a responder that received a packet of another host that uses a held or watched address; answer is
+// set if the packet may be an answer.
+func (a *Announcer) usedBy(r *responder, addr netip.Addr, by mac, answer bool) {
 	if _, peer := (*a.peers.Load())[by]; peer {
-		a.claimedByPeer(time.Now())
+		a.usedByPeer(time.Now())
 		return
 	}
 	a.mu.Lock()
@@ -180,41 +181,41 @@ func (a *Announcer) claimed(r *responder, addr netip.Addr, by mac, answer bool) 
 		if a.ignored(r, e, by, now) {
 			return
 		}
-		pending = a.check(r, now)
+		pending = a.startControl(r, now)
 	}
 	if e.phase == holding { // clients rely on it: a conflict is reported at once
 		pending = nil
 	}
-	if a.recordClaim(r, addr, by, pending, now) || e.phase == probing {
+	if a.recordUse(r, addr, by, pending, now) || e.phase == probing {
 		a.wakeRun() // the next due time has changed
 	}
 	if c := e.conflict; !answer && c.mac == by {
-		c.claimed = now
+		c.unasked = now
 	}
 	if e.phase == probing {
 		a.refuse(addr, e, now)
 	}
 }
 
-// defend answers the first claim of a held address, and no other one within defendInterval of the claim before, so that
+// defend answers the first use of a held address, and no other one within defendInterval of the use before, so that
 // two hosts that keep the address do not announce it for ever. RFC 5227, 2.4 (c): the address is not given up, because
 // clients rely on it.
 func (a *Announcer) defend(r *responder, addr netip.Addr, e *entry, now time.Time) {
-	if now.Sub(e.claimed) >= defendInterval {
+	if now.Sub(e.lastForeign) >= defendInterval {
 		e.defended = false
 	}
-	e.claimed = now
+	e.lastForeign = now
 	if !e.defended && r.sendAnnouncement(addr, asRequest) {
 		e.defended = true
 		a.metrics[r.family].defences.Inc()
 	}
 }
 
-// peerEvery is how often a claim of another speaker wakes the reconcile loop, which decides between speakers. Any host
-// can send a speaker's hardware address, at any rate.
+// peerEvery is how often a packet of another speaker that uses an address wakes the reconcile loop, which decides
+// between speakers. Any host can send a speaker's hardware address, at any rate.
 const peerEvery = 100 * time.Millisecond
 
-func (a *Announcer) claimedByPeer(now time.Time) {
+func (a *Announcer) usedByPeer(now time.Time) {
 	last := a.lastWake.Load()
 	if since := now.UnixNano() - last; since >= 0 && since < int64(peerEvery) {
 		return
@@ -224,25 +225,25 @@ func (a *Announcer) claimedByPeer(now time.Time) {
 	}
 }
 
-// recordClaim records a claim of an address. It reports a new conflict, after the check if there is one, and returns
-// true. Of several hosts that claim it at the same time, only the first is reported, to limit the log.
-func (a *Announcer) recordClaim(r *responder, addr netip.Addr, by mac, pending *control, now time.Time) bool {
+// recordUse records that another host uses an address. It reports a new conflict, after the control if there is one,
+// and returns true. Of several hosts that use it at the same time, only the first is reported, to limit the log.
+func (a *Announcer) recordUse(r *responder, addr netip.Addr, by mac, pending *control, now time.Time) bool {
 	e := a.entries[addr]
 	c, since := e.conflict, now
 	switch {
 	case c == nil:
 	case c.pending != nil && pending == nil: // a certain conflict replaces an uncertain one
-	case c.mac == by || now.Sub(c.lastClaim) < defendInterval:
-		c.checks, c.check = 0, now.Add(checkEvery)
+	case c.mac == by || now.Sub(c.lastUse) < defendInterval:
+		c.unanswered, c.nextProbe = 0, now.Add(verifyEvery)
 		if c.mac == by {
-			c.lastClaim = now
+			c.lastUse = now
 		}
 		return false
 	default:
 		since, pending = c.since, nil
 	}
 	e.conflict = &conflict{
-		mac: by, on: r.link.name, since: since, lastClaim: now, pending: pending, check: now.Add(checkEvery),
+		mac: by, on: r.link.name, since: since, lastUse: now, pending: pending, nextProbe: now.Add(verifyEvery),
 	}
 	if pending == nil {
 		a.report(addr, e, since)
@@ -276,38 +277,38 @@ func (a *Announcer) refuse(addr netip.Addr, e *entry, now time.Time) {
 			others++
 		}
 	}
-	e.phase, e.probed, e.until = refused, nil, now.Add(max(wait, others*retryEach))
+	e.phase, e.probers, e.until = refused, nil, now.Add(max(wait, others*retryEach))
 }
 
 func (a *Announcer) stopProbes(addr netip.Addr, e *entry) {
-	for r := range e.probed {
+	for r := range e.probers {
 		if p := a.ports[r.link.index]; p != nil {
 			p.schedule.stop(binding{on: r, addr: addr})
 		}
 	}
 }
 
-// verify probes whether the other host still claims a held address, and reports whether the conflict is over.
+// verify probes whether the other host still uses a held address, and reports whether the conflict is over.
 func (a *Announcer) verify(addr netip.Addr, e *entry, now time.Time) bool {
 	c := e.conflict
-	if c.checks == checksMost {
+	if c.unanswered == verifyMost {
 		return true
 	}
-	c.check = now.Add(checkEvery)
-	probed := false
+	c.nextProbe = now.Add(verifyEvery)
+	sent := false
 	for _, p := range a.ports {
 		if r := p.responders[familyOf(addr)]; r != nil && has(r.duties.Load().held, addr) {
-			probed = r.probe(addr) || probed
+			sent = r.probe(addr) || sent
 		}
 	}
-	if probed { // without a probe, silence proves nothing
-		c.checks++
+	if sent { // without a probe, silence proves nothing
+		c.unanswered++
 	}
 	return false
 }
 
-// probed is called by a schedule when a responder has probed for an address and received no answer.
-func (a *Announcer) probed(r *responder, addr netip.Addr) {
+// probeEnded is called by a schedule when the probes of a responder for an address are over.
+func (a *Announcer) probeEnded(r *responder, addr netip.Addr) {
 	a.mu.Lock()
 	a.ended = append(a.ended, binding{on: r, addr: addr})
 	a.mu.Unlock()
@@ -323,13 +324,13 @@ func (a *Announcer) tick(now time.Time) (due time.Time, ok bool) {
 	}
 	for _, p := range a.ended {
 		if e := a.entries[p.addr]; e != nil && e.phase == probing {
-			if _, known := e.probed[p.on.(*responder)]; known {
-				e.probed[p.on.(*responder)] = true
+			if _, known := e.probers[p.on.(*responder)]; known {
+				e.probers[p.on.(*responder)] = true
 			}
 		}
 	}
 	a.ended = nil
-	due = a.checks(now)
+	due = a.controlsDue(now)
 	ok = !due.IsZero()
 	var ended []netip.Addr
 	pending := a.pendingVIPs(now)
@@ -342,7 +343,7 @@ func (a *Announcer) tick(now time.Time) (due time.Time, ok bool) {
 			continue
 		}
 		if e.phase == holding && waits && !at.After(now) && !a.verify(addr, e, now) {
-			at = e.conflict.check
+			at = e.conflict.nextProbe
 		}
 		switch {
 		case e.passed() || waits && !at.After(now):
@@ -385,13 +386,13 @@ func (e *entry) passed() bool {
 	if e.phase != probing {
 		return false
 	}
-	maps.DeleteFunc(e.probed, func(r *responder, _ bool) bool { return r.closed.Load() })
-	for _, done := range e.probed {
+	maps.DeleteFunc(e.probers, func(r *responder, _ bool) bool { return r.closed.Load() })
+	for _, done := range e.probers {
 		if !done {
 			return false
 		}
 	}
-	return len(e.probed) > 0
+	return len(e.probers) > 0
 }
 
 // ends returns when the entry's phase or its conflict ends by itself.
@@ -400,7 +401,7 @@ func (e *entry) ends() (time.Time, bool) {
 	case e.phase == refused:
 		return e.until, true
 	case e.phase == holding && e.conflict != nil:
-		return e.conflict.check, true
+		return e.conflict.nextProbe, true
 	case !e.removedAt.IsZero(): // its interface may be gone
 		return e.removedAt.Add(probeRemovedFor), true
 	}
@@ -429,6 +430,6 @@ func (a *Announcer) endPhase(addr netip.Addr, now time.Time) {
 		e.probe()
 	case holding:
 		e.conflict = nil
-		a.cfg.Log.Info("address conflict resolved: no claim of another host was received", "address", addr)
+		a.cfg.Log.Info("address conflict resolved: no packet of another host was received", "address", addr)
 	}
 }

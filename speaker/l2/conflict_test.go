@@ -131,9 +131,9 @@ func TestProbeIsCutShort(t *testing.T) {
 	})
 }
 
-// A foreign claim for a held address is reported within a second and defended at once, and once only while claims go
-// on.
-func TestClaimIsReportedAndDefended(t *testing.T) {
+// The use of a held address by another host is reported within a second and defended at once, and once only while uses
+// go on.
+func TestConflictIsReportedAndDefended(t *testing.T) {
 	foreign := mac{2, 0, 0, 0, 0, 0x66}
 	bothFamilies(t, func(t *testing.T, s *side) {
 		s.hold(t, s.vip[0], s.vip[1])
@@ -145,7 +145,7 @@ func TestClaimIsReportedAndDefended(t *testing.T) {
 		}
 		eventually(t, "the announcements are over", func() bool { return announcements() == 2*per })
 		began := time.Now()
-		s.transmit(t, s.claim(foreign, s.vip[0]))
+		s.transmit(t, s.takeOver(foreign, s.vip[0]))
 		s.waitWake(t)
 		c, ok := s.announcer.Conflicts()[s.vip[0]]
 		if took := time.Since(began); !ok || took > time.Second {
@@ -155,9 +155,9 @@ func TestClaimIsReportedAndDefended(t *testing.T) {
 			t.Errorf("conflict %+v", c)
 		}
 		for range 20 {
-			s.transmit(t, s.claim(foreign, s.vip[0]))
+			s.transmit(t, s.takeOver(foreign, s.vip[0]))
 		}
-		s.answered(t, s.vip[0]) // still, and all claims were received
+		s.answered(t, s.vip[0]) // still, and all frames were received
 		if got := announcements() - 2*per; got != 1 {
 			t.Errorf("%v defences on the wire, want 1", got)
 		}
@@ -173,7 +173,7 @@ func TestClaimIsReportedAndDefended(t *testing.T) {
 	})
 }
 
-// A host that uses a held address and asks for another one claims it as well.
+// A host that uses a held address and asks for another one is in conflict as well.
 func TestRequestFromHeldAddress(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, s *side) {
 		s.hold(t, s.vip[0], s.vip[1])
@@ -185,20 +185,20 @@ func TestRequestFromHeldAddress(t *testing.T) {
 	})
 }
 
-// A claim of another speaker is resolved between the speakers; a claim of this node itself is ignored.
-func TestClaimOfAPeer(t *testing.T) {
+// The use by another speaker is resolved between the speakers; frames of this node itself are ignored.
+func TestUsedByAPeer(t *testing.T) {
 	peer := mac{2, 0, 0, 0, 0, 0x66}
 	bothFamilies(t, func(t *testing.T, s *side) {
 		s.hold(t, s.vip[0], s.vip[1])
 		s.announcer.SetPeers(map[[6]byte]string{peer: "node2"})
-		s.transmit(t, s.claim(s.self, s.vip[0]))
+		s.transmit(t, s.takeOver(s.self, s.vip[0]))
 		s.answered(t, s.vip[0])
 		select {
 		case <-s.woken:
 			t.Error("woken by a frame of this node")
 		default:
 		}
-		s.transmit(t, s.claim(peer, s.vip[0]))
+		s.transmit(t, s.takeOver(peer, s.vip[0]))
 		s.waitWake(t)
 		s.answered(t, s.vip[0])
 		if c := s.announcer.Conflicts(); len(c) > 0 || s.count(t, "defences_total", s.codec.family()) > 0 {
@@ -251,7 +251,7 @@ func TestForeignARPProbe(t *testing.T) {
 func TestConflictEndsWithAMove(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, s *side) {
 		s.hold(t, s.vip[0], s.vip[1])
-		s.transmit(t, s.claim(mac{2, 0, 0, 0, 0, 0x66}, s.vip[0]))
+		s.transmit(t, s.takeOver(mac{2, 0, 0, 0, 0, 0x66}, s.vip[0]))
 		s.waitWake(t)
 		if c := s.announcer.Conflicts(); len(c) != 1 {
 			t.Fatalf("conflicts %v, want one", c)

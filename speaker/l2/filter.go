@@ -19,7 +19,7 @@ const (
 	exactLimit = 64
 )
 
-// filter returns a program that passes only frames that request or claim one of the addresses: other stations' traffic
+// filter returns a program that passes only frames that request or use one of the addresses: other stations' traffic
 // must not wake the process. It matches as many prefixes as parts specifies; the responder drops frames for other
 // addresses within the prefixes. A frame with the tag of a VLAN without an interface still has the tag, and does not
 // pass.

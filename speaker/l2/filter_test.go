@@ -43,11 +43,11 @@ func addrsFrom(first string, n int) []netip.Addr {
 
 func TestFilterMatchesTheAddresses(t *testing.T) {
 	arpRequest := func(a netip.Addr) []byte { return request(func(f *arpFrame) { f.targetIP = a }).bytes() }
-	claim := func(a netip.Addr) []byte {
+	use := func(a netip.Addr) []byte {
 		return request(func(f *arpFrame) { f.op, f.senderIP, f.targetIP = opReply, a, host }).bytes()
 	}
 	question6 := func(a netip.Addr) []byte { return solicit(func(n *neighbour) { n.target = a }).bytes() }
-	claim6 := func(a netip.Addr) []byte {
+	use6 := func(a netip.Addr) []byte {
 		return solicit(func(n *neighbour) { n.kind, n.target = typeAdvertisement, a }).bytes()
 	}
 	source6 := func(a netip.Addr) []byte { return solicit(func(n *neighbour) { n.from = a }).bytes() }
@@ -56,8 +56,8 @@ func TestFilterMatchesTheAddresses(t *testing.T) {
 		first string
 		frame func(netip.Addr) []byte
 	}{
-		"ARP request": {arpCodec{}, "203.0.113.10", arpRequest}, "ARP claim": {arpCodec{}, "203.0.113.10", claim},
-		"solicitation": {ndpCodec{}, "2001:db8:1::a", question6}, "advertisement": {ndpCodec{}, "2001:db8:1::a", claim6},
+		"ARP request": {arpCodec{}, "203.0.113.10", arpRequest}, "ARP use": {arpCodec{}, "203.0.113.10", use},
+		"solicitation": {ndpCodec{}, "2001:db8:1::a", question6}, "advertisement": {ndpCodec{}, "2001:db8:1::a", use6},
 		"solicitation from": {ndpCodec{}, "2001:db8:1::a", source6},
 	} {
 		t.Run(name, func(t *testing.T) {

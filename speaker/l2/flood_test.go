@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Claims with another speaker's hardware address wake the reconcile loop, but at most ten times a second.
-func TestPeerClaimsAreLimited(t *testing.T) {
+// Packets with another speaker's hardware address wake the reconcile loop, but at most ten times a second.
+func TestPeersWakeLimited(t *testing.T) {
 	wakes := 0
 	a := New(Config{Wake: func() { wakes++ }})
 	peer := mac{2, 0, 0, 0, 0, 2}
@@ -15,13 +15,13 @@ func TestPeerClaimsAreLimited(t *testing.T) {
 	addr := netip.MustParseAddr("203.0.113.4")
 	start := time.Now()
 	for range 100_000 {
-		a.claimed(nil, addr, peer, false)
+		a.usedBy(nil, addr, peer, false)
 	}
 	if most := 1 + int(time.Since(start)/peerEvery); wakes < 1 || wakes > most {
 		t.Errorf("%d times in %v, want 1 to %d", wakes, time.Since(start), most)
 	}
 	wakes = 0
-	a.claimedByPeer(time.Now().Add(peerEvery))
+	a.usedByPeer(time.Now().Add(peerEvery))
 	if wakes != 1 {
 		t.Errorf("%d times, a while later", wakes)
 	}

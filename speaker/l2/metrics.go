@@ -23,8 +23,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	answers := counter("answers_total", "ARP requests and neighbour solicitations answered.")
 	announcements := counter("announcements_total", "Gratuitous ARP frames and unsolicited neighbour advertisements sent.")
 	probes := counter("probes_total", "Probes sent for addresses before their first use.")
-	conflicts := counter("conflicts_total", "Times that another host was found to use a VirtualIP address.")
-	defences := counter("defences_total", "Answers to foreign probes for held addresses, and announcements against foreign claims.")
+	conflicts := counter("conflicts_total", "Times that another host was found to use a VirtualIP address, at its probe or while this node holds it.")
+	defences := counter("defences_total", "Answers to other hosts' probes for held addresses, and announcements against other hosts that use them.")
 	sendErrors := counter("send_errors_total", "Frames that the kernel rejected.")
 	first := prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "ironlb", Subsystem: "l2", Name: "announce_duration_seconds",
 		Help:    "Time from programming and ownership of an address to its first announcement on an interface.",

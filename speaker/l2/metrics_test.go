@@ -58,11 +58,11 @@ ironlb_l2_announcements_total{family="ipv6"} 0
 # TYPE ironlb_l2_answers_total counter
 ironlb_l2_answers_total{family="ipv4"} 0
 ironlb_l2_answers_total{family="ipv6"} 0
-# HELP ironlb_l2_conflicts_total Times that another host was found to use a VirtualIP address.
+# HELP ironlb_l2_conflicts_total Times that another host was found to use a VirtualIP address, at its probe or while this node holds it.
 # TYPE ironlb_l2_conflicts_total counter
 ironlb_l2_conflicts_total{family="ipv4"} 0
 ironlb_l2_conflicts_total{family="ipv6"} 0
-# HELP ironlb_l2_defences_total Answers to foreign probes for held addresses, and announcements against foreign claims.
+# HELP ironlb_l2_defences_total Answers to other hosts' probes for held addresses, and announcements against other hosts that use them.
 # TYPE ironlb_l2_defences_total counter
 ironlb_l2_defences_total{family="ipv4"} 0
 ironlb_l2_defences_total{family="ipv6"} 0

@@ -62,7 +62,7 @@ func (ndpCodec) relevant() []bpf.Instruction {
 	}
 }
 
-// parse: a solicitation asks for its target and claims its source; an advertisement claims its target. What RFC 4861,
+// parse: a solicitation asks for its target and uses its source; an advertisement uses its target. What RFC 4861,
 // 7.1.1 and 7.1.2, requires to discard silently is rejected; the library checks lengths only.
 //
 // A solicitation may omit its sender's link-layer address (RFC 4861, 4.3, for a unicast solicitation; some routers omit

@@ -18,7 +18,7 @@ var (
 		ipv4: netip.MustParseAddr("192.0.0.8"), ipv6: netip.MustParseAddr("100::5ab7:c31e:9d4f:26e8"),
 	}
 	// controlBlocks are the reserved prefixes of these addresses. If one of the announced addresses is in a block,
-	// there is no check.
+	// there is no control.
 	controlBlocks = [families]netip.Prefix{
 		ipv4: netip.MustParsePrefix("192.0.0.0/24"), ipv6: netip.MustParsePrefix("100::/64"),
 	}
@@ -28,18 +28,18 @@ var (
 )
 
 const (
-	// controlInterval is the minimum interval between the starts of two checks of a responder.
+	// controlInterval is the minimum interval between the starts of two controls of a responder.
 	controlInterval = 10 * time.Second
 	// proxyLifetime is how long a host counts as a proxy after its last answer for the control address. After half of
-	// that it is checked again.
+	// that it is controlled again.
 	proxyLifetime = 5 * time.Minute
 	maxProxies    = 16
 	// reportFor is the time for the caller to give up the other addresses of the VirtualIP after a conflict.
 	reportFor = 300 * time.Millisecond
 )
 
-// control is a check for proxies on a responder. It is a separate sender, so that its job differs from one for the same
-// address.
+// control is a check for proxies on a responder: probes for an address that no host has. It is a separate sender, so
+// that its job differs from one for the same address.
 type control struct {
 	*responder
 	began time.Time
@@ -48,8 +48,8 @@ type control struct {
 	ends            time.Time
 }
 
-// probed implements sender. The schedule calls it after the gap that follows the last probe.
-func (c *control) probed(netip.Addr) {
+// probeEnded implements sender. The schedule calls it after the gap that follows the last probe.
+func (c *control) probeEnded(netip.Addr) {
 	c.of.mu.Lock()
 	c.ends = time.Now().Add(controlFor[c.family] - probeGaps[len(probeGaps)-1])
 	c.of.mu.Unlock()
@@ -69,18 +69,18 @@ type proxy struct {
 }
 
 // ignored reports whether a host's answer for an address does not count: the host answers for every address, and did
-// not claim this one by itself.
+// not use this one unasked.
 func (a *Announcer) ignored(r *responder, e *entry, by mac, now time.Time) bool {
 	_, is := a.proxies[proxyKey{r.link.index, r.family, by}]
-	return is && !(e.conflict != nil && e.conflict.mac == by && e.conflict.own(now))
+	return is && !(e.conflict != nil && e.conflict.mac == by && e.conflict.byItself(now))
 }
 
-// own reports whether the host has claimed the address other than by an answer.
-func (c *conflict) own(now time.Time) bool { return now.Sub(c.claimed) < probeRemovedFor }
+// byItself reports whether the host has used the address other than by an answer.
+func (c *conflict) byItself(now time.Time) bool { return now.Sub(c.unasked) < probeRemovedFor }
 
-// check starts a check for proxies on a responder, unless the last one was less than controlInterval ago, and returns
+// startControl starts a control of a responder, unless the last one was less than controlInterval ago, and returns
 // the running one, or nil.
-func (a *Announcer) check(r *responder, now time.Time) *control {
+func (a *Announcer) startControl(r *responder, now time.Time) *control {
 	c := a.controls[r]
 	switch {
 	case c != nil && !c.over:
@@ -106,7 +106,7 @@ func (a *Announcer) checkable(r *responder) bool {
 }
 
 // answered records a host that answered for the control address. Addresses in conflict with that host are probed again
-// at once, except those that it has claimed by itself.
+// at once, except those that it has used by itself.
 func (a *Announcer) answered(r *responder, by mac, now time.Time) {
 	key := proxyKey{r.link.index, r.family, by}
 	p, known := a.proxies[key]
@@ -125,15 +125,15 @@ func (a *Announcer) answered(r *responder, by mac, now time.Time) {
 	a.proxies[key] = p
 	for addr, e := range a.entries {
 		c := e.conflict
-		if c != nil && familyOf(addr) == r.family && c.mac == by && c.on == r.link.name && !c.own(now) {
+		if c != nil && familyOf(addr) == r.family && c.mac == by && c.on == r.link.name && !c.byItself(now) {
 			e.clear(now)
 		}
 	}
 	a.wakeRun()
 }
 
-// checks processes due events of proxies and checks, and returns the next due time; zero if there is none.
-func (a *Announcer) checks(now time.Time) (due time.Time) {
+// controlsDue processes due events of proxies and controls, and returns the next due time; zero if there is none.
+func (a *Announcer) controlsDue(now time.Time) (due time.Time) {
 	later := func(at time.Time) {
 		if due.IsZero() || at.Before(due) {
 			due = at
@@ -151,7 +151,7 @@ func (a *Announcer) checks(now time.Time) (due time.Time) {
 		}
 		if !now.Before(recheck) {
 			if on := a.ports[key.index]; on != nil && on.responders[key.family] != nil {
-				a.check(on.responders[key.family], now)
+				a.startControl(on.responders[key.family], now)
 			}
 			recheck = now.Add(controlInterval)
 		}
@@ -173,8 +173,8 @@ func (a *Announcer) checks(now time.Time) (due time.Time) {
 	return due
 }
 
-// end ends a check. The conflicts that waited for it are reported, because their hosts did not answer for the control
-// address. If the responder was closed, they were not checked, and are cleared.
+// end ends a control. The conflicts that waited for it are reported, because their hosts did not answer for the control
+// address. If the responder was closed, it found nothing, and they are cleared.
 func (a *Announcer) end(c *control, now time.Time) {
 	c.over, a.changed = true, true
 	if p := a.ports[c.link.index]; p != nil {
@@ -222,7 +222,7 @@ func (a *Announcer) pendingVIPs(now time.Time) map[string]time.Time {
 	return out
 }
 
-// watch adds the control addresses to the watched addresses of the responders, while checks run.
+// watch adds the control addresses to the watched addresses of the responders, while controls run.
 func (a *Announcer) watch(sets map[int]*[families]duties) {
 	for r, c := range a.controls {
 		if set := sets[r.link.index]; set != nil && !c.over && !r.closed.Load() {

@@ -76,7 +76,7 @@ func TestProxyCostsNoAddress(t *testing.T) {
 		set[other] = probe("eth0")
 		s.announce(t, set)
 		s.next(t, "probe", func(m message, _ []byte) bool { return m.target == other && m.probe() })
-		s.transmit(t, s.claim(mac{2, 0, 0, 0, 9, 9}, other))
+		s.transmit(t, s.takeOver(mac{2, 0, 0, 0, 9, 9}, other))
 		s.until(t, set, func(map[netip.Addr][]string) bool { return len(s.announcer.Conflicts()) == 1 })
 		if c := s.announcer.Conflicts()[other]; c.MAC != "02:00:00:00:09:09" {
 			t.Errorf("conflicts %v", s.announcer.Conflicts())
@@ -143,8 +143,8 @@ func TestManyProxies(t *testing.T) {
 	})
 }
 
-// TestClaimWhileChecking: while a check runs for the host that answered, a claim of another host is reported at once.
-func TestClaimWhileChecking(t *testing.T) {
+// TestUseDuringControl: while a control runs for the host that answered, the use by another host is reported at once.
+func TestUseDuringControl(t *testing.T) {
 	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, _ func() int) {
 		announce(t, a, map[netip.Addr]ownership.Announcement{vip: probe("eth0")})
 		elapse(50 * ms) // the first probe was sent
@@ -188,10 +188,10 @@ func TestAddressOfAProxy(t *testing.T) {
 	})
 }
 
-// TestClaimsOfAProxy: each form in which a proxy claims an address by itself counts; its answer does not.
-func TestClaimsOfAProxy(t *testing.T) {
+// TestUsesByAProxy: each form in which a proxy uses an address unasked counts; its answer does not.
+func TestUsesByAProxy(t *testing.T) {
 	by := mac{2, 0, 0, 0, 9, 9}
-	for name, claim := range map[string]struct {
+	for name, use := range map[string]struct {
 		frame  arpFrame
 		counts bool
 	}{
@@ -209,23 +209,23 @@ func TestClaimsOfAProxy(t *testing.T) {
 			if held := announce(t, a, set); len(held) != 1 || len(a.Proxies()) != 1 {
 				t.Fatalf("%s: held on %v, proxies %v", name, held, a.Proxies())
 			}
-			f := claim.frame
+			f := use.frame
 			f.dst, f.src, f.senderMAC, f.senderIP = broadcast, by, by, vip
 			on.receive(f.bytes())
 			elapse(time.Minute)
-			if (len(a.Conflicts()) == 1) != claim.counts {
+			if (len(a.Conflicts()) == 1) != use.counts {
 				t.Errorf("%s: conflicts %v", name, a.Conflicts())
 			}
 			elapse(probeRemovedFor)
 			if len(a.Conflicts()) > 0 || len(a.Proxies()) != 1 {
-				t.Errorf("%s: conflicts %v long after the claim, proxies %v", name, a.Conflicts(), a.Proxies())
+				t.Errorf("%s: conflicts %v long after the use, proxies %v", name, a.Conflicts(), a.Proxies())
 			}
 		})
 	}
 }
 
 // TestProxyOfLinux: a proxy that answers requests and announcements, but no probes, as Linux does, does not prevent the
-// use of an address. Its answer to an announcement is a claim of a held address, and reported as such.
+// use of an address. Its answer to an announcement is the use of a held address, and reported as such.
 func TestProxyOfLinux(t *testing.T) {
 	s := newSegment(t, nil).side(t, ipv4)
 	behind := netspace.New(t)
@@ -409,7 +409,7 @@ func TestControlOfOthers(t *testing.T) {
 		s.transmit(t, s.request(s.unspecified(), control))
 		s.transmit(t, s.request(control, s.vip[0]))
 		if s.family == ipv4 {
-			s.transmit(t, s.claim(s.peer, control))
+			s.transmit(t, s.takeOver(s.peer, control))
 		}
 		s.until(t, set, func(map[netip.Addr][]string) bool { return len(s.announcer.Conflicts()) == 1 })
 		if p := s.announcer.Proxies(); len(p) > 0 {
@@ -475,8 +475,8 @@ func TestControlBecomesOurs(t *testing.T) {
 	})
 }
 
-// TestProxyLeaves: a proxy is checked again before its time is over, without a claim of its own, and stays a proxy
-// without a gap even if answers are lost. It is no proxy any more some minutes after its last answer.
+// TestProxyLeaves: a proxy is checked again before its time is over, without having used an address unasked, and stays
+// a proxy without a gap even if answers are lost. It is no proxy any more some minutes after its last answer.
 func TestProxyLeaves(t *testing.T) {
 	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, calls func() int) {
 		set := map[netip.Addr]ownership.Announcement{vip: probe("eth0")}
@@ -537,9 +537,9 @@ func TestProxyComesLater(t *testing.T) {
 	})
 }
 
-// TestInterfaceRemovedWhileChecking: an address that waits for a check has no conflict when its interface is removed,
+// TestInterfaceRemovedDuringControl: an address that waits for a control has no conflict when its interface is removed,
 // and is probed again when the interface returns.
-func TestInterfaceRemovedWhileChecking(t *testing.T) {
+func TestInterfaceRemovedDuringControl(t *testing.T) {
 	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, _ func() int) {
 		set, both := map[netip.Addr]ownership.Announcement{vip: probe("eth0")}, sys.links
 		announce(t, a, set)

@@ -107,8 +107,8 @@ func (r *responder) serve() {
 	}
 }
 
-// handle answers a request and records a claim. A frame can be both: a host that uses one of the addresses asks for
-// another one.
+// handle answers a request and records the use of an address by another host. A frame can be both: a host that uses one
+// of the addresses asks for another one.
 //
 // Only requests are answered that were sent to this station, or to all stations that might have the address, by a
 // reachable sender.
@@ -118,7 +118,7 @@ func (r *responder) handle(m message) {
 	}
 	d := r.duties.Load()
 	if has(d.held, m.sender) || has(d.watched, m.sender) {
-		r.of.claimed(r, m.sender, m.from, m.reply)
+		r.of.usedBy(r, m.sender, m.from, m.reply)
 	}
 	switch {
 	case !m.target.IsValid() || m.dst != r.link.mac && m.dst != m.group || !m.from.unicast():
@@ -131,7 +131,7 @@ func (r *responder) handle(m message) {
 			r.of.metrics[r.family].defences.Inc()
 		}
 	case has(d.watched, m.target) && m.probe():
-		r.of.claimed(r, m.target, m.from, false) // it probes at the same time (RFC 5227, 2.1.1; RFC 4862, 5.4.3)
+		r.of.usedBy(r, m.target, m.from, false) // it probes at the same time (RFC 5227, 2.1.1; RFC 4862, 5.4.3)
 	}
 }
 
@@ -186,8 +186,8 @@ func (r *responder) probe(addr netip.Addr) bool {
 	return true
 }
 
-// probed implements sender.
-func (r *responder) probed(addr netip.Addr) { r.of.probed(r, addr) }
+// probeEnded implements sender.
+func (r *responder) probeEnded(addr netip.Addr) { r.of.probeEnded(r, addr) }
 
 // send sends a frame, unless its codec has failed, if Fresh allows it, and reports whether the kernel accepted it.
 func (r *responder) send(frame []byte, err error) bool {

@@ -40,8 +40,8 @@ type sender interface {
 	out(after time.Duration)
 	// probe reports whether the probe was sent.
 	probe(addr netip.Addr) bool
-	// probed is called when the probes of an address and the time for an answer are over. It may call the schedule.
-	probed(addr netip.Addr)
+	// probeEnded is called when the probes of an address and the time for an answer are over. It may call the schedule.
+	probeEnded(addr netip.Addr)
 }
 
 // binding is an address on an interface.
@@ -145,7 +145,7 @@ func (s *schedule) run(ctx context.Context) {
 			timer.Reset(wait)
 		}
 		for _, p := range ended {
-			p.on.probed(p.addr)
+			p.on.probeEnded(p.addr)
 		}
 	}
 }

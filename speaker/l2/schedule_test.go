@@ -55,7 +55,7 @@ func (r *recorder) probe(addr netip.Addr) bool {
 	return true
 }
 
-func (r *recorder) probed(addr netip.Addr) { r.ended[addr] = time.Since(r.begin) }
+func (r *recorder) probeEnded(addr netip.Addr) { r.ended[addr] = time.Since(r.begin) }
 
 // running runs a schedule in the test's bubble.
 func running(t *testing.T, s *schedule) {

@@ -220,7 +220,8 @@ func (s *side) transmit(t testing.TB, raw []byte) {
 	}
 }
 
-// request returns the host's request for a target; with another sender than the host it is a claim or a probe.
+// request returns the host's request for a target; with another sender than the host it uses that address, or probes
+// for it.
 func (s *side) request(sender, target netip.Addr) []byte {
 	if s.family == ipv4 {
 		return arpFrame{dst: broadcast, src: s.peer, op: opRequest, senderMAC: s.peer, senderIP: sender, targetIP: target}.bytes()
@@ -240,8 +241,8 @@ func (s *side) unspecified() netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
-// claim returns the announcement of a host that takes the address over, from a MAC.
-func (s *side) claim(by mac, addr netip.Addr) []byte {
+// takeOver returns the announcement of a host that takes the address over, from a MAC.
+func (s *side) takeOver(by mac, addr netip.Addr) []byte {
 	return must(s.codec.announcement(station{mac: by}, addr, asRequest))
 }
 

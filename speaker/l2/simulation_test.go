@@ -293,8 +293,8 @@ func TestInterfacesChangeWhileProbing(t *testing.T) {
 	})
 }
 
-// A claim against a held address is defended at once, but not again while claims go on, and again once there was none
-// for ten seconds (RFC 5227, 2.4 (c)). The conflict ends when no claim was received for a while.
+// A held address that another host uses is defended at once, but not again while uses go on, and again once there was
+// none for ten seconds (RFC 5227, 2.4 (c)). The conflict ends when no use was received for a while.
 func TestDefenceIsLimited(t *testing.T) {
 	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, wakes func() int) {
 		set := map[netip.Addr]ownership.Announcement{vip: on("eth0")}
@@ -302,9 +302,9 @@ func TestDefenceIsLimited(t *testing.T) {
 		elapse(10 * time.Second)
 		on := sys.sockets[1]
 		before := len(on.sent["announcement"])
-		claim := must(arpCodec{}.announcement(station{mac: asker}, vip, asRequest))
+		use := must(arpCodec{}.announcement(station{mac: asker}, vip, asRequest))
 		for range 60 { // one each half second
-			on.receive(claim)
+			on.receive(use)
 			elapse(500 * ms)
 		}
 		want := []time.Duration{10 * time.Second}
@@ -318,9 +318,9 @@ func TestDefenceIsLimited(t *testing.T) {
 		if wakes() != 1 || len(a.Conflicts()) != 0 {
 			t.Errorf("not woken once, or conflicts %v", a.Conflicts())
 		}
-		on.receive(claim) // at 46 s, 6.5 s after the last one
+		on.receive(use) // at 46 s, 6.5 s after the last one
 		elapse(defendInterval)
-		on.receive(claim)
+		on.receive(use)
 		elapse(time.Second)
 		want = append(want, 56*time.Second)
 		if got := on.sent["announcement"][before:]; !slices.Equal(got, want) {
@@ -332,8 +332,8 @@ func TestDefenceIsLimited(t *testing.T) {
 	})
 }
 
-// Of two hosts that claim an address, the first is reported, and the second once the first is silent.
-func TestTwoForeignClaims(t *testing.T) {
+// Of two hosts that use an address, the first is reported, and the second once the first is silent.
+func TestTwoForeignHosts(t *testing.T) {
 	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, wakes func() int) {
 		announce(t, a, map[netip.Addr]ownership.Announcement{vip: on("eth0")})
 		first := must(arpCodec{}.announcement(station{mac: asker}, vip, asRequest))
@@ -481,8 +481,8 @@ func TestManyConflicts(t *testing.T) {
 	})
 }
 
-// A conflict about a held address lasts as long as the other host answers for it, even without claims of its own, and
-// ends within seconds after that host has gone. It costs a probe every two seconds. Each answer counts as a claim, so
+// A conflict about a held address lasts as long as the other host answers for it, even if it does not use it unasked,
+// and ends within seconds after that host has gone. It costs a probe every two seconds. Each answer counts as a use, so
 // only the first one is defended.
 func TestHeldConflictEnds(t *testing.T) {
 	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, wakes func() int) {

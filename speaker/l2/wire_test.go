@@ -37,7 +37,7 @@ func TestOnlyWhatIsOursIsAnswered(t *testing.T) {
 		s.transmit(t, s.request(s.host, s.vip[2]))        // not owned
 		s.transmit(t, to(other, ours))                    // sent to another station
 		s.transmit(t, to(mac{1, 0, 0x5e, 0, 0, 1}, ours)) // sent to a group other than the address's
-		s.transmit(t, s.claim(s.peer, s.vip[2]))
+		s.transmit(t, s.takeOver(s.peer, s.vip[2]))
 		s.transmit(t, slices.Concat(ours[:12], []byte{0x81, 0, 0, 7}, ours[12:])) // VLAN 7, without an interface here
 		s.answered(t, s.vip[1])                                                   // the last in order, and counted once it is sent
 		eventually(t, "the answer is counted", func() bool { return s.count(t, "answers_total", s.codec.family()) > 0 })
@@ -256,7 +256,7 @@ func TestNotFreshIsSilent(t *testing.T) {
 			s.hold(t, s.vip[0])
 			s.transmit(t, s.request(s.host, s.vip[0]))
 			s.transmit(t, s.request(s.unspecified(), s.vip[0]))
-			s.transmit(t, s.claim(s.peer, s.vip[0])) // would be defended
+			s.transmit(t, s.takeOver(s.peer, s.vip[0])) // would be defended
 			s.waitWake(t)
 			if n := s.count(t, "answers_total", s.codec.family()) + s.count(t, "announcements_total", s.codec.family()) +
 				s.count(t, "defences_total", s.codec.family()); n != 0 {
