@@ -174,7 +174,7 @@ func (s *Speaker) outcome() status.Inputs {
 	return status.Inputs{
 		Desired:   s.desired,
 		View:      s.view,
-		Announced: s.l2.Announced,
+		Published: s.l2.Published,
 		Held:      s.l2.Held(),
 		Tunnels:   s.dataplane.Tunnels(),
 		Differ:    s.slotsDiffer,
@@ -198,7 +198,7 @@ func (s *Speaker) updateParts() {
 		FromSnapshot:  s.view.FromSnapshot,
 		Unreachable:   len(s.view.Unreachable) > 0,
 		NodeDied:      s.reach.died,
-		Announced:     func(addr netip.Addr) bool { _, is := s.l2.Announced(addr); return is },
+		Published:     func(addr netip.Addr) bool { _, is := s.l2.Published(addr); return is },
 		Routed:        s.bgp.IsRouted,
 		RoutesAdopted: !s.bgp.Begun(),
 	})

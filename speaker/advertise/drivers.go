@@ -13,7 +13,8 @@ type Announcer interface {
 	// Announce replaces the full set and returns the interfaces on which each address is announced. An address that is
 	// still being probed is absent. The end of its probe triggers the loop.
 	Announce(map[netip.Addr]ownership.Announcement) (map[netip.Addr][]string, error)
-	// Conflicts are the addresses of the set for which another host answers. A change triggers the loop.
+	// Conflicts are the addresses for which another host answers: of the set, or removed from it less than ten minutes
+	// ago. A change triggers the loop.
 	Conflicts() map[netip.Addr]view.Conflict
 	// SetPeers sets the hardware addresses that belong to members, by node.
 	SetPeers(macs map[[6]byte]string)

@@ -25,10 +25,10 @@ type L2Config struct {
 type L2 struct {
 	cfg     L2Config
 	desired *plan.Desired
-	// target is the desired set of announcements, announced the last published one, held the interfaces of announced
-	// addresses.
+	// target is the desired set of announcements, published the last one given to the announcer, held the interfaces of
+	// announced addresses.
 	target    map[netip.Addr]ownership.Announcement
-	announced map[netip.Addr]ownership.Announcement
+	published map[netip.Addr]ownership.Announcement
 	held      map[netip.Addr][]string
 	// failed is the error of the last publication.
 	failed error
@@ -40,9 +40,10 @@ func NewL2(cfg L2Config) *L2 { return &L2{cfg: cfg, target: map[netip.Addr]owner
 // Update takes the plan. Addresses of the work of the same reconcile follow it.
 func (l *L2) Update(desired *plan.Desired) { l.desired = desired }
 
-// Announced returns the published announcement of an address.
-func (l *L2) Announced(addr netip.Addr) (ownership.Announcement, bool) {
-	ann, ok := l.announced[addr]
+// Published returns the announcement of an address that the announcer was given. It may still be probed: Held has those
+// that are announced.
+func (l *L2) Published(addr netip.Addr) (ownership.Announcement, bool) {
+	ann, ok := l.published[addr]
 	return ann, ok
 }
 
@@ -108,7 +109,7 @@ func (l *L2) publish(vips map[string]struct{}) {
 	}
 	for _, addr := range sortedKeys(l.held) {
 		if _, still := held[addr]; !still {
-			l.cfg.Record("withdraw", "address", addr, "vip", l.announced[addr].VIP, "reason", l.whyNot(addr, want))
+			l.cfg.Record("withdraw", "address", addr, "vip", l.published[addr].VIP, "reason", l.whyWithdrawn(addr, want))
 		}
 	}
 	for _, addr := range sortedKeys(held) {
@@ -117,28 +118,28 @@ func (l *L2) publish(vips map[string]struct{}) {
 		}
 	}
 	l.addChanged(vips, want, held)
-	l.announced, l.held = want, held
+	l.published, l.held = want, held
 }
 
 // addChanged adds the VirtualIPs whose announcements changed.
 func (l *L2) addChanged(vips map[string]struct{}, want map[netip.Addr]ownership.Announcement, held map[netip.Addr][]string) {
-	for _, set := range []map[netip.Addr]ownership.Announcement{l.announced, want} {
+	for _, set := range []map[netip.Addr]ownership.Announcement{l.published, want} {
 		for addr, ann := range set {
-			if has(l.announced, addr) != has(want, addr) || !slices.Equal(l.held[addr], held[addr]) {
+			if has(l.published, addr) != has(want, addr) || !slices.Equal(l.held[addr], held[addr]) {
 				vips[ann.VIP] = struct{}{}
 			}
 		}
 	}
 }
 
-// whyNot returns why an address is no longer announced.
-func (l *L2) whyNot(addr netip.Addr, want map[netip.Addr]ownership.Announcement) view.Reason {
+// whyWithdrawn returns why an address is no longer announced.
+func (l *L2) whyWithdrawn(addr netip.Addr, want map[netip.Addr]ownership.Announcement) view.Reason {
 	if ann, ok := want[addr]; ok && ann.Probe {
 		return view.Probing
 	} else if ok {
 		return view.NoInterface
 	}
-	dec, ok := l.desired.VIPs[l.announced[addr].VIP]
+	dec, ok := l.desired.VIPs[l.published[addr].VIP]
 	switch {
 	case !ok:
 		return view.NoService

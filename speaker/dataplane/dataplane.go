@@ -41,8 +41,9 @@ type Inputs struct {
 	FromSnapshot bool
 	// Unreachable is set while nodes are unreachable, NodeDied in the reconcile that observes one first.
 	Unreachable, NodeDied bool
-	// Announced reports whether this node still announces an address by ARP or NDP, Routed whether by BGP.
-	Announced, Routed func(netip.Addr) bool
+	// Published reports whether this node still announces an address by ARP or NDP, or probes it, Routed whether it
+	// does so by BGP.
+	Published, Routed func(netip.Addr) bool
 	// RoutesAdopted is set while routes of an earlier process may attract packets to any address.
 	RoutesAdopted bool
 }
@@ -209,7 +210,7 @@ func (d *DataPlane) Forwards(addr netip.Addr) bool { return has(d.forwarding, ad
 // another program.
 func (d *DataPlane) forwards(addr netip.Addr, lacking map[ipvs.Key]bool) bool {
 	if !has(d.in.Desired.Local, addr) {
-		return d.known.sysctls.affecting(addr) == nil || d.in.Announced(addr) || d.isRouted(addr)
+		return d.known.sysctls.affecting(addr) == nil || d.in.Published(addr) || d.isRouted(addr)
 	}
 	return has(d.known.addrs, addr) && d.canForward(addr, lacking)
 }
@@ -221,7 +222,7 @@ func (d *DataPlane) KernelAnswers(addr netip.Addr) (answers, ok bool) {
 	if d.known == nil {
 		return false, false
 	}
-	return d.known.sysctls.arp(addr) != nil && !d.in.Announced(addr), true
+	return d.known.sysctls.arp(addr) != nil && !d.in.Published(addr), true
 }
 
 // Ready returns a predicate for addresses that the node forwards already and that the work does not affect. So their

@@ -56,7 +56,7 @@ func (d *DataPlane) removeAddresses(todo *Work) {
 		if has(d.in.Desired.Local, addr) || !has(d.known.addrs, addr) || d.IsAdopted(addr) {
 			continue
 		}
-		if d.in.Announced(addr) || d.in.RoutesAdopted {
+		if d.in.Published(addr) || d.in.RoutesAdopted {
 			d.deferred = d.deferred || d.in.RoutesAdopted
 			d.failed.Addrs[addr] = struct{}{}
 			continue
@@ -177,7 +177,7 @@ func (d *DataPlane) routedAlone() func(addr netip.Addr) bool {
 // exists and is directed if it is to be, and each has a wanted real server unless none is wanted. While a sysctl of the
 // address is wrong, this holds only for addresses already announced: their withdrawal would cost more than it saves.
 func (d *DataPlane) canForward(addr netip.Addr, lacking map[ipvs.Key]bool) bool {
-	if !d.known.intact || has(d.known.blocked, addr) || d.known.sysctls.affecting(addr) != nil && !d.in.Announced(addr) && !d.isRouted(addr) {
+	if !d.known.intact || has(d.known.blocked, addr) || d.known.sysctls.affecting(addr) != nil && !d.in.Published(addr) && !d.isRouted(addr) {
 		return false
 	}
 	if lacking[ipvs.Key{Addr: addr}] {

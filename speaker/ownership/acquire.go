@@ -8,8 +8,8 @@ import (
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
-// tryAcquire acquires a VirtualIP without an owner if this node's rank permits it (rule 3), or one offered to it (rule
-// 5).
+// tryAcquire acquires a VirtualIP without an owner if this node's rank permits it, or one offered to it (rules 3 and 5
+// of docs/design/failover.md).
 func (d *election) tryAcquire() {
 	for _, h := range d.otherOwners {
 		if h.claim.State == view.Held {
@@ -29,7 +29,7 @@ func (d *election) tryAcquire() {
 	if d.unsure {
 		wait += ClaimWait
 	}
-	if d.waits(d.ownership.empty.Add(wait), view.Owner) == "" {
+	if !d.passed(d.ownership.empty.Add(wait)) {
 		return
 	}
 	switch {

@@ -10,9 +10,10 @@ import (
 
 // yieldsTo reports whether this node finally yields to another owner that does not receive it, and so will not yield
 // itself. That owner must be eligible, and its Node Ready. If that owner has no newer list and other members receive
-// this node, the fault is on the other side: the status informs that owner through the API server (rule 7).
+// this node, the fault is on the other side: the status informs that owner through the API server (rule 7 of
+// docs/design/failover.md).
 func (d *election) yieldsTo(h otherOwner) bool {
-	if d.able(h.node, true) != view.Owner || !d.view.Nodes[h.node].Ready {
+	if d.able(h.node, true) != noReason || !d.view.Nodes[h.node].Ready {
 		return false
 	}
 	if h.claim.Generation > d.vip.Generation || !d.view.Members.Received() {
@@ -23,14 +24,14 @@ func (d *election) yieldsTo(h otherOwner) bool {
 }
 
 // informed reports whether this node, which receives no other member, reads in the status that another node owns the
-// VirtualIP and reports an asymmetric link (rule 7).
+// VirtualIP and reports an asymmetric link (rule 7 of docs/design/failover.md).
 func (d *election) informed() bool {
 	return d.vip.Contested && d.alone && d.ownsUnreachable(d.vip.ReportedOwner)
 }
 
 // receivesOthers reports whether this node has received other members for long enough to receive all that are present.
 func (d *election) receivesOthers() bool {
-	return !d.alone && d.view.Members.Informed() && d.waits(d.informedAt.Add(contest*d.interval), view.Owner) != ""
+	return !d.alone && d.view.Members.Informed() && d.passed(d.informedAt.Add(contest*d.interval))
 }
 
 // ownsUnreachable reports whether the owner named in the status may still be alive although it is unreachable.

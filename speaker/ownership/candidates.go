@@ -6,8 +6,8 @@ import (
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
-// whyNot returns the blocker of this node, independent of the other nodes.
-func (d *election) whyNot() view.Reason {
+// ownBlocker returns the blocker of this node, independent of the other nodes.
+func (d *election) ownBlocker() view.Reason {
 	switch {
 	case len(d.addrs) == 0:
 		return view.NoService
@@ -31,23 +31,23 @@ func (d *election) whyNot() view.Reason {
 			return why
 		}
 	}
-	return view.Owner
+	return noReason
 }
 
 // choose lists the candidates. With terminating set they include nodes whose endpoints terminate, and this node if it
 // does not reach every network. It reports whether these are needed.
 func (d *election) choose(terminating bool) bool {
-	d.candidates, d.releaseReason = nil, view.Owner
+	d.candidates, d.releaseReason = nil, noReason
 	lacking := false
 	for _, n := range d.vip.Nodes {
 		why := d.against(n, terminating)
 		if n == d.self {
-			if why == view.Owner && d.partial && !terminating {
+			if why == noReason && d.partial && !terminating {
 				why = view.PartlyIsolated
 			}
 			d.releaseReason = why
 		}
-		if why == view.Owner && (n != d.self || d.blocker == view.Owner) {
+		if why == noReason && (n != d.self || d.blocker == noReason) {
 			d.candidates = append(d.candidates, n)
 		}
 		lacking = lacking || why == view.NoLocalEndpoint || why == view.PartlyIsolated
@@ -61,7 +61,7 @@ func (d *election) choose(terminating bool) bool {
 	return lacking && len(d.candidates) == 0
 }
 
-// against returns why a listed node is no candidate, Owner if it is one.
+// against returns why a listed node is no candidate, noReason if it is one.
 func (d *election) against(node string, terminating bool) view.Reason {
 	if node != d.self {
 		m := d.view.Members.Peers[node]
@@ -74,11 +74,11 @@ func (d *election) against(node string, terminating bool) view.Reason {
 	} else if d.view.Leaving {
 		return view.Stopping
 	}
-	if why := d.able(node, terminating); why != view.Owner || node == d.self {
+	if why := d.able(node, terminating); why != noReason || node == d.self {
 		return why
 	}
 	if d.declined[node] {
 		return view.NodeDeclined
 	}
-	return view.Owner
+	return noReason
 }

@@ -49,7 +49,7 @@ type Announcement struct {
 	// Probe requests a probe before the first answer: no earlier owner of the address is known.
 	Probe bool
 	// Epoch changes each time the address must be re-announced: another owner has stopped answering, and a neighbour
-	// may have learned that one (wire.md 1.3, ownership rule 4).
+	// may have learned that one (rule 4 of docs/design/failover.md).
 	Epoch int
 }
 

@@ -18,7 +18,7 @@ func (d *election) dependsOn() map[string]struct{} {
 	case len(d.local) > 0: // a node with a terminating endpoint counts if no node has another one
 	case !d.ownership.held && len(d.otherOwners) > 0 && len(d.addrs) > 0:
 		return out
-	case d.ownership.held && d.releaseReason == view.Owner && !d.partial && (d.vip.ReportedOwner == "" || d.vip.ReportedOwner == d.self):
+	case d.ownership.held && d.releaseReason == noReason && !d.partial && (d.vip.ReportedOwner == "" || d.vip.ReportedOwner == d.self):
 		needed = before(d.vip.Nodes, d.self) // nodes that may be asked to take over
 	}
 	for _, n := range needed {

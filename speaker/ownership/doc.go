@@ -6,9 +6,9 @@
 // node acquires an address that has no owner after all before it in rank had time to. Of two owners the later in rank
 // yields.
 //
-// An election is the decision about one VirtualIP (elect.go: release, hand over, acquire). Its state between two
-// decisions is an ownership. The Planner decides again only about the VirtualIPs that a change affects, after the data
-// plane is planned; its Owners are the decisions, the claims to publish and the addresses to announce.
+// An election is the decision about one VirtualIP (election.go; its steps are release, hand over, acquire). Its state
+// between two decisions is an ownership. The Planner decides again only about the VirtualIPs that a change affects,
+// after the data plane is planned; its Owners are the decisions, the claims to publish and the addresses to announce.
 //
 // It is pure: no I/O, no clock, no Kubernetes type. Its tests are those of complete plans, in package plan: scenarios,
 // properties, and clusters of planners.

@@ -4,11 +4,10 @@ import (
 	"slices"
 
 	"github.com/ironlb/ironlb/speaker/incremental"
-	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // handOver asks another node to take over if this one should not be the owner. This node continues to answer until the
-// successor does (rule 5).
+// successor does (rule 5 of docs/design/failover.md).
 func (d *election) handOver() {
 	t := &d.ownership
 	d.readRequest()
@@ -27,7 +26,7 @@ func (d *election) handOver() {
 		t.tried = append(slices.Clone(t.tried), t.successor)
 	}
 	next := slices.IndexFunc(targets, func(n string) bool { return !slices.Contains(t.tried, n) })
-	if next < 0 && d.releaseReason == view.Owner && !d.requested() { // no node took over: that is settled
+	if next < 0 && d.releaseReason == noReason && !d.requested() { // no node took over: that is settled
 		t.successor, t.tried = "", nil
 		t.before = d.settled()
 		return
@@ -71,7 +70,7 @@ func (d *election) targets() []string {
 	var out []string
 	newly := false
 	for _, n := range d.candidates {
-		if n == d.self && d.releaseReason == view.Owner {
+		if n == d.self && d.releaseReason == noReason {
 			break
 		}
 		if n != d.self && !d.observers[n] {
@@ -79,7 +78,7 @@ func (d *election) targets() []string {
 			newly = newly || !slices.Contains(d.ownership.before, n)
 		}
 	}
-	if d.releaseReason == view.Owner && !newly {
+	if d.releaseReason == noReason && !newly {
 		return nil
 	}
 	return out

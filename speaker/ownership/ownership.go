@@ -18,11 +18,15 @@ const (
 	PartWait = 15
 	// contest is the number of intervals after which an owner with the older list yields.
 	contest = 3
-	// DefaultInterval is the heartbeat interval if none is configured.
+	// DefaultInterval is the heartbeat interval of a Planner without one, for tests. The programs pass that of the
+	// profile.
 	DefaultInterval = 200 * time.Millisecond
 	// unlisted is the rank of a node outside the list.
 	unlisted = 1<<16 - 1
 )
+
+// noReason is the absence of a blocker and of a release reason.
+const noReason view.Reason = ""
 
 // ownership is the ownership state of a VirtualIP between two decisions.
 type ownership struct {

@@ -1,13 +1,78 @@
 package ownership
 
 import (
+	"cmp"
+	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
+	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/speaker/incremental"
 	"github.com/ironlb/ironlb/speaker/view"
 )
+
+// Planner decides the owner of each VirtualIP incrementally: the cost of a plan is proportional to the change. It is
+// used by one goroutine.
+type Planner struct {
+	node     string
+	interval time.Duration
+	plane    view.DataPlane
+	owners   Owners
+	changed  ChangedOwners // of the plan in progress
+
+	vips  map[string]decided
+	wakes map[string]time.Time
+	own   ownState
+	// informedAt is when own.informed last changed.
+	informedAt time.Time
+	links      map[string]view.Link // of the last plan
+	relations
+}
+
+// New returns a Planner for a node without a plan. The interval is that of the heartbeats, 0 for DefaultInterval.
+func New(node string, interval time.Duration, plane view.DataPlane) *Planner {
+	return &Planner{
+		node: node, interval: cmp.Or(interval, DefaultInterval), plane: plane,
+		owners: NewOwners(),
+		vips:   map[string]decided{}, wakes: map[string]time.Time{}, links: map[string]view.Link{},
+		relations: relations{
+			segments: map[string]int{}, byNode: incremental.Index[string, string]{}, byID: incremental.Index[view.VIPID, string]{},
+			bySvc: incremental.Index[pools.ServiceKey, string]{}, byAddr: incremental.Index[netip.Addr, string]{},
+		},
+	}
+}
+
+// relations are the VirtualIPs by what their decision depends on.
+type relations struct {
+	segments map[string]int                              // interface to the number of VirtualIPs that use it
+	byNode   incremental.Index[string, string]           // Node to VirtualIPs
+	byID     incremental.Index[view.VIPID, string]       // name in messages to VirtualIPs
+	bySvc    incremental.Index[pools.ServiceKey, string] // Service to VirtualIPs
+	byAddr   incremental.Index[netip.Addr, string]       // address to VirtualIPs
+}
+
+// decided is a VirtualIP at its last decision, with the announcements of this node.
+type decided struct {
+	vip        view.VIP
+	id         view.VIPID
+	ownership  ownership
+	asymmetric bool // another owner does not receive this node
+	announce   map[netip.Addr]Announcement
+	// nodes are those that affect the decision, interfaces those of this node for its addresses.
+	nodes      map[string]struct{}
+	interfaces map[string]struct{}
+}
+
+// ownState is the state of this node that affects every VirtualIP.
+type ownState struct {
+	observer, stopping bool
+	returned           int
+	informed, listened bool
+	isolated, segments map[string]struct{}
+}
 
 // Plan decides again about each VirtualIP whose decision may differ, after the data plane is planned. The Owners belong
 // to the Planner, and the next call changes them.
@@ -19,7 +84,7 @@ func (p *Planner) Plan(v *view.View, touched view.Touched, now time.Time) (Owner
 	return p.owners, p.changed
 }
 
-// decide elects the owner of a VirtualIP and, if that is this node, announces it.
+// decide elects the owner of a VirtualIP and, if that is this node, plans its announcement.
 func (p *Planner) decide(v *view.View, name string, now time.Time) {
 	before := p.vips[name]
 	vip, exists := v.VIPs[name]
@@ -41,10 +106,10 @@ func (p *Planner) decide(v *view.View, name string, now time.Time) {
 	}
 	p.reindex(name, before, after)
 	for addr := range before.announce {
-		p.announce(addr)
+		p.planAnnouncement(addr)
 	}
 	for addr := range after.announce {
-		p.announce(addr)
+		p.planAnnouncement(addr)
 	}
 }
 
@@ -63,9 +128,9 @@ func (p *Planner) outcome(d *election, name string) decided {
 	return out
 }
 
-// announce updates the announcement of an address in the desired state. Of several VirtualIPs the first by name has
-// precedence.
-func (p *Planner) announce(addr netip.Addr) {
+// planAnnouncement updates the announcement of an address in the desired state. Of several VirtualIPs the first by name
+// has precedence.
+func (p *Planner) planAnnouncement(addr netip.Addr) {
 	first, found := Announcement{}, false
 	for name := range p.byAddr[addr] {
 		if ann, ok := p.vips[name].announce[addr]; ok && (!found || name < first.VIP) {
@@ -76,4 +141,35 @@ func (p *Planner) announce(addr netip.Addr) {
 		p.changed.Announce[addr] = struct{}{}
 	}
 	incremental.Set(p.owners.Announce, addr, first, found)
+}
+
+// Wake returns when to plan again without a change, zero for never.
+func (p *Planner) Wake() time.Time {
+	var first time.Time
+	for _, at := range p.wakes {
+		first = incremental.Earlier(first, at)
+	}
+	return first
+}
+
+// WakeOf returns when to decide again about a VirtualIP, zero for never.
+func (p *Planner) WakeOf(name string) time.Time { return p.wakes[name] }
+
+// Restart returns a Planner without a plan that keeps the history, on which decisions depend besides the View.
+func (p *Planner) Restart(plane view.DataPlane) *Planner {
+	fresh := New(p.node, p.interval, plane)
+	fresh.own, fresh.informedAt = p.own, p.informedAt
+	for name, d := range p.vips {
+		fresh.vips[name] = decided{ownership: d.ownership}
+	}
+	return fresh
+}
+
+// History returns the history as text, for tests.
+func (p *Planner) History() string {
+	var b strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(p.vips)) {
+		fmt.Fprintf(&b, "%s %+v %v\n", name, p.vips[name].ownership, p.wakes[name])
+	}
+	return b.String()
 }

@@ -6,9 +6,10 @@ import (
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
-// shouldRelease returns why this node releases the VirtualIP at once, empty if it keeps it (rules 4 to 7).
+// shouldRelease returns why this node releases the VirtualIP at once, noReason if it keeps it (rules 4 to
+// 7 of docs/design/failover.md).
 func (d *election) shouldRelease() view.Reason {
-	if d.blocker != view.Owner {
+	if d.blocker != noReason {
 		return d.blocker
 	}
 	if d.informed() {
@@ -39,16 +40,16 @@ func (d *election) shouldRelease() view.Reason {
 	}
 	since(&d.ownership.asymmetricSince, asymmetric, d.now)
 	since(&d.ownership.contested, newer, d.now)
-	if d.asymmetric != "" && d.waits(d.ownership.asymmetricSince.Add(contest*d.interval), view.Owner) == "" {
+	if d.asymmetric != "" && !d.passed(d.ownership.asymmetricSince.Add(contest*d.interval)) {
 		d.asymmetric = "" // it may just have started to receive this node
 	}
-	if yields && d.waits(d.ownership.asymmetricSince.Add(AsymmetricWait), view.Yielded) != "" {
+	if yields && d.passed(d.ownership.asymmetricSince.Add(AsymmetricWait)) {
 		return view.Yielded
 	}
-	if newer {
-		return d.waits(d.ownership.contested.Add(contest*d.interval), view.Yielded)
+	if newer && d.passed(d.ownership.contested.Add(contest*d.interval)) {
+		return view.Yielded
 	}
-	return ""
+	return noReason
 }
 
 // comesFirst reports whether another owner ranks before this node: in their common list, or in this node's newer one.

@@ -49,7 +49,7 @@ func (d *election) nearest() view.Reason {
 		reason := d.against(n, true)
 		if n == d.self {
 			reason = d.releaseReason
-			if d.blocker != view.Owner {
+			if d.blocker != noReason {
 				reason = d.blocker
 			}
 		}
@@ -91,7 +91,7 @@ func (d *election) early() bool {
 	if d.ownership.moved == view.OwnerLost && d.ownership.at.After(since) {
 		since = d.ownership.at
 	}
-	return d.waits(since.Add(contest*d.interval), view.Owner) == ""
+	return !d.passed(since.Add(contest * d.interval))
 }
 
 // elsewhere reports whether an owner on the other side of a split network writes the status, because the list ranks it

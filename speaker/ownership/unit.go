@@ -70,9 +70,9 @@ func (p *Planner) unit(v *view.View, vip view.VIP) unit {
 	return u
 }
 
-// able returns Owner if the API objects permit a node to answer, else the reason. The node must not be excluded, every
-// address must be advertised there, and it needs an endpoint of every Service with policy Local that has any. With
-// terminating set, terminating endpoints count, too.
+// able returns noReason if the API objects permit a node to answer, else the reason. The node must not be excluded,
+// every address must be advertised there, and it needs an endpoint of every Service with policy Local that has any.
+// With terminating set, terminating endpoints count, too.
 func (u unit) able(node string, terminating bool) view.Reason {
 	n := u.view.Nodes[node]
 	if n.Excluded || n.BeingDeleted || n.NetworkUnavailable {
@@ -84,7 +84,7 @@ func (u unit) able(node string, terminating bool) view.Reason {
 	if !u.hasEndpoints(node, terminating) {
 		return view.NoLocalEndpoint
 	}
-	return view.Owner
+	return noReason
 }
 
 // whereLocal returns the nodes with endpoints of its Services with policy Local.

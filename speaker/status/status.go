@@ -43,8 +43,9 @@ type Config struct {
 type Inputs struct {
 	Desired *plan.Desired
 	View    *view.View
-	// Announced returns the published announcement of an address. Held are the announced addresses with their interfaces.
-	Announced func(netip.Addr) (ownership.Announcement, bool)
+	// Published returns the announcement of an address, which may still be probed. Held are the announced addresses
+	// with their interfaces.
+	Published func(netip.Addr) (ownership.Announcement, bool)
 	Held      map[netip.Addr][]string
 	// Tunnels are those of direct forwarding, nil without a driver.
 	Tunnels *view.Tunnels

@@ -101,7 +101,7 @@ func (s *Status) ownStatus(dec ownership.Decision) report.VIPStatus {
 	interfaces := map[string]struct{}{}
 	for _, addr := range dec.Addresses {
 		on, answered := s.in.Held[addr]
-		ann, published := s.in.Announced(addr)
+		ann, published := s.in.Published(addr)
 		if !published {
 			return report.VIPStatus{Reason: view.DataPlaneNotReady, Message: "node " + dec.Owner + ": " + messages[view.DataPlaneNotReady]}
 		}

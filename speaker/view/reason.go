@@ -13,7 +13,7 @@ const (
 	NoEligibleNode Reason = "NoEligibleNode"
 	// NodeNotAlive: no listed node is reachable.
 	NodeNotAlive Reason = "NodeNotAlive"
-	// Waiting: a node that ranks first has not claimed the VirtualIP yet.
+	// Waiting: a node that ranks before this one has not claimed the VirtualIP yet.
 	Waiting Reason = "Waiting"
 	// Observer: this node has just started or resumed after a stall, and claims nothing before it has received the
 	// others.

@@ -54,7 +54,7 @@ func (f Families) Has(a netip.Addr) bool {
 type Forwarding uint8
 
 const (
-	// ToPod forwards directly to the endpoints.
+	// ToPod forwards to the endpoints.
 	ToPod Forwarding = iota
 	// ToNodePort forwards to the NodePorts of the nodes; each node forwards to a Pod.
 	ToNodePort
