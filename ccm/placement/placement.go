@@ -9,9 +9,10 @@
 //     A stable hash breaks ties.
 //  4. The second node of each list is chosen so that the addresses of a dead node spread over all the others, the
 //     least loaded ones first.
-//  5. An address moves deliberately only on request, one at a time: see [NextMove].
+//  5. An address moves deliberately on request, by the policy of a pool, or off a cordoned node, one at a time: see
+//     [NextMove].
 //
-// A node that is not ready or cordoned loses nothing. It only ranks after the others in a new choice.
+// A node that is not ready or cordoned loses nothing by [Place] alone. It only ranks after the others in a new choice.
 package placement
 
 import (
