@@ -12,7 +12,7 @@ type Set uint8
 
 const (
 	// Addresses {address}: virtual addresses. A packet to one of them with a port that is not Served is refused, so
-	// that the node's own sockets are not reachable through it (ipvs.md 2.3.3).
+	// that the node's own sockets are not reachable through it.
 	Addresses Set = iota + 1
 	// Served {key}: virtual servers that exist, or whose packets are dropped deliberately.
 	Served
@@ -22,19 +22,18 @@ const (
 	MasqueradedUnlessPod
 	// Pods {prefix}: the sources that count as Pods.
 	Pods
-	// Restricted {key}: only sources in Allowed may connect (2.3.1); others are dropped.
+	// Restricted {key}: only sources in Allowed may connect; others are dropped.
 	Restricted
 	// Allowed {key, prefix}: a source that may connect to a Restricted virtual server.
 	Allowed
-	// Dropped {key}: external clients are dropped: the policy is Local and this node has no endpoint (2.3.6).
+	// Dropped {key}: external clients are dropped: the policy is Local and this node has no endpoint.
 	Dropped
-	// Hairpin {address}: endpoints on this node; a packet from one to itself through a virtual server is masqueraded
-	// (2.2.2).
+	// Hairpin {address}: endpoints on this node; a packet from one to itself through a virtual server is masqueraded.
 	Hairpin
-	// Endpoints {address}: endpoints; their packets that are invalid in conntrack are dropped, not forwarded (2.3.5).
+	// Endpoints {address}: endpoints; their packets that are invalid in conntrack are dropped, not forwarded.
 	Endpoints
 	// ServiceNetworks {prefix}: the cluster's Service CIDRs; packets to an address in one that is not in Addresses are
-	// dropped (2.3.7). Only where this node serves ClusterIPs.
+	// dropped. Only where this node serves ClusterIPs.
 	ServiceNetworks
 	// PodInterfaces {prefix, interface}: packets received on the interface count as a Pod's, as a source in Pods does.
 	// The prefix covers one full family: 0.0.0.0/0 or ::/0.

@@ -217,7 +217,7 @@ func (g *Guard) Assigned(a netip.Addr, pool string) (Refusal, bool) {
 }
 
 // External reports whether an external IP must be refused, and why. pool is the pool that has it, empty for none. own
-// means that the address belongs to this node, which serves it as it is if allowed (ipvs.md 1.3.2). The caller checks
+// means that the address belongs to this node, which serves it as it is if allowed. The caller checks
 // RuleEndpoint itself because it has the endpoints.
 func (g *Guard) External(a netip.Addr, pool string, own bool) (Refusal, bool) {
 	if pool != "" {

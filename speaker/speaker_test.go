@@ -503,7 +503,7 @@ func TestRestartChangesNothing(t *testing.T) {
 	})
 }
 
-// A killed process may have left weights at 0. The next start corrects that (ipvs.md 1.2.8).
+// A killed process may have left weights at 0. The next start corrects that.
 func TestWeightsAreCorrectedAfterARestart(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t)

@@ -53,7 +53,7 @@ func serviceWarnings(svc *v1.Service, byDefault v1alpha1.Forwarding) []warning {
 	return out
 }
 
-// sourceRangeWarnings reports the source ranges that do not count, and the families that they close (ipvs.md 2.3.1).
+// sourceRangeWarnings reports the source ranges that do not count, and the families that they close.
 func sourceRangeWarnings(svc *v1.Service) []warning {
 	ranges := v1alpha1.ParseSourceRanges(svc.Spec.LoadBalancerSourceRanges, svc.Annotations[v1alpha1.AnnotationSourceRanges])
 	field := "spec.loadBalancerSourceRanges"

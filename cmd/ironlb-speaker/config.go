@@ -60,7 +60,7 @@ type config struct {
 	Announcements announcements
 }
 
-// announcements configures the announcements of held addresses (announce.md L2.9).
+// announcements configures the announcements of held addresses.
 type announcements struct {
 	// Refresh is the long-term interval; 0 for never.
 	Refresh time.Duration
@@ -101,7 +101,7 @@ type conntrackLimits struct {
 	TCPEstablishedTimeout, TCPCloseWaitTimeout time.Duration
 }
 
-// conntrackMost is the maximum value that is set, for any number of cores (ipvs.md 1.4).
+// conntrackMost is the maximum value that is set, for any number of cores.
 const conntrackMost = 1 << 20
 
 // max returns the value of nf_conntrack_max for a number of cores, 0 to keep it.

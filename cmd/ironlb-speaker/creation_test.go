@@ -77,7 +77,7 @@ func runLoop(t *testing.T, node *netspace.Space, source speaker.Source, trigger 
 }
 
 // While Services are added one after the other, their clients send requests continuously: they are answered or wait,
-// and are never refused (ipvs.md 1.2.9).
+// and are never refused.
 func TestNoClientIsRefusedWhileAServiceComes(t *testing.T) {
 	const services = 20
 	client, node, _ := threeSpaces(t)

@@ -21,7 +21,7 @@ import (
 // emulated kernel.
 const healed = 5 * time.Second
 
-// Another program flushes the data plane, as kube-proxy in mode nftables does with IPVS at each start (ipvs.md 1.7.3):
+// Another program flushes the data plane, as kube-proxy in mode nftables does with IPVS at each start:
 // it is restored within seconds. With nftables an idle connection continues. Any other connection continues or ends
 // with a reset, not in silence.
 func TestFlush(t *testing.T) {
@@ -78,7 +78,7 @@ func TestFlush(t *testing.T) {
 }
 
 // A killed process leaves real servers unchanged, draining ones with weight 0: the next process corrects them before it
-// is ready (ipvs.md 1.2.8, T3).
+// is ready.
 func TestWeightsAreCorrected(t *testing.T) {
 	client, node, _ := threeSpaces(t)
 	v := viewOfPod()

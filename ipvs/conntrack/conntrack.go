@@ -1,7 +1,6 @@
 // Package conntrack deletes connection tracking entries of the kernel that misdirect clients of a virtual server:
 //
-//   - A UDP client that keeps its port would be sent to a deleted endpoint as long as it continues (ipvs.md 4.8 to
-//     4.10).
+//   - A UDP client that keeps its port would be sent to a deleted endpoint as long as it continues.
 //   - A TCP client of a deleted endpoint would wait a quarter of an hour for a response. Without an entry its next
 //     packet is answered with a reset (docs/design/data-plane.md, "What ends with a reset").
 //   - A TCP client whose SYN went to an endpoint that does not answer would send it there again.

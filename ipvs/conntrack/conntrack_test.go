@@ -175,7 +175,7 @@ func TestEndpointChange(t *testing.T) {
 	}
 }
 
-// An entry created while there was no endpoint leads nowhere until it is deleted (0 -> n, ipvs.md 4.8, 4.10).
+// An entry created while there was no endpoint leads nowhere until it is deleted (0 -> n).
 func TestFirstEndpoint(t *testing.T) {
 	l := newLab(t)
 	for _, f := range l.families {

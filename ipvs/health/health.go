@@ -1,6 +1,5 @@
 // Package health reports the health of this node's data plane and checks that of other nodes: the ports
-// healthCheckNodePort (ipvs.md 5.1), healthz and livez (5.2), checks of nodes for forwarding over NodePorts, and checks
-// of new endpoints.
+// healthCheckNodePort, healthz and livez, checks of nodes for forwarding over NodePorts, and checks of new endpoints.
 package health
 
 import (

@@ -18,10 +18,10 @@ const (
 	IPv6 Family = "IPv6"
 )
 
-// late is how long a change may be pending: twice kube-proxy's syncPeriod (ipvs.md 5.2.2).
+// late is how long a change may be pending: twice kube-proxy's syncPeriod.
 const late = 2 * 30 * time.Second
 
-// Healthz serves /healthz and /livez as kube-proxy does (ipvs.md 5.2). It is safe for concurrent use.
+// Healthz serves /healthz and /livez as kube-proxy does. It is safe for concurrent use.
 type Healthz struct {
 	mu       sync.Mutex
 	families map[Family]progress

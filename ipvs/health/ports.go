@@ -35,9 +35,9 @@ func (s Service) compare(t Service) int {
 // Port is the healthCheckNodePort of a Service.
 type Port struct {
 	Number uint16
-	// Endpoints is the number of distinct addresses of the Service's ready endpoints on this node (ipvs.md 5.1.6).
+	// Endpoints is the number of distinct addresses of the Service's ready endpoints on this node.
 	Endpoints int
-	// Addrs are the listen addresses of the node (5.1.2). An address that the node does not have (yet) works as soon as
+	// Addrs are the listen addresses of the node. An address that the node does not have (yet) works as soon as
 	// it is added.
 	Addrs []netip.Addr
 }
@@ -126,7 +126,7 @@ func assign(want map[Service]Port) (map[netip.AddrPort]current, map[Service]erro
 type current struct {
 	Service   Service
 	Endpoints int
-	// gone is set when the Service is no longer served: an open connection may still send a request (ipvs.md 5.1.8).
+	// gone is set when the Service is no longer served: an open connection may still send a request.
 	gone bool
 }
 
@@ -185,7 +185,7 @@ func (l *listener) close() {
 	}()
 }
 
-// ServeHTTP responds to any method and any path (ipvs.md 5.1.2 to 5.1.5).
+// ServeHTTP responds to any method and any path.
 func (l *listener) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	a := *l.answer.Load()
 	if a.gone {

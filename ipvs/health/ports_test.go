@@ -114,7 +114,7 @@ var (
 
 type wanted = map[health.Service]health.Port
 
-// wantAnswer checks a response against ipvs.md 5.1.3 to 5.1.5.
+// wantAnswer checks a response.
 func (n *node) wantAnswer(t *testing.T, at string, status int, service health.Service, endpoints int, healthy bool) {
 	t.Helper()
 	response, body, err := n.ask("GET", at, "/")
@@ -173,7 +173,7 @@ func TestPorts(t *testing.T) {
 	n.set(t, wanted{web: {Number: 30100, Endpoints: 0}})
 	n.wantAnswer(t, "192.0.2.1:30100", 503, web, 0, true)
 	n.wantRefused(t, "192.0.2.1:30200")
-	// To Cluster and back to Local: the same number again (5.1.9).
+	// To Cluster and back to Local: the same number again.
 	n.set(t, nil)
 	n.wantRefused(t, "192.0.2.1:30100")
 	n.set(t, wanted{web: {Number: 30100, Endpoints: 1}})
@@ -244,7 +244,7 @@ func TestPortInUse(t *testing.T) {
 }
 
 // A change of the number of endpoints is visible on an open connection. So is the close of the port, as 503 or as a
-// closed connection, never as 200 (5.1.8).
+// closed connection, never as 200.
 func TestPortClosesWhileAsked(t *testing.T) {
 	n := newNode(t)
 	n.set(t, wanted{web: {Number: 30100, Endpoints: 1}})

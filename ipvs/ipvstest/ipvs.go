@@ -98,8 +98,7 @@ func foreignWeights(t *testing.T, d IPVS, other Other) {
 	}
 }
 
-// schedulerLater uses a scheduler without its module and, as soon as that is there, with the same driver (ipvs.md
-// 1.5, T27).
+// schedulerLater uses a scheduler without its module and, as soon as that is there, with the same driver.
 func schedulerLater(t *testing.T, d IPVS, other Other) {
 	const scheduler = "lc"
 	show := other.Hide(t, scheduler)

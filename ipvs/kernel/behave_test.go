@@ -19,7 +19,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs/kernel"
 )
 
-// Every scheduler of Linux is available, and those with flags keep them (ipvs.md 1.2.1, 1.2.4).
+// Every scheduler of Linux is available, and those with flags keep them.
 func TestSchedulers(t *testing.T) {
 	k, _ := openNew(t)
 	for _, scheduler := range []string{"rr", "wrr", "lc", "wlc", "lblc", "lblcr", "dh", "sh", "sed", "nq", "fo", "ovf", "mh"} {
@@ -114,8 +114,8 @@ func (l *lab) ask(t *testing.T, key ipvs.Key, from string) string {
 	return pod(answer)
 }
 
-// Affinity uses the full address, in both families: neighbours are spread (1.2.2). A client whose Pod has weight 0
-// moves with its next connection, while its existing ones stay (4.4).
+// Affinity uses the full address, in both families: neighbours are spread. A client whose Pod has weight 0
+// moves with its next connection, while its existing ones stay.
 func TestAffinity(t *testing.T) {
 	l := newLab(t)
 	l.client.Address(t, "eth0", "192.0.2.3/24")
@@ -151,7 +151,7 @@ func TestAffinity(t *testing.T) {
 	}
 }
 
-// Affinity ends with its time-out after the last connection, also for a client with many, and not before (3.12). IPVS
+// Affinity ends with its time-out after the last connection, also for a client with many, and not before. IPVS
 // keeps the template as long as it has connections; here those are of UDP and end after a second.
 func TestAffinityEnds(t *testing.T) {
 	l := newLab(t)
@@ -270,7 +270,7 @@ func vanish(t *testing.T, conn net.Conn) {
 	}
 }
 
-// The connections to a deleted Pod end with a reset, not in silence (4.5): IPVS deletes the connection. The next packet
+// The connections to a deleted Pod end with a reset, not in silence: IPVS deletes the connection. The next packet
 // reaches the node's own stack, which has no such connection.
 func TestPodGone(t *testing.T) {
 	l := newLab(t)
@@ -300,7 +300,7 @@ func TestPodGone(t *testing.T) {
 	}
 }
 
-// A UDP client that keeps its port follows a change of endpoints, also from none to some (4.8 to 4.10).
+// A UDP client that keeps its port follows a change of endpoints, also from none to some.
 func TestUDPFollows(t *testing.T) {
 	l := newLab(t)
 	only := func(i int) map[netip.AddrPort]ipvs.RealServer {

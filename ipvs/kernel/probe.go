@@ -13,7 +13,7 @@ import (
 var probeKey = ipvs.Key{Addr: netip.AddrFrom4([4]byte{198, 51, 100, 0}), Protocol: ipvs.TCP, Port: 7473}
 
 // Probe checks whether this namespace supports a virtual server with the scheduler, by adding one, reading it back and
-// deleting it. Reading back shows that the kernel has really accepted it (ipvs.md 1.5.2).
+// deleting it. Reading back shows that the kernel has really accepted it.
 //
 // The error wraps [ipvs.ErrNoModule], [ipvs.ErrNoScheduler] or [ipvs.ErrPermission] and includes the remediation.
 func (k *Kernel) Probe(scheduler string) error {

@@ -8,7 +8,7 @@ import (
 	mobyipvs "github.com/moby/ipvs"
 )
 
-// Timeouts are how long IPVS keeps an idle connection; 0 keeps the kernel's value (ipvs.md 1.4).
+// Timeouts are how long IPVS keeps an idle connection; 0 keeps the kernel's value.
 type Timeouts struct {
 	TCP, TCPFin, UDP time.Duration
 }

@@ -26,7 +26,7 @@ const (
 	NoIPTables Reason = "NoIPTables"
 )
 
-// Policies lets connections to virtual servers pass a firewall with policy DROP (ipvs.md 2.1.2): requests to IPVS pass
+// Policies lets connections to virtual servers pass a firewall with policy DROP: requests to IPVS pass
 // INPUT and OUTPUT, answers pass FORWARD; those of DNAT pass FORWARD in both directions.
 //
 // No own table can do that: an accept verdict ends only its own base chain. So the tables set a bit of the connection's

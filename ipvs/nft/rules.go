@@ -59,7 +59,7 @@ var chains = []chain{
 		"ct state new " + key + " @served ct label set " + label,
 	}},
 	// The same for the node's own packets, only the first of a connection: answers to its own clients have the port of
-	// such a client as their destination (ipvs.md 2.3.2).
+	// such a client as their destination.
 	{name: "output", kind: knftables.FilterType, hook: knftables.OutputHook, priority: knftables.ManglePriority, rules: []string{
 		"ct state new IP daddr @addresses jump addressed",
 		"ct state new " + key + " @served ct label set " + label,
@@ -75,7 +75,7 @@ var chains = []chain{
 		key + " @served dnat to IP daddr",
 	}},
 
-	// Policy Local and no endpoint here (2.3.6). Internal clients were redirected earlier (nat, -115) and do not match.
+	// Policy Local and no endpoint here. Internal clients were redirected earlier (nat, -115) and do not match.
 	// Connections from before continue until their endpoint is deleted, and then are reset.
 	{name: "input", kind: knftables.FilterType, hook: knftables.InputHook, priority: knftables.FilterPriority, rules: []string{
 		resetEstablished,
@@ -88,8 +88,8 @@ var chains = []chain{
 		"ct state != { established, related } " + key + " @dropped drop",
 	}},
 
-	// Answers unknown to conntrack would leave with the endpoint's own address (2.3.5). Packets to an address of a
-	// Service network without a Service are dropped (2.3.7).
+	// Answers unknown to conntrack would leave with the endpoint's own address. Packets to an address of a
+	// Service network without a Service are dropped.
 	{name: "forward", kind: knftables.FilterType, hook: knftables.ForwardHook, priority: knftables.FilterPriority, rules: []string{
 		"IP saddr @endpoints ct state invalid drop",
 		"IP daddr @service-networks IP daddr != @addresses drop",
@@ -98,7 +98,7 @@ var chains = []chain{
 		`oifname != "lo" IP daddr @service-networks IP daddr != @addresses drop`,
 	}},
 
-	// The client's address is rewritten (2.2). The destination is rewritten already, so the rule uses the connection's
+	// The client's address is rewritten. The destination is rewritten already, so the rule uses the connection's
 	// original one. The third rule is for the node's own clients: the kernel selects a virtual address as their source,
 	// which other hosts cannot answer. It checks the connection's source, since answers carry virtual addresses, too.
 	// Packets from a Pod end there; the incoming interface is available here since Linux 5.7 (28f8bfd1ac94).

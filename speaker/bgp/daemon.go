@@ -23,7 +23,7 @@ import (
 type BFD interface {
 	// Set sets all BFD sessions; the set is complete each time: each peer's Address, Source, MultiHop and BFD.
 	Set(peers map[string]routes.Peer)
-	// Run returns when ctx ends, and sends nothing to the remote systems (announce.md, BGP 5).
+	// Run returns when ctx ends, and sends nothing to the remote systems.
 	Run(ctx context.Context) error
 }
 

@@ -47,7 +47,7 @@ func (t *servers) idle(keys map[ipvs.Key]struct{}) map[ipvs.Key]struct{} {
 }
 
 // addMisdirected adds the virtual servers for which conntrack may hold misdirected connections after these changes: a
-// real server was deleted or has weight 0; a UDP virtual server had none that took packets (ipvs.md 4.8, 4.10); the
+// real server was deleted or has weight 0; a UDP virtual server had none that took packets; the
 // virtual server is new, and another Service may have had its address and port. A client that keeps its source port
 // would stay misdirected forever.
 //

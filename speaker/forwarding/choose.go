@@ -22,7 +22,7 @@ func (w *planning) choose(key ListKey, from candidates) (chosen candidates, fail
 }
 
 // chooseOf returns the candidates among some that take new connections: the ready ones that the topology hints allow,
-// and if there is none, the terminating ones that still serve (ipvs.md 3.5, 3.6). A local list has only endpoints of
+// and if there is none, the terminating ones that still serve. A local list has only endpoints of
 // this node. It and the list of slots ignore hints. While all of these are new and refuse connections, other ready ones
 // replace them, or else terminating ones. It returns none only if none is ready or serves.
 func (w *planning) chooseOf(key ListKey, from, some candidates) candidates {
@@ -62,7 +62,7 @@ func (w *planning) chooseOf(key ListKey, from, some candidates) candidates {
 }
 
 // hinted keeps the ready endpoints with a hint for this node, or else for its zone. A kind of hint counts only if every
-// endpoint has one and at least one matches (ipvs.md 3.8).
+// endpoint has one and at least one matches.
 func (w *planning) hinted(ready map[netip.AddrPort]*view.Endpoint) {
 	zone := w.node.Zone()
 	for _, hint := range []func(*view.Endpoint) (given, here bool){

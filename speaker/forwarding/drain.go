@@ -37,7 +37,7 @@ func (w *planning) list(port view.Port, v4, local bool) list {
 // them, too; previously chosen ones that are not ready any more, that the hints assign elsewhere, or whose node is
 // unreachable; and in the first plan of a Service those that an earlier process may have left out. Their connections
 // continue for at most Options.DrainLimit, and at most Options.ResetAfter after their node became unreachable. An
-// endpoint that leaves its slice is removed at once (ipvs.md 4.5). UDP and SCTP do not drain (4.1).
+// endpoint that leaves its slice is removed at once. UDP and SCTP do not drain.
 func (w *planning) drain(out *list, before list, from map[netip.AddrPort]*view.Endpoint, local bool) {
 	for at, e := range from {
 		if _, chosen := out.servers[at]; chosen || local && !w.isLocal(e) {

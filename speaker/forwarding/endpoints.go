@@ -9,7 +9,7 @@ import (
 )
 
 // candidates returns the endpoints of a port in one family. An address and port in several slices counts once; the
-// entry that is not terminating has precedence (ipvs.md 3.4).
+// entry that is not terminating has precedence.
 func (w *planning) candidates(port view.Port, v4 bool) map[netip.AddrPort]*view.Endpoint {
 	key := ListKey{Port: port.Name, Protocol: port.Protocol, IPv4: v4}
 	if done, ok := w.byPort[key]; ok {
@@ -65,7 +65,7 @@ func falseFirst(a, b bool) int {
 	return 1
 }
 
-// countReady returns the number of addresses of ready endpoints on this node, over all ports (ipvs.md 5.1.6), in the
+// countReady returns the number of addresses of ready endpoints on this node, over all ports, in the
 // family that has more, because a dual-stack Pod is one endpoint.
 func (w *planning) countReady() int {
 	four, six := map[netip.Addr]struct{}{}, map[netip.Addr]struct{}{}

@@ -92,12 +92,12 @@ type ServicePort struct {
 	Port    uint16
 }
 
-// HealthPort is a healthCheckNodePort to serve (ipvs.md 5.1).
+// HealthPort is a healthCheckNodePort to serve.
 type HealthPort struct {
 	Port    uint16
 	Service pools.ServiceKey
 	// LocalEndpoints is the number of ready endpoints on this node.
 	LocalEndpoints int
-	// Addrs are the node addresses to serve it on: those of NodePorts (5.1.2).
+	// Addrs are the node addresses to serve it on: those of NodePorts.
 	Addrs AddrSet
 }

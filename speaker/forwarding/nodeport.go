@@ -8,7 +8,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
-// nodePortAddresses returns the addresses of this node that serve NodePorts (ipvs.md 2.4): its InternalIPs, or all of
+// nodePortAddresses returns the addresses of this node that serve NodePorts: its InternalIPs, or all of
 // its addresses within Options.NodePortCIDRs. Loopback and link-local addresses are excluded. The result may be empty.
 func nodePortAddresses(v *view.View, node view.Node, o Options) []netip.Addr {
 	if len(o.NodePortCIDRs) == 0 {
@@ -27,7 +27,7 @@ func nodePortAddresses(v *view.View, node view.Node, o Options) []netip.Addr {
 }
 
 // isHost reports whether an address is one of this node itself, which an external IP may be. It must not be taken from
-// the node, nor may the node's own ports be refused there (ipvs.md 1.3.2).
+// the node, nor may the node's own ports be refused there.
 func isHost(v *view.View, addr netip.Addr, node view.Node) bool {
 	_, host := v.Host[addr]
 	return host || slices.Contains(node.Addresses, addr)

@@ -46,7 +46,7 @@ type planning struct {
 // wake has the Service planned again at that time at the latest.
 func (w *planning) wake(at time.Time) { w.out.wake = incremental.Earlier(w.out.wake, at) }
 
-// isLocal reports whether the endpoint is on this node; one without a node is on none (ipvs.md 3.2).
+// isLocal reports whether the endpoint is on this node; one without a node is on none.
 func (w *planning) isLocal(e *view.Endpoint) bool { return e.Node != "" && e.Node == w.name }
 
 // virtualServer returns a virtual server with these real servers.

@@ -36,8 +36,8 @@ func (w *planning) port(port view.Port) {
 }
 
 // clusterIP plans a virtual server for clients inside the cluster. With policy Local they are dropped while endpoints
-// exist, but none here (ipvs.md 2.3.6). Without Pod sources no client is known to be outside: then only clients on the
-// node itself and hairpins are masqueraded (2.2.4), which needs no element.
+// exist, but none here. Without Pod sources no client is known to be outside: then only clients on the
+// node itself and hairpins are masqueraded, which needs no element.
 func (w *planning) clusterIP(key ipvs.Key, port view.Port) {
 	servers := w.list(port, key.Addr.Is4(), w.svc.InternalLocal)
 	elements := []ipvs.Element{{Set: ipvs.Addresses, Key: ipvs.Key{Addr: key.Addr}}}
@@ -52,7 +52,7 @@ func (w *planning) clusterIP(key ipvs.Key, port view.Port) {
 
 // external plans a virtual server for clients from anywhere. own is unset if the address is the node's own. With local,
 // external clients get this node's endpoints and keep their address, or are dropped while only other nodes have
-// endpoints. Clients inside the cluster get any endpoint (ipvs.md 2.3.6, 3.11).
+// endpoints. Clients inside the cluster get any endpoint.
 func (w *planning) external(key ipvs.Key, port view.Port, local, own bool) {
 	all := w.list(port, key.Addr.Is4(), false)
 	v := virtual{Local: own}

@@ -7,7 +7,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
-// The probe of a node by policy (ipvs.md 5.1, 5.2.4): its healthCheckNodePort with Local, which answers on any path;
+// The probe of a node by policy: its healthCheckNodePort with Local, which answers on any path;
 // its service proxy with Cluster.
 const (
 	healthzPort, healthzPath = 10256, "/healthz"

@@ -6,11 +6,11 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 )
 
-// ranges returns the filter elements that restrict a virtual server to the Service's source ranges (ipvs.md 2.3.1). If
+// ranges returns the filter elements that restrict a virtual server to the Service's source ranges. If
 // any range was given, a family without one is closed. A range of length 0 opens its family.
 //
 // Clients on the node itself have the virtual address as their source. If the ranges contain an address of the node,
-// the virtual address is allowed, too (2.3.2).
+// the virtual address is allowed, too.
 func (w *planning) ranges(key ipvs.Key) []ipvs.Element {
 	if !w.svc.Restricted {
 		return nil

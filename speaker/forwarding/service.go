@@ -53,7 +53,7 @@ func (p *Planner) planService(v *view.View, key pools.ServiceKey, now time.Time)
 }
 
 // healthPort serves the healthCheckNodePort on the NodePort addresses, and accepts its clients in the packet filter
-// like those of a virtual server (ipvs.md 2.3.4, 5.1.2).
+// like those of a virtual server.
 func (w *planning) healthPort(service pools.ServiceKey) {
 	addrs := nodePortAddresses(w.view, w.node, w.options)
 	w.out.health = &HealthPort{
@@ -65,8 +65,8 @@ func (w *planning) healthPort(service pools.ServiceKey) {
 	}
 }
 
-// acceptEndpoints adds the filter elements for the endpoint addresses (ipvs.md 2.3.5) and for those on this node, which
-// may connect to themselves (2.2.2).
+// acceptEndpoints adds the filter elements for the endpoint addresses and for those on this node, which
+// may connect to themselves.
 func (w *planning) acceptEndpoints() {
 	used := map[netip.Addr]bool{}
 	use := func(vs *ipvs.VirtualServer) {

@@ -50,8 +50,7 @@ func takesConnections(vs ipvs.VirtualServer) bool {
 	return false
 }
 
-// claim is the request of one Service for a virtual server. Of several claims for one key the oldest wins (ipvs.md
-// 1.1.6).
+// claim is the request of one Service for a virtual server. Of several claims for one key the oldest wins.
 type claim struct {
 	service pools.ServiceKey
 	created int64

@@ -33,8 +33,7 @@ func protocol(p corev1.Protocol) ipvs.Protocol {
 func port(n int32) (uint16, bool) { return uint16(n), n > 0 && n <= 65535 }
 
 // sliceOf returns the parts of an EndpointSlice that the plan uses. As in kube-proxy, only the first address of an
-// endpoint counts, and only if it is of the slice's type. Ports without a name or a number are left out (ipvs.md 1.6.2,
-// 3.4).
+// endpoint counts, and only if it is of the slice's type. Ports without a name or a number are left out.
 func sliceOf(slice *discoveryv1.EndpointSlice) view.Slice {
 	var out view.Slice
 	for _, p := range slice.Ports {
@@ -69,8 +68,7 @@ func ofType(addr netip.Addr, t discoveryv1.AddressType) bool {
 	return false
 }
 
-// endpointOf applies the defaults of unset conditions: an endpoint is ready and serving, and does not terminate
-// (ipvs.md 3.1).
+// endpointOf applies the defaults of unset conditions: an endpoint is ready and serving, and does not terminate.
 func endpointOf(e discoveryv1.Endpoint, addr netip.Addr) view.Endpoint {
 	out := view.Endpoint{
 		Addr:        addr,

@@ -55,7 +55,7 @@ func ours(change func(*corev1.Service)) *corev1.Service {
 
 const proxyMode, vipMode = corev1.LoadBalancerIPModeProxy, corev1.LoadBalancerIPModeVIP
 
-// Addresses of a Service that are served (docs/design/data-plane.md; ipvs.md 1.1.1 to 1.1.4, 6.1, 6.4).
+// Addresses of a Service that are served (docs/design/data-plane.md).
 func TestAddresses(t *testing.T) {
 	others := func(s *corev1.Service) { s.Annotations, s.Status.Conditions = nil, nil }
 	label := func(s *corev1.Service, name string) { s.Labels = map[string]string{labelProxy: name, "more": "text"} }

@@ -22,7 +22,7 @@ import (
 // component is the source of the Events.
 const component = "ironlb-speaker"
 
-// FailedToStartServiceHealthcheck is the reason of an Event that kube-proxy writes, too (ipvs.md 5.1.7).
+// FailedToStartServiceHealthcheck is the reason of an Event that kube-proxy writes, too.
 const FailedToStartServiceHealthcheck = "FailedToStartServiceHealthcheck"
 
 // Events writes Events about Services, BGPPeers and this node, each once per change of its text.

@@ -30,7 +30,7 @@ func plain(change func(*corev1.Service)) *corev1.Service {
 	})
 }
 
-// Adding or removing the label of another proxy hands a Service over or takes it back (ipvs.md 1.1.3).
+// Adding or removing the label of another proxy hands a Service over or takes it back.
 func TestLabelAtRuntime(t *testing.T) {
 	labelled := func(name string) *corev1.Service {
 		return plain(func(s *corev1.Service) { s.Labels = map[string]string{labelProxy: name} })

@@ -65,7 +65,7 @@ func serviceOf(svc *corev1.Service, o ServiceOptions) served {
 	return out
 }
 
-// headless reports whether a Service has no ClusterIP and so no proxy (ipvs.md 1.1.1).
+// headless reports whether a Service has no ClusterIP and so no proxy.
 func headless(svc *corev1.Service) bool {
 	return svc.Spec.Type == corev1.ServiceTypeExternalName || svc.Spec.ClusterIP == "" || svc.Spec.ClusterIP == corev1.ClusterIPNone
 }

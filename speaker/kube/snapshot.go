@@ -23,8 +23,7 @@ const (
 	// started speaker may observe the others and claims nothing anyway (docs/design/failover.md). Listing 5,000
 	// Services takes less.
 	snapshotAfter = 3 * time.Second
-	// snapshotEvery is the delay from a change to its snapshot, and the minimum interval between snapshots (wire.md
-	// 1.3).
+	// snapshotEvery is the delay from a change to its snapshot, and the minimum interval between snapshots.
 	snapshotEvery = 5 * time.Second
 	// snapshotShare bounds the cost of large snapshots: one that took d is not repeated for snapshotShare times d.
 	snapshotShare = 100

@@ -1,5 +1,4 @@
-// Package kubeproxy detects a kube-proxy on this node and its mode, and checks that it is compatible with the speaker
-// (ipvs.md 6.4).
+// Package kubeproxy detects a kube-proxy on this node and its mode, and checks that it is compatible with the speaker.
 package kubeproxy
 
 import (
@@ -211,7 +210,7 @@ func uncovered(pools []netip.Prefix, cidrs []string) []netip.Prefix {
 	return sorted(missing)
 }
 
-// nodePortsOpen returns the pools on whose addresses kube-proxy serves NodePorts (ipvs.md 2.4). Mode ipvs uses the
+// nodePortsOpen returns the pools on whose addresses kube-proxy serves NodePorts. Mode ipvs uses the
 // addresses of interfaces, which do not have IronLB's while the speaker forwards. The other modes use local addresses.
 func nodePortsOpen(f Facts, pools []netip.Prefix) []netip.Prefix {
 	if !f.Configured || f.Mode != IPTables && f.Mode != NFTables {

@@ -67,7 +67,7 @@ func (arpCodec) answer(self station, m message) ([]byte, error) {
 
 // announcement: the request form updates an existing entry at once (RFC 5227, 3: an ARP Announcement). The target of
 // the reply form is the sender itself: Linux does not treat a reply to the broadcast address as gratuitous, and ignores
-// it within its lock time (wire.md 2.1).
+// it within its lock time.
 func (arpCodec) announcement(self station, addr netip.Addr, f form) ([]byte, error) {
 	if f == asReply {
 		return self.arp(broadcast, arp.OperationReply, addr, self.mac, addr)

@@ -183,8 +183,7 @@ func relevantOption(icmp []byte) ([]byte, error) {
 }
 
 // answer: a probe has no source address to answer to, so the answer is an unsolicited advertisement to all nodes (RFC
-// 4861, 7.2.4). The override flag is always set: a neighbour with the MAC of a previous owner must replace it (wire.md
-// 2.1).
+// 4861, 7.2.4). The override flag is always set: a neighbour with the MAC of a previous owner must replace it.
 func (c ndpCodec) answer(self station, m message) ([]byte, error) {
 	if m.probe() {
 		return c.announcement(self, m.target, asRequest)

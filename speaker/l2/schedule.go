@@ -15,7 +15,7 @@ type step struct {
 	form  form
 }
 
-// steps are the announcements after a takeover (wire.md 2.2): the second form once, after all addresses of the same
+// steps are the announcements after a takeover: the second form once, after all addresses of the same
 // takeover had the first. After the last step the periodic refresh continues.
 var steps = []step{
 	{0, asRequest}, {0, asReply}, {50 * time.Millisecond, asRequest}, {200 * time.Millisecond, asRequest},

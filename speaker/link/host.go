@@ -11,7 +11,7 @@ import (
 const kubeProxyInterface = "kube-ipvs0"
 
 // HostAddresses returns the node's own addresses, sorted: those of its interfaces, except loopback and link-local ones,
-// unusable (also tentative) ones, and Service addresses, which are kube-proxy's or ours (ipvs.md 2.4.1). NodePorts are
+// unusable (also tentative) ones, and Service addresses, which are kube-proxy's or ours. NodePorts are
 // served at them.
 func (l *Link) HostAddresses() ([]netip.Addr, error) {
 	addrs, err := l.interfaceAddrs()

@@ -40,7 +40,7 @@ type Needs struct {
 	ServiceProxy bool
 }
 
-// Wanted returns the parameters that a node needs, in the order in which to set them (ipvs.md 1.3.5, 1.4). The result
+// Wanted returns the parameters that a node needs, in the order in which to set them. The result
 // is valid until one of them is not met.
 func Wanted(needs Needs) ([]Sysctl, error) {
 	sysctls := []Sysctl{

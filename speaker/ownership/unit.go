@@ -131,7 +131,7 @@ func (u unit) advertised(pool string, labels map[string]string) bool {
 }
 
 // interfaces returns where this node announces an address, according to all of its advertisements: on the named
-// interfaces, or on those whose subnet contains it (announce.md L2.11).
+// interfaces, or on those whose subnet contains it.
 func (u unit) interfaces(a view.Address, labels map[string]string) []string {
 	names := map[string]struct{}{}
 	for _, ad := range u.ads {

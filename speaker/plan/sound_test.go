@@ -113,7 +113,7 @@ func sound(d *Desired) error {
 	return nil
 }
 
-// The choice of endpoints matches a slow, independent implementation of ipvs.md 3.
+// The choice of endpoints matches a slow, independent implementation.
 func TestChoiceByTheBook(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 5))

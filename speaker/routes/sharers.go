@@ -18,7 +18,7 @@ type sharers struct {
 }
 
 // sharers collects the Services that really have the address on this data plane. A terminating endpoint counts for
-// policy Local while the Service has no ready one (announce.md, L2.2, BGP.2). Unless the address is announced already,
+// policy Local while the Service has no ready one. Unless the address is announced already,
 // new endpoints do not count while another node could take its traffic.
 func (p *Planner) sharers(v *view.View, addr netip.Addr, announced bool) sharers {
 	var out sharers

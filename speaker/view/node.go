@@ -13,12 +13,12 @@ type Node struct {
 	// Reached are all InternalIPs and ExternalIPs.
 	Reached  []netip.Addr
 	PodCIDRs []netip.Prefix
-	// BeingDeleted is set if the Node is being deleted or marked for removal by the cluster autoscaler (ipvs.md 5.2.3).
+	// BeingDeleted is set if the Node is being deleted or marked for removal by the cluster autoscaler.
 	BeingDeleted bool
 	// Stopping is set if the node is likely to stop soon: it is cordoned, shutting down, or out of service. It only
 	// affects whether an ending process is expected back.
 	Stopping bool
-	// Excluded is set while external load balancers must leave the node out (ipvs.md 7.2.3).
+	// Excluded is set while external load balancers must leave the node out.
 	Excluded bool
 	// NetworkUnavailable is set while the node's network is not set up.
 	NetworkUnavailable bool

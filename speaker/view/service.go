@@ -16,7 +16,7 @@ type Service struct {
 	Local bool
 	// InternalLocal is internalTrafficPolicy: Local; ClusterIPs use only endpoints on this node.
 	InternalLocal bool
-	// Families are those in which the Service has a ClusterIP; it is served in no other (ipvs.md 1.1.2).
+	// Families are those in which the Service has a ClusterIP; it is served in no other.
 	Families Families
 	// NodePorts is set if IronLB serves the NodePorts and the HealthCheckNodePort here: it alone serves the Service.
 	NodePorts bool
@@ -113,5 +113,5 @@ type Endpoint struct {
 	ForNodes, ForZones []string
 }
 
-// Usable reports whether the endpoint may be used while no ready one is left (ipvs.md 3.5, 3.6).
+// Usable reports whether the endpoint may be used while no ready one is left.
 func (e Endpoint) Usable() bool { return e.Serving && e.Terminating }

@@ -36,7 +36,7 @@ type rule struct {
 
 var kubernetes = []string{"k8s.io/", "sigs.k8s.io/controller-runtime"}
 
-// goBGP is limited to speaker/bgp/gobgp, so that it can be replaced (announce.md, BGP 1).
+// goBGP is limited to speaker/bgp/gobgp, so that it can be replaced.
 var goBGP = []string{"github.com/osrg/gobgp/"}
 
 var rules = []rule{

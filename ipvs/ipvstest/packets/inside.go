@@ -9,7 +9,7 @@ import (
 )
 
 // [T11] Policy Local: external clients get the endpoint of this node, and are dropped if it has none; internal clients
-// get the endpoint of another node (ipvs.md 3.11).
+// get the endpoint of another node.
 func shortCircuit(t *testing.T, l *lab) {
 	var pods ipvs.PodSources
 	for _, pod := range l.family.pods {

@@ -10,7 +10,7 @@ import (
 )
 
 // A segment of an endpoint that is invalid in conntrack is not forwarded: it might be an answer, and would leave with
-// the endpoint's own address (ipvs.md 2.3.5).
+// the endpoint's own address.
 func invalid(t *testing.T, l *lab) {
 	pod, client := netip.MustParseAddr(l.family.pods[0]), netip.MustParseAddr(l.family.client)
 	l.client.Route(t, netip.PrefixFrom(pod, l.podBits).Masked().String(), l.family.node)

@@ -13,7 +13,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs/nft"
 )
 
-// Run runs every case in both families. The test of ipvs.md 11 is in brackets.
+// Run runs every case in both families.
 func Run(t *testing.T, o Options) {
 	for _, f := range families {
 		for _, c := range []struct {
@@ -272,7 +272,7 @@ func policiesOf(variant string) func(t *testing.T, l *lab) {
 			program, icmp = "ip6tables-"+variant, "ipv6-icmp" // neighbour discovery uses it
 		}
 		s := l.service(l.vip, l.family.pods[0]).and(l.service(l.family.node, l.family.pods[0]))
-		check := ipvs.Key{Addr: netip.MustParseAddr(l.family.node), Protocol: ipvs.TCP, Port: 31000} // a healthCheckNodePort (2.3.4)
+		check := ipvs.Key{Addr: netip.MustParseAddr(l.family.node), Protocol: ipvs.TCP, Port: 31000} // a healthCheckNodePort
 		s.add(ipvs.Element{Set: ipvs.Served, Key: check})
 		l.node.ServeTCP(t, at(l.family.node, 31000), "health")
 		l.apply(t, s)

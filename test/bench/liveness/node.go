@@ -122,7 +122,7 @@ func (e events) NotifyJoin(n *memberlist.Node) {
 func (e events) NotifyLeave(n *memberlist.Node) { report("dead", n.Name) }
 func (e events) NotifyUpdate(*memberlist.Node)  {}
 
-// runMemberlist runs memberlist with the settings of wire.md 1.2: probe interval and timeout in milliseconds.
+// runMemberlist runs memberlist with the settings given: probe interval and timeout in milliseconds.
 func runMemberlist(ctx context.Context, settings, network string, self, n int) error {
 	var interval, timeout int
 	if _, err := fmt.Sscanf(settings, "%d-%d", &interval, &timeout); err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/ironlb/ironlb/test/lab"
 )
 
-// oneSecond after the end of a partition there is one owner (announce.md). busy is added for a busy machine.
+// oneSecond after the end of a partition there is one owner. busy is added for a busy machine.
 const (
 	oneSecond = time.Second
 	busy      = 2 * time.Second

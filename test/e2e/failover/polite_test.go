@@ -185,6 +185,6 @@ func (s *scene) handOvers(leave, back func(context.Context, *lab.Node) error) {
 			s.t.Errorf("%v: %d of %d connections failed in %d moves", v.addrs[i], r.Failed, r.Tried, *moves)
 		}
 	}
-	// The successor answers before the old owner stops (announce.md L2.6).
+	// The successor answers before the old owner stops.
 	s.t.Logf("%d questions were asked while both answered", overlaps)
 }

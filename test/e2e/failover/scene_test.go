@@ -258,7 +258,7 @@ func (o owners) String() string {
 }
 
 // overlap is the number of requests that two nodes may answer during a handover, because the successor answers before
-// the old owner stops (announce.md L2.6), or after a partition: some tenths of a second.
+// the old owner stops, or after a partition: some tenths of a second.
 const overlap = 3
 
 // stayed checks that only the VirtualIPs of moved nodes have moved since a moment, and no request had two answers.

@@ -1,5 +1,5 @@
-// Package kubeproxy tests IronLB alongside a real kube-proxy of each mode: every row of ipvs.md's table 6.4, and the
-// reports of incompatible combinations.
+// Package kubeproxy tests IronLB alongside a real kube-proxy of each mode, and the reports of incompatible
+// combinations.
 //
 // IRONLB_DATAPLANE selects the data plane: "ipvs" (default; in a guest if this kernel has no IPVS) or "nftables"
 // (natively, without kube-proxy's mode ipvs).

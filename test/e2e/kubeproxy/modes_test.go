@@ -36,7 +36,7 @@ func excluded(all bool) lab.KubeProxyConfig {
 	return lab.KubeProxyConfig{"ipvs": config}
 }
 
-// TestModes is the table of ipvs.md 6.4, row by row, each alongside a real kube-proxy.
+// TestModes has a case for each mode of kube-proxy, with a real one.
 func TestModes(t *testing.T) {
 	for _, mode := range modes() {
 		t.Run(mode, func(t *testing.T) {
@@ -100,7 +100,7 @@ func testProxy(t *testing.T, mode string, svc *corev1.Service) {
 	servers(t, mode, vip, server{speaker: true})
 	servers(t, mode, clusterIP, server{kubeProxy: true})
 	waitForReports(t, vip.String(), "")
-	// ipvs.md 2.4.4: kube-proxy serves NodePorts at every local address, including IronLB's.
+	// kube-proxy serves NodePorts at every local address, including IronLB's.
 	scene.Refused(t, cluster.Client, netip.AddrPortFrom(vip, scene.NodePort(t, svc, node(), "http").Port()))
 }
 
@@ -144,7 +144,7 @@ func testLeftAlone(t *testing.T, mode string, svc *corev1.Service) {
 	}
 }
 
-// testLocal: the client's address is kept, and the health check port is kube-proxy's (ipvs.md 6.5).
+// testLocal: the client's address is kept, and the health check port is kube-proxy's.
 func testLocal(t *testing.T) {
 	svc := scene.Service(t, "local", scene.Policy(corev1.ServiceExternalTrafficPolicyLocal))
 	scene.Endpoints(t, "local", "a1", "b1")

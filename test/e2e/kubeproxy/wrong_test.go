@@ -62,7 +62,7 @@ func testNotExcluded(t *testing.T, svc *corev1.Service) {
 	stop()
 }
 
-// testFlush: kube-proxy in mode nftables deletes all virtual servers when it starts (ipvs.md 1.7.3): they are restored
+// testFlush: kube-proxy in mode nftables deletes all virtual servers when it starts: they are restored
 // within seconds. A connection continues or ends with a reset, not in silence: a busy one in the gap, an idle one with
 // its next packet, because the kernel deletes connections to a missing real server (ip_vs_expire_nodest_conn_flush).
 func testFlush(t *testing.T, svc *corev1.Service, start func()) {

@@ -127,13 +127,13 @@ func TestSourceRanges(t *testing.T) {
 	only(pod)
 	answered(t, pod, "tcp", vip, "a1")
 	dropped(t, client, vip)
-	only(&node.Machine) // the node itself is exempt (ipvs.md 2.3.2)
+	only(&node.Machine) // the node itself is exempt
 	answered(t, &node.Machine, "tcp", vip, "a1")
 	dropped(t, client, vip)
 	set("0.0.0.0/1", "128.0.0.0/1", "::/1", "8000::/1")
 	answered(t, client, "tcp", vip, "a1")
 	answered(t, pod, "tcp", vip, "a1")
-	set("255.255.255.255/32") // also closes the family without ranges (2.3.1)
+	set("255.255.255.255/32") // also closes the family without ranges
 	dropped(t, client, vip)
 	answered(t, pod, "tcp", internal(t, svc, httpPort), "a1") // ranges apply to the LoadBalancer address
 	set()

@@ -28,7 +28,7 @@ func ready(endpoints []string) []string {
 	return pods
 }
 
-// ipvs.md 2.3.3: a port of the node itself is not reachable through a virtual address; ping is answered.
+// A port of the node itself is not reachable through a virtual address; ping is answered.
 func TestUnlistedPorts(t *testing.T) {
 	svc := service(t, "narrow", func(svc *corev1.Service) { svc.Spec.Ports = svc.Spec.Ports[2:] }) // only the stream's port
 	endpoints(t, "narrow", "a1")
@@ -60,7 +60,7 @@ func TestHairpin(t *testing.T) {
 	answered(t, a1, "tcp", external(t, svc, httpPort), "a1")
 }
 
-// service.go:803, 1020; ipvs.md 2.2.3: the client's address that a Pod sees through a ClusterIP.
+// service.go:803, 1020: the client's address that a Pod sees through a ClusterIP.
 func TestClusterIP(t *testing.T) {
 	svc := service(t, "plain", ofType(corev1.ServiceTypeClusterIP))
 	endpoints(t, "plain", "a1", "b1", "c1")
@@ -77,7 +77,7 @@ func TestClusterIP(t *testing.T) {
 	}
 }
 
-// ipvs.md 2.4.4: a Pod's hostPort, as the CNI plugin portmap creates it, takes no traffic of a Service's address or a
+// A Pod's hostPort, as the CNI plugin portmap creates it, takes no traffic of a Service's address or a
 // NodePort, also while the Service has no endpoint.
 func TestHostPort(t *testing.T) {
 	svc := service(t, "alongside")
@@ -167,7 +167,7 @@ func TestFinalizer(t *testing.T) {
 	})
 }
 
-// ipvs.md 2.1.2: a node whose own packet filter drops unknown traffic.
+// A node whose own packet filter drops unknown traffic.
 func TestDropPolicies(t *testing.T) {
 	for _, variant := range []string{"iptables-nft", "iptables-legacy"} {
 		t.Run(variant, func(t *testing.T) {

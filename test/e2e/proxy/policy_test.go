@@ -59,7 +59,7 @@ func noHealth(t testing.TB, node *lab.Node, port int32) {
 	})
 }
 
-// ipvs.md 5.2.3, 5.2.4: external load balancers check each node's port 10256, in both families, before they send it
+// External load balancers check each node's port 10256, in both families, before they send it
 // connections for Services of policy Cluster. A node that a cluster autoscaler is about to remove is not eligible,
 // though its process is healthy.
 func TestHealthz(t *testing.T) {

@@ -36,7 +36,7 @@ func locals(t *testing.T, n *lab.Node) []string {
 	return slices.Compact(out)
 }
 
-// CVE-2020-8554, ipvs.md 1.3.2: a Service that names another node, the router, a Pod, the network of ClusterIPs or the
+// CVE-2020-8554: a Service that names another node, the router, a Pod, the network of ClusterIPs or the
 // API server takes nothing from them, although the operator allows every external IP here. Its author is informed.
 func TestTenantTakesNothing(t *testing.T) {
 	victim, gateway := cluster.Node(2), cluster.Router
