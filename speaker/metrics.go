@@ -2,6 +2,7 @@ package speaker
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -14,6 +15,7 @@ import (
 type Metrics struct {
 	duration prometheus.Histogram
 	program  prometheus.Histogram
+	network  prometheus.Histogram
 	errors   prometheus.Counter
 	drains   prometheus.Counter
 	changes  *prometheus.CounterVec
@@ -39,6 +41,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Help: "Duration of a reconcile.", Buckets: prometheus.ExponentialBuckets(0.0005, 2, 15)}),
 		program: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: ns, Subsystem: sub, Name: "program_duration_seconds",
 			Help: "Time from the observation of a change to its programming, of reconciles that changed the node.", Buckets: prometheus.ExponentialBuckets(0.0005, 2, 15)}),
+		network: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: ns, Subsystem: sub, Name: "network_programming_duration_seconds",
+			Help: "In-cluster network programming latency: from the change of a Pod or Service to the programming of its endpoints.", Buckets: networkBuckets()}),
 		errors: prometheus.NewCounter(prometheus.CounterOpts{Namespace: ns, Subsystem: sub, Name: "sync_errors_total",
 			Help: "Reconciles that failed."}),
 		drains: prometheus.NewCounter(prometheus.CounterOpts{Namespace: ns, Subsystem: sub, Name: "drain_count_errors_total",
@@ -53,11 +57,24 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		differ:   gauge("direct_slots_differ", "Nodes that have directed connections to other nodes than this one for 10 s or more."),
 		fallback: gauge("direct_fallbacks", "Services that are to be forwarded directly and are forwarded to endpoints."),
 	}
-	reg.MustRegister(m.duration, m.program, m.errors, m.drains, m.changes, m.servers, m.reals, m.healthy, m.directed, m.fallback,
+	reg.MustRegister(m.duration, m.program, m.network, m.errors, m.drains, m.changes, m.servers, m.reals, m.healthy, m.directed, m.fallback,
 		m.differ)
 	m.status = status.NewMetrics(reg)
 	m.bgp, m.reach = advertise.NewMetrics(reg), newReachMetrics(reg)
 	return m
+}
+
+// networkBuckets are those of kubeproxy_network_programming_duration_seconds, and finer ones below a quarter of a second.
+func networkBuckets() []float64 {
+	return slices.Concat([]float64{0.01, 0.025, 0.05, 0.1, 0.25, 0.5}, prometheus.LinearBuckets(1, 1, 59),
+		prometheus.LinearBuckets(60, 5, 12), prometheus.LinearBuckets(120, 30, 7))
+}
+
+// networkProgramming records that the changes in the cluster of these times are programmed.
+func (m *Metrics) networkProgramming(since []time.Time) {
+	for _, at := range since {
+		m.network.Observe(time.Since(at).Seconds())
+	}
 }
 
 func (m *Metrics) reconciled(err error, took time.Duration) {

@@ -28,6 +28,7 @@ func (s *Speaker) reconcile(ctx context.Context) error {
 	s.compareSlots(start)
 	due := s.takeDue(todo, start)
 	if !due.any && todo.empty() {
+		s.since = nil // without effect on this node
 		if s.bgp.ObserveSessions(start) {
 			s.status.ReportNode(s.outcome())
 		}
@@ -124,6 +125,10 @@ func (s *Speaker) program(ctx context.Context, todo *work) {
 	if s.changes > before {
 		s.cfg.Metrics.program.Observe(time.Since(s.began).Seconds())
 	}
+	if s.dataplane.Complete() {
+		s.cfg.Metrics.networkProgramming(s.since)
+		s.since = nil
+	}
 	s.cfg.Metrics.table(s.dataplane.Size())
 	if t := s.dataplane.Tunnels(); t != nil {
 		s.cfg.Metrics.direct(t.VirtualServers, len(s.desired.Fallbacks))
@@ -145,6 +150,7 @@ func (s *Speaker) plan(todo *work, now time.Time) bool {
 	}
 	s.reason = view.Planned
 	touched.All = touched.All || s.desired == nil
+	s.since = append(s.since, touched.Since...)
 	var changed *plan.Changed
 	s.desired, changed = s.planner.Plan(v, touched, now)
 	todo.planned(changed)

@@ -98,6 +98,9 @@ type Speaker struct {
 	began   time.Time
 	changes int
 
+	// since are the times of the changes in the cluster that are not programmed yet.
+	since []time.Time
+
 	// lastError is the last logged error. uncounted is set while connections of draining endpoints cannot be counted.
 	lastError string
 	uncounted bool

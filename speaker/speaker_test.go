@@ -594,6 +594,42 @@ func TestProgrammingIsMeasured(t *testing.T) {
 	})
 }
 
+// The network programming latency counts from the change in the cluster until it is programmed.
+func TestNetworkProgrammingIsMeasured(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		v := baseView()
+		service(v, "api", vip1, []uint16{80}, 1, "a")
+		r := start(t, newWorld(t), &cluster{view: v, synced: true})
+		defer r.stop()
+		r.wantPlanned(t)
+		r.world.mu.Lock()
+		r.slowVirtuals = 3 * time.Second
+		r.world.mu.Unlock()
+		r.speaker.cfg.Trigger.resync.Store(true) // so the same reconcile observes the node
+		r.touch(func(v *view.View) view.Touched {
+			service(v, "web", vip2, []uint16{80}, 1, "b", "a")
+			return view.Touched{All: true, Since: []time.Time{time.Now().Add(-2 * time.Second)}}
+		})
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		all, err := r.registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, of := range all {
+			if of.GetName() != "ironlb_speaker_network_programming_duration_seconds" {
+				continue
+			}
+			h := of.Metric[0].Histogram
+			if n, took := h.GetSampleCount(), h.GetSampleSum(); n != 1 || took < 5 || took > 6 {
+				t.Errorf("%d measured in %v s, want 1 in 5 s", n, took)
+			}
+			return
+		}
+		t.Error("the metric is missing")
+	})
+}
+
 func TestInterfaceLost(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		v := baseView()

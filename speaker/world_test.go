@@ -512,6 +512,7 @@ func (c *cluster) fold() {
 		c.touched.Advertisements = c.touched.Advertisements || touched.Advertisements
 		c.touched.BGPPeers = merge(c.touched.BGPPeers, touched.BGPPeers)
 		c.touched.BGPAdvertisements = c.touched.BGPAdvertisements || touched.BGPAdvertisements
+		c.touched.Since = append(c.touched.Since, touched.Since...)
 		c.touched.All = c.touched.All || touched.All
 	}
 	c.pending = nil

@@ -165,7 +165,7 @@ func (c *nodeChecks) readyz(ready http.HandlerFunc) http.HandlerFunc {
 }
 
 // nodeFacts returns the facts of this node, and why some could not be determined.
-func nodeFacts(source *kube.Source, node string, inIPVS func() bool, calico func() (bool, error)) (
+func nodeFacts(source *kube.Source, node string, routes *nodecheck.Routes, inIPVS func() bool, calico func() (bool, error)) (
 	f nodecheck.Facts, ok bool, err error,
 ) {
 	endpoints, podCIDRs, ok := source.Endpoints(node)
@@ -179,7 +179,7 @@ func nodeFacts(source *kube.Source, node string, inIPVS func() bool, calico func
 		}
 	}
 	f.PodCIDRs, f.IPVS = podCIDRs, inIPVS()
-	f.Endpoints, err = nodecheck.Routes(endpoints)
+	f.Endpoints, err = routes.To(endpoints)
 	found(err, nodecheck.PodTrafficDetected, nodecheck.BridgeNetfilter)
 	f.BridgeCall, err = nodecheck.BridgeCall()
 	found(err, nodecheck.BridgeNetfilter)

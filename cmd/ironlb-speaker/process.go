@@ -262,8 +262,9 @@ func (p *process) watchKubeProxy() error {
 
 func (p *process) checkNode() error {
 	p.checks = newNodeChecks(p.log, p.registry)
+	routes := &nodecheck.Routes{}
 	p.checks.facts = func() (nodecheck.Facts, bool, error) {
-		f, ok, err := nodeFacts(p.api.Source, p.nodeName, p.servers.inIPVS, p.calico.polices)
+		f, ok, err := nodeFacts(p.api.Source, p.nodeName, routes, p.servers.inIPVS, p.calico.polices)
 		f.Proxies = p.announcer.Proxies()
 		return f, ok, err
 	}

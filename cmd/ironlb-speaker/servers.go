@@ -259,6 +259,18 @@ func (v *virtualServers) Count() (int, error) {
 	return 0, nil
 }
 
+// Generation implements dataplane.Watcher; only nftables notifies of changes.
+func (v *virtualServers) Generation() (n uint64, watched bool, err error) {
+	d, err := v.open()
+	if err != nil {
+		return 0, false, err
+	}
+	if w, ok := d.(dataplane.Watcher); ok {
+		return w.Generation()
+	}
+	return 0, false, nil
+}
+
 // counting is a data plane that counts traffic.
 type counting interface {
 	dataplane.ConnectionCounter
@@ -349,6 +361,15 @@ func (i *clusterInternal) Apply(ops []ipvs.Op) ([]ipvs.Op, error) {
 		return nil, err
 	}
 	return b.Apply(ops)
+}
+
+// Generation implements dataplane.Watcher.
+func (i *clusterInternal) Generation() (n uint64, watched bool, err error) {
+	b, err := i.open()
+	if err != nil {
+		return 0, false, err
+	}
+	return b.Generation()
 }
 
 func (i *clusterInternal) SetPods(pods ipvs.PodSources) error {

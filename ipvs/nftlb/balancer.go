@@ -45,10 +45,12 @@ type Balancer struct {
 	mu    sync.Mutex
 	watch *nftwatch.Watch
 	// known means that the fields below equal the kernel's content, until a foreign change.
-	known  bool
-	have   map[ipvs.Key]*virtual
-	tables [nftwatch.NumFamilies]table
-	pods   ipvs.PodSources
+	known bool
+	// generation counts the times that the tables were read.
+	generation uint64
+	have       map[ipvs.Key]*virtual
+	tables     [nftwatch.NumFamilies]table
+	pods       ipvs.PodSources
 }
 
 // table is the known state of a family's table other than its virtual servers.

@@ -66,6 +66,15 @@ func (b *Balancer) SetPods(pods ipvs.PodSources) error {
 	return nil
 }
 
+// Generation returns a number that changes when the tables were read because another program changed them, or an own
+// change failed: what was listed before is then outdated. Otherwise it costs a system call.
+func (b *Balancer) Generation() (n uint64, watched bool, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	err = b.sync()
+	return b.generation, true, err
+}
+
 // List returns all virtual servers.
 func (b *Balancer) List() (ipvs.Table, error) {
 	return b.list(func(netip.Addr) bool { return true })

@@ -18,6 +18,7 @@ func (b *Balancer) sync() error {
 		return b.deleteStale()
 	}
 	b.known = false
+	b.generation++
 	virtuals := make(map[ipvs.Key]*virtual)
 	var found [nftwatch.NumFamilies]listing
 	for i, f := range families {

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
+	"slices"
 
 	"github.com/ironlb/ironlb/ipvs"
 )
@@ -58,11 +59,7 @@ func cleanVirtualServers(driver VirtualServers, owned func(ipvs.Key) bool, log *
 	} else if err != nil {
 		return err
 	}
-	keys := map[ipvs.Key]struct{}{}
-	for key := range t.have {
-		keys[key] = struct{}{}
-	}
-	done, _, err := t.apply(keys, nil)
+	done, _, err := t.apply(slices.Collect(maps.Keys(t.have)), nil)
 	for _, op := range done {
 		log.Info(op.Action.String(), append(describe(op), "reason", "Cleanup")...)
 	}

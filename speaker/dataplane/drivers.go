@@ -41,6 +41,13 @@ type Counter interface {
 	Count() (int, error)
 }
 
+// Watcher is a VirtualServers that detects changes by other programs itself, at no cost while there are none.
+type Watcher interface {
+	// Generation returns a number that is different after another program may have changed virtual servers, or an own
+	// change failed: they are then to be listed. watched is false if the driver does not detect it.
+	Generation() (n uint64, watched bool, err error)
+}
+
 // ClusterInternal holds the virtual servers for clients on this node (Pods and processes), in place of those of
 // VirtualServers. IronLB owns all of them.
 type ClusterInternal interface {

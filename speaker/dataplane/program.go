@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/ironlb/ironlb/ipvs"
@@ -137,13 +138,15 @@ func (d *DataPlane) setVirtualServers(t *servers, desired lookup, kind string, t
 // change applies the wanted state and logs the completed operations.
 func (d *DataPlane) change(t *servers, keys map[ipvs.Key]struct{}, want ipvs.Table, kind string, todo *Work) {
 	idle := t.idle(keys)
-	done, failed, err := t.apply(keys, want)
-	for _, op := range done {
-		d.cfg.Record(kind+op.Action.String(), append(describe(op), "reason", d.in.Reason)...)
+	for some := range slices.Chunk(slices.SortedFunc(maps.Keys(keys), ipvs.Key.Compare), applyMost) {
+		done, failed, err := t.apply(some, want)
+		for _, op := range done {
+			d.cfg.Record(kind+op.Action.String(), append(describe(op), "reason", d.in.Reason)...)
+		}
+		d.fail(err)
+		maps.Copy(d.failed.Keys, failed)
+		addMisdirected(todo.Conntrack, done, idle, d.in.Unreachable)
 	}
-	d.fail(err)
-	maps.Copy(d.failed.Keys, failed)
-	addMisdirected(todo.Conntrack, done, idle, d.in.Unreachable)
 }
 
 func describe(op ipvs.Op) []any {

@@ -20,6 +20,11 @@ const (
 	fullListMin     = 900 * time.Millisecond
 	fullListMax     = 10 * time.Second
 	virtualsListMax = 1400 * time.Millisecond
+	// watchedListEvery applies to lists of a Watcher, which would find nothing else than an error of this program.
+	watchedListEvery = time.Minute
+	// applyMost is the number of virtual servers that are changed at once: the memory that a change takes does not grow
+	// with the number of Services.
+	applyMost = 500
 )
 
 // servers are the owned virtual servers of a driver, as last listed and changed since. The zero value, without a
@@ -34,19 +39,29 @@ type servers struct {
 	count int
 	// virtuals is when the virtual servers are listed next, full when they are listed with their real servers.
 	virtuals, full time.Time
+	// generation is what the driver's Watcher returned before have was last listed. stale is set if have may differ from
+	// the driver's state since: an own change failed.
+	generation uint64
+	stale      bool
 }
 
 // observe brings have up to date and reports whether it was wrong. owned reports whether a virtual server is owned.
 //
 // A list of all real servers costs one request per virtual server, so its interval grows with its duration. The
 // interval of the list of virtual servers alone also grows, within bounds that let an edit be found in time. The number
-// of virtual servers reveals a flush.
+// of virtual servers reveals a flush. A Watcher detects each change, so that nothing is listed while there is none.
 func (t *servers) observe(owned func(ipvs.Key) bool) (differs bool, err error) {
 	if t.driver == nil {
 		return false, nil
 	}
 	start := time.Now()
-	if t.have != nil && start.Before(t.virtuals) && start.Before(t.full) && t.counted() {
+	generation, watched, err := t.watched()
+	switch {
+	case err != nil:
+		return false, err
+	case watched && t.have != nil && !t.stale && generation == t.generation && start.Before(t.full):
+		return false, nil
+	case !watched && t.have != nil && start.Before(t.virtuals) && start.Before(t.full) && t.counted():
 		return false, nil
 	}
 	virtuals, err := t.driver.Virtuals()
@@ -61,7 +76,7 @@ func (t *servers) observe(owned func(ipvs.Key) bool) (differs bool, err error) {
 	}
 	seen := time.Now()
 	t.virtuals = seen.Add(min(backoffFactor*seen.Sub(start), virtualsListMax))
-	if t.have != nil && seen.Before(t.full) && t.same(virtuals, owned) {
+	if t.have != nil && !watched && seen.Before(t.full) && t.same(virtuals, owned) {
 		t.recount()
 		return false, nil
 	}
@@ -71,7 +86,18 @@ func (t *servers) observe(owned func(ipvs.Key) bool) (differs bool, err error) {
 	}
 	listed := time.Now()
 	t.full = listed.Add(min(max(backoffFactor*listed.Sub(start), fullListMin), fullListMax))
+	if watched {
+		t.full, t.generation, t.stale = listed.Add(watchedListEvery), generation, false
+	}
 	return t.set(table, owned), nil
+}
+
+// watched returns the generation of a Watcher.
+func (t *servers) watched() (generation uint64, watched bool, err error) {
+	if w, ok := t.driver.(Watcher); ok {
+		return w.Generation()
+	}
+	return 0, false, nil
 }
 
 // same reports whether the owned virtual servers are as recorded.
@@ -149,11 +175,14 @@ func (t *servers) reindex(key ipvs.Key, before int) {
 
 // apply changes some virtual servers to the wanted state; a key that is absent from want is deleted. It returns the
 // completed operations and the virtual servers of the failed ones.
-func (t *servers) apply(keys map[ipvs.Key]struct{}, want ipvs.Table) (done []ipvs.Op, failed map[ipvs.Key]struct{}, err error) {
-	have := make(ipvs.Table, len(keys))
-	for key := range keys {
+func (t *servers) apply(keys []ipvs.Key, wanted ipvs.Table) (done []ipvs.Op, failed map[ipvs.Key]struct{}, err error) {
+	have, want := make(ipvs.Table, len(keys)), make(ipvs.Table, len(keys))
+	for _, key := range keys {
 		if vs, ok := t.have[key]; ok {
 			have[key] = vs
+		}
+		if vs, ok := wanted[key]; ok {
+			want[key] = vs
 		}
 	}
 	ops := ipvs.Diff(have, want)
@@ -162,6 +191,7 @@ func (t *servers) apply(keys map[ipvs.Key]struct{}, want ipvs.Table) (done []ipv
 	}
 	failed = map[ipvs.Key]struct{}{}
 	done, err = t.driver.Apply(ops)
+	t.stale = t.stale || err != nil
 	for _, op := range done {
 		before := len(t.have[op.Virtual].RealServers)
 		if recordErr := t.have.Apply(op); recordErr != nil { // the driver had another state than recorded

@@ -57,17 +57,24 @@ func (w *Work) Add(x *Work) {
 	maps.Copy(w.Conntrack, x.Conntrack)
 }
 
-// AddChanged adds the changes of a plan.
+// AddChanged adds the changes of a plan, whose sets then belong to the work: those of the first plan name everything.
 func (w *Work) AddChanged(c *plan.Changed) {
-	maps.Copy(w.Keys, c.Keys)
-	maps.Copy(w.Elements, c.Elements)
-	maps.Copy(w.Addrs, c.Addrs)
-	maps.Copy(w.Services, c.Services)
+	w.Keys, w.Elements = unite(w.Keys, c.Keys), unite(w.Elements, c.Elements)
+	w.Addrs, w.Services = unite(w.Addrs, c.Addrs), unite(w.Services, c.Services)
 	w.Direct = w.Direct || c.DirectNodes
 	w.Checks = w.Checks || len(c.Checks) > 0
 	for e := range c.Elements {
 		w.Pods = w.Pods || e.Set == ipvs.Pods || e.Set == ipvs.PodInterfaces
 	}
+}
+
+// unite adds the members of b to a, and may return either.
+func unite[K comparable](a, b map[K]struct{}) map[K]struct{} {
+	if len(a) == 0 && b != nil {
+		return b
+	}
+	maps.Copy(a, b)
+	return a
 }
 
 // addState adds all state that is wanted or was observed on the node.

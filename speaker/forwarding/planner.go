@@ -26,3 +26,6 @@ func (p *Planner) Plan(v *view.View, touched view.Touched, now time.Time) (Forwa
 	p.decideReasons(v)
 	return p.forwarding, p.changed
 }
+
+// EndPlan ends the use of Changed until the next plan: after the first one it names everything.
+func (p *Planner) EndPlan() { p.changed = ChangedForwarding{} }

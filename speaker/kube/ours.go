@@ -26,16 +26,28 @@ type Ours struct {
 
 // Endpoints returns the addresses of the node's Pods that are endpoints, sorted, and the Pod CIDRs of all Nodes. ok is
 // false until they are listed. It leaves out endpoints that are not ready or terminate, since their interfaces may be
-// gone. It also leaves out addresses of Nodes, which belong to the host's network. It scans all objects of the
-// informers: call it rarely.
-func (s *Source) Endpoints(node string) (endpoints []netip.Addr, podCIDRs []netip.Prefix, ok bool) {
+// gone. It also leaves out addresses of Nodes, which belong to the host's network. node must be the same in each call,
+// and the slices are immutable.
+func (s *Source) Endpoints(node string) (addrs []netip.Addr, podCIDRs []netip.Prefix, ok bool) {
 	if !s.each[kindSlice]() || !s.each[kindNode]() {
 		return nil, nil, false
 	}
+	all := s.endpoints.of(s, func() endpoints { return s.endpointsOn(node) }, kindSlice, kindNode)
+	return all.addrs, all.podCIDRs, true
+}
+
+// endpoints are the result of Endpoints.
+type endpoints struct {
+	addrs    []netip.Addr
+	podCIDRs []netip.Prefix
+}
+
+// endpointsOn scans all objects of the informers.
+func (s *Source) endpointsOn(node string) (out endpoints) {
 	nodes := map[netip.Addr]bool{}
 	for _, obj := range s.informers[kindNode].GetStore().List() {
 		of := nodeOf(obj.(*corev1.Node), false)
-		podCIDRs = append(podCIDRs, of.PodCIDRs...)
+		out.podCIDRs = append(out.podCIDRs, of.PodCIDRs...)
 		for _, addr := range of.Reached {
 			nodes[addr] = true
 		}
@@ -43,16 +55,22 @@ func (s *Source) Endpoints(node string) (endpoints []netip.Addr, podCIDRs []neti
 	for _, obj := range s.informers[kindSlice].GetStore().List() {
 		for _, e := range sliceOf(obj.(*discoveryv1.EndpointSlice)).Endpoints {
 			if e.Node == node && e.Ready && !e.Terminating && !nodes[e.Addr] {
-				endpoints = append(endpoints, e.Addr)
+				out.addrs = append(out.addrs, e.Addr)
 			}
 		}
 	}
-	slices.SortFunc(endpoints, netip.Addr.Compare)
-	return slices.Compact(endpoints), podCIDRs, true
+	slices.SortFunc(out.addrs, netip.Addr.Compare)
+	out.addrs = slices.Compact(out.addrs)
+	return out
 }
 
-// Ours scans all objects of the informers: call it rarely.
+// Ours returns what IronLB serves. node must be the same in each call, and the slices are immutable.
 func (s *Source) Ours(node string) Ours {
+	return s.ours.of(s, func() Ours { return s.scan(node) }, kindPool, kindService, kindNode)
+}
+
+// scan scans all objects of the informers.
+func (s *Source) scan(node string) Ours {
 	var out Ours
 	for _, obj := range s.informers[kindPool].GetStore().List() {
 		for _, text := range obj.(*v1alpha1.IPAddressPool).Spec.Addresses {

@@ -11,6 +11,8 @@ import (
 	"reflect"
 	"slices"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -42,10 +44,16 @@ type Source struct {
 	optional []optionalKind
 	secrets  *lazySecrets
 	each     map[string]cache.InformerSynced // by kind, also of the optional ones
+	events   map[string]*atomic.Uint64       // of the informers, by kind: see derived
 	snapshot *snapshot                       // nil for none
+
+	triggers  *triggers
+	endpoints derived[endpoints]
+	ours      derived[Ours]
 
 	mu      sync.Mutex
 	pending map[ref]any                        // nil for deleted objects
+	since   []time.Time                        // triggers of pending changes
 	own     map[string]map[netip.Addr]struct{} // kindHost and kindGateway
 	links   map[string]view.Link
 
@@ -83,6 +91,8 @@ func newSource(watches []watch, trigger func(), log *slog.Logger) (*Source, erro
 		trigger:   trigger,
 		informers: map[string]cache.SharedIndexInformer{},
 		each:      map[string]cache.InformerSynced{},
+		events:    map[string]*atomic.Uint64{},
+		triggers:  newTriggers(),
 		pending:   map[ref]any{},
 		own:       map[string]map[netip.Addr]struct{}{},
 		view:      view.New(),
@@ -90,6 +100,9 @@ func newSource(watches []watch, trigger func(), log *slog.Logger) (*Source, erro
 	}
 	for _, w := range watches {
 		inf := cache.NewSharedIndexInformer(w.from, w.object, 0, cache.Indexers{})
+		if w.kind == kindSlice {
+			w.trim = s.triggers.record(w.trim)
+		}
 		if err := inf.SetTransform(w.trim); err != nil {
 			return nil, fmt.Errorf("watch %s: %w", w.kind, err)
 		}
@@ -101,7 +114,8 @@ func newSource(watches []watch, trigger func(), log *slog.Logger) (*Source, erro
 		if w.convert == nil {
 			continue
 		}
-		reg, err := inf.AddEventHandler(s.handler(w.convert))
+		s.events[w.kind] = &atomic.Uint64{}
+		reg, err := inf.AddEventHandler(s.handler(s.events[w.kind], w.convert))
 		if err != nil {
 			return nil, fmt.Errorf("watch %s: %w", w.kind, err)
 		}
@@ -154,6 +168,10 @@ func (s *Source) Observe() (*view.View, view.Touched, bool) {
 	fromSnapshot := s.view.FromSnapshot
 	s.mu.Lock()
 	pending, ok := s.take(secrets)
+	var since []time.Time
+	if ok {
+		since, s.since = s.since, nil
+	}
 	s.mu.Unlock()
 	if !ok {
 		return nil, view.Touched{}, false
@@ -168,6 +186,7 @@ func (s *Source) Observe() (*view.View, view.Touched, bool) {
 		Links:        map[string]struct{}{},
 		BGPPeers:     map[string]struct{}{},
 		FromSnapshot: s.view.FromSnapshot != fromSnapshot,
+		Since:        since,
 	}
 	for r, value := range pending {
 		if !s.bgp.fold(r, value) {
@@ -266,9 +285,10 @@ func put[K comparable, V any](m map[K]V, key K, value any) {
 }
 
 // handler keeps the changes of one kind for Observe and triggers the loop. An update without effect on the plan, as
-// most of a Node's, triggers nothing.
-func (s *Source) handler(convert func(any) (ref, any)) cache.ResourceEventHandler {
+// most of a Node's, triggers nothing. It counts the events, each after the informer's store has it.
+func (s *Source) handler(events *atomic.Uint64, convert func(any) (ref, any)) cache.ResourceEventHandler {
 	gone := func(obj any) {
+		events.Add(1)
 		if tomb, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 			obj = tomb.Obj
 		}
@@ -276,13 +296,18 @@ func (s *Source) handler(convert func(any) (ref, any)) cache.ResourceEventHandle
 		s.put(r, nil)
 	}
 	return cache.ResourceEventHandlerFuncs{
-		AddFunc: func(obj any) { s.put(convert(obj)) },
+		AddFunc: func(obj any) {
+			events.Add(1)
+			s.put(convert(obj))
+		},
 		UpdateFunc: func(before, after any) {
+			events.Add(1)
 			r0, v0 := convert(before)
 			r1, v1 := convert(after)
 			if r0 != r1 {
 				s.put(r0, nil)
 			} else if reflect.DeepEqual(v0, v1) {
+				s.triggers.take(r1)
 				return
 			}
 			s.put(r1, v1)
@@ -295,8 +320,12 @@ func (s *Source) put(r ref, value any) {
 	if o, is := value.(peerObject); is && o.secret != "" {
 		s.secrets.need()
 	}
+	at, known := s.triggers.take(r)
 	s.mu.Lock()
 	s.pending[r] = value
+	if known && value != nil { // a deleted slice has the time of its last change
+		s.since = append(s.since, at)
+	}
 	s.mu.Unlock()
 	s.recordChange(r.kind)
 	s.trigger()
@@ -389,8 +418,12 @@ func convertServiceCIDR(obj any) (ref, any) {
 
 func convertSlice(obj any) (ref, any) {
 	slice := obj.(*discoveryv1.EndpointSlice)
+	return refOfSlice(slice), sliceOf(slice)
+}
+
+func refOfSlice(slice *discoveryv1.EndpointSlice) ref {
 	service := pools.ServiceKey{Namespace: slice.Namespace, Name: slice.Labels[discoveryv1.LabelServiceName]}
-	return ref{kind: kindSlice, key: service, slice: slice.Name}, sliceOf(slice)
+	return ref{kind: kindSlice, key: service, slice: slice.Name}
 }
 
 func convertNode(ignoreExclude bool) func(any) (ref, any) {

@@ -56,7 +56,7 @@ func (f *feed) watches(serviceProxy bool) []watch {
 		{kind: kindVIP, object: &v1alpha1.VirtualIP{}, from: f.vips, convert: convertVIP, trim: trim},
 		{kind: kindAdvertisement, object: &v1alpha1.L2Advertisement{}, from: f.ads, convert: convertAdvertisement, trim: trim},
 		{kind: kindServiceCIDR, object: &networkingv1.ServiceCIDR{}, from: f.cidrs, convert: convertServiceCIDR, trim: trim, optional: true},
-		{kind: kindPool, object: &v1alpha1.IPAddressPool{}, from: f.pools, trim: trim, optional: true},
+		{kind: kindPool, object: &v1alpha1.IPAddressPool{}, from: f.pools, convert: convertPool, trim: trim, optional: true},
 	}
 }
 
@@ -84,6 +84,7 @@ func (f *feed) until(t *testing.T, what string, done func(*view.View) bool) view
 		maps.Copy(all.Nodes, touched.Nodes)
 		maps.Copy(all.VIPs, touched.VIPs)
 		maps.Copy(all.Checks, touched.Checks)
+		all.Since = append(all.Since, touched.Since...)
 		all.Advertisements = all.Advertisements || touched.Advertisements
 		all.Host, all.ServiceNetworks = all.Host || touched.Host, all.ServiceNetworks || touched.ServiceNetworks
 		if ok && done(v) {

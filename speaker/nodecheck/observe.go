@@ -16,9 +16,45 @@ import (
 // prohibit (EACCES) or unreachable. Calico adds a blackhole route for each of a node's ranges (ip-route(8)).
 var noRoute = []error{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EINVAL, unix.EACCES}
 
-// Routes returns the route from the calling thread's network namespace to each address. A route whose interface
+// mostRoutes is the number of known routes that a call of To finds again: more than a node has Pods (the kubelet's
+// default of maxPods is 110).
+const mostRoutes = 250
+
+// Routes finds routes, and keeps those of the last call. It is for one caller at a time.
+type Routes struct {
+	known map[netip.Addr]Route
+	next  int // the first one to find again
+}
+
+// To returns the route to each address, which are sorted. It finds those of new addresses and mostRoutes of the others,
+// in turn, so that the cost does not grow with the number of addresses.
+func (r *Routes) To(addrs []netip.Addr) (map[netip.Addr]Route, error) {
+	var find []netip.Addr
+	for i, addr := range addrs {
+		_, known := r.known[addr]
+		if since := i - r.next; !known || len(addrs) <= mostRoutes || (since+len(addrs))%len(addrs) < mostRoutes {
+			find = append(find, addr)
+		}
+	}
+	found, err := routes(find)
+	if err != nil {
+		return nil, err
+	}
+	out := make(map[netip.Addr]Route, len(addrs))
+	for _, addr := range addrs {
+		route, is := found[addr]
+		if !is {
+			route = r.known[addr]
+		}
+		out[addr] = route
+	}
+	r.known, r.next = out, (r.next+mostRoutes)%max(1, len(addrs))
+	return out, nil
+}
+
+// routes returns the route from the calling thread's network namespace to each address. A route whose interface
 // disappears meanwhile counts as none.
-func Routes(addrs []netip.Addr) (map[netip.Addr]Route, error) {
+func routes(addrs []netip.Addr) (map[netip.Addr]Route, error) {
 	out, links := map[netip.Addr]Route{}, map[int]netlink.Link{}
 	for _, addr := range addrs {
 		routes, err := netlink.RouteGet(addr.AsSlice())

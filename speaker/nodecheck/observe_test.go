@@ -53,7 +53,7 @@ func TestRoutes(t *testing.T) {
 			}
 			addrs, want[addr.Next()] = append(addrs, addr.Next()), nodecheck.Route{}
 		}
-		got, err := nodecheck.Routes(addrs)
+		got, err := (&nodecheck.Routes{}).To(addrs)
 		maps.Copy(want, map[netip.Addr]nodecheck.Route{
 			link: {Interface: "cali1"}, own: {Interface: "lo", Host: true}, nowhere: {},
 			bridged: {Interface: "cni0", Bridge: true}, six: {Interface: "cni0", Bridge: true},
@@ -62,5 +62,51 @@ func TestRoutes(t *testing.T) {
 			t.Errorf("got %+v, want %+v", got, want)
 		}
 		return err
+	})
+}
+
+// Of many addresses only some are looked up in each call, new ones at once, and all in turn.
+func TestRoutesInTurn(t *testing.T) {
+	netspace.New(t).Must(t, func() error {
+		lo, err := netlink.LinkByName("lo")
+		if err != nil {
+			return err
+		}
+		_, all, _ := net.ParseCIDR("198.18.0.0/16")
+		if err := netlink.RouteAdd(&netlink.Route{Dst: all, LinkIndex: lo.Attrs().Index}); err != nil {
+			return err
+		}
+		var addrs []netip.Addr
+		for i := range 600 {
+			addrs = append(addrs, netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)}))
+		}
+		var routes nodecheck.Routes
+		through := func(addrs []netip.Addr) int {
+			found, err := routes.To(addrs)
+			if err != nil || len(found) != len(addrs) {
+				t.Fatalf("%d routes of %d: %v", len(found), len(addrs), err)
+			}
+			n := 0
+			for _, route := range found {
+				if route.Interface == "lo" {
+					n++
+				}
+			}
+			return n
+		}
+		if n := through(addrs[1:]); n != 599 {
+			t.Errorf("%d of 599 addresses have a route, want all", n)
+		}
+		if err := netlink.RouteReplace(&netlink.Route{Dst: all, Type: unix.RTN_BLACKHOLE}); err != nil {
+			return err
+		}
+		var left []int
+		for range 3 {
+			left = append(left, through(addrs))
+		}
+		if left[0] == 0 || left[0] == 600 || left[2] != 0 {
+			t.Errorf("after the route is gone, %v addresses have one; want some after the first call, none after the third", left)
+		}
+		return nil
 	})
 }

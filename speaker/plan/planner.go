@@ -56,6 +56,7 @@ func (p *Planner) Plan(v *view.View, touched view.Touched, now time.Time) (*Desi
 	if p.options.BGP {
 		d.Routing, changed.ChangedRouting = p.routes.Plan(v, touched, now)
 	}
+	p.forwarding.EndPlan()
 	for _, addrs := range []map[netip.Addr]struct{}{changed.Local, changed.Announce, changed.Routed} {
 		maps.Copy(changed.Addrs, addrs)
 	}

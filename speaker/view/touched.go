@@ -2,6 +2,7 @@ package view
 
 import (
 	"net/netip"
+	"time"
 
 	"github.com/ironlb/ironlb/pools"
 )
@@ -38,6 +39,8 @@ type Touched struct {
 	Unreachable map[string]struct{}
 	// ServiceNetworks is set if a ServiceCIDR or OtherProxy changed.
 	ServiceNetworks bool
+	// Since are the times of the changes in the cluster that changed these slices, as far as known.
+	Since []time.Time
 	// FromSnapshot is set if it changed.
 	FromSnapshot bool
 	// All is set if everything must be planned again.
