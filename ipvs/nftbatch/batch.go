@@ -5,6 +5,7 @@
 package nftbatch
 
 import (
+	"bytes"
 	"encoding/binary"
 
 	"golang.org/x/sys/unix"
@@ -14,17 +15,20 @@ import (
 
 // Verdicts of an element of a map.
 const (
-	Goto = unix.NFT_GOTO
-	Jump = unix.NFT_JUMP
+	Goto   = unix.NFT_GOTO
+	Jump   = unix.NFT_JUMP
+	Return = unix.NFT_RETURN
 )
 
-// Element is an element of a set, or of a map if it has a Value or a Chain.
+// Element is an element of a set, or of a map if it has a Value or a Verdict.
 type Element struct {
 	// Key and Value are as in the kernel's registers: [Uint32], or parts of [Concat].
 	Key, Value []byte
-	// Verdict is that of the Chain.
+	// Verdict is followed by the Chain for Goto and Jump.
 	Verdict int32
 	Chain   string
+	// Comment is up to 254 octets.
+	Comment string
 }
 
 // Batch is a transaction of changes of one table. The kernel carries out all of them or none.
@@ -46,6 +50,9 @@ func New(family byte, table string) *Batch { return &Batch{family: family, table
 // Len returns the number of elements in the batch.
 func (b *Batch) Len() int { return b.len }
 
+// Contains reports whether the messages contain these octets.
+func (b *Batch) Contains(octets []byte) bool { return bytes.Contains(b.buf, octets) }
+
 // Add adds an element. It must not exist with another value.
 func (b *Batch) Add(set string, e Element) { b.element(unix.NFT_MSG_NEWSETELEM, set, e) }
 
@@ -53,6 +60,9 @@ func (b *Batch) Add(set string, e Element) { b.element(unix.NFT_MSG_NEWSETELEM, 
 func (b *Batch) Delete(set string, key []byte) {
 	b.element(unix.NFT_MSG_DELSETELEM, set, Element{Key: key})
 }
+
+// userComment is the type of a comment in the user data of an element (NFTNL_UDATA_SET_ELEM_COMMENT of libnftnl).
+const userComment = 0
 
 // maxList is less than the length that an attribute can have, by more than an element has.
 const maxList = 1<<16 - 1<<10
@@ -66,15 +76,20 @@ func (b *Batch) element(kind uint16, set string, e Element) {
 	element := b.nest(unix.NFTA_LIST_ELEM)
 	b.value(unix.NFTA_SET_ELEM_KEY, e.Key)
 	switch {
-	case e.Chain != "":
+	case e.Verdict != 0:
 		data := b.nest(unix.NFTA_SET_ELEM_DATA)
 		verdict := b.nest(unix.NFTA_DATA_VERDICT)
 		b.attr(unix.NFTA_VERDICT_CODE, binary.BigEndian.AppendUint32(nil, uint32(e.Verdict)))
-		b.text(unix.NFTA_VERDICT_CHAIN, e.Chain)
+		if e.Chain != "" {
+			b.text(unix.NFTA_VERDICT_CHAIN, e.Chain)
+		}
 		b.endNest(verdict)
 		b.endNest(data)
 	case e.Value != nil:
 		b.value(unix.NFTA_SET_ELEM_DATA, e.Value)
+	}
+	if e.Comment != "" {
+		b.attr(unix.NFTA_SET_ELEM_USERDATA, append([]byte{userComment, byte(len(e.Comment) + 1)}, e.Comment+"\x00"...))
 	}
 	b.endNest(element)
 }

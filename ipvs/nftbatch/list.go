@@ -101,10 +101,23 @@ func parseElement(data []byte) (e Element, err error) {
 			})
 		case unix.NFTA_SET_ELEM_DATA:
 			return each(value, func(kind uint16, data []byte) error { return e.parseData(kind, data) })
+		case unix.NFTA_SET_ELEM_USERDATA:
+			e.Comment = commentOf(value)
 		}
 		return nil
 	})
 	return e, err
+}
+
+// commentOf returns the comment in the user data of an element: a sequence of a type, a length, and a value.
+func commentOf(data []byte) string {
+	for len(data) >= 2 && len(data) >= 2+int(data[1]) {
+		if data[0] == userComment {
+			return unix.ByteSliceToString(data[2 : 2+int(data[1])])
+		}
+		data = data[2+int(data[1]):]
+	}
+	return ""
 }
 
 // parseData parses the value of an element of a map.

@@ -7,10 +7,11 @@ import (
 	"slices"
 
 	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/ipvs/nftbatch"
 	"github.com/ironlb/ironlb/ipvs/nftwatch"
 )
 
-// Apply carries out the ops in order, in one transaction, and returns those done. Adding an existing object edits it,
+// Apply carries out the ops in order, in one transaction for each family, and returns those done. Adding an existing object edits it,
 // deleting an absent one succeeds, editing an absent one fails. Apply continues after an error as [ipvs.Each] does: a
 // refusal by nftables is narrowed down to the virtual servers that cause it.
 //
@@ -87,7 +88,8 @@ func check(op ipvs.Op) error {
 	return checkScheduler(op.Settings.Scheduler)
 }
 
-// commit carries out the changes of these virtual servers in one transaction, after the required chains exist.
+// commit carries out the changes of these virtual servers in one transaction for each family, after the required chains
+// exist. After an error the tables must be read again.
 func (b *Balancer) commit(keys []ipvs.Key, next map[ipvs.Key]*virtual) error {
 	if len(keys) == 0 {
 		return nil
@@ -95,15 +97,20 @@ func (b *Balancer) commit(keys []ipvs.Key, next map[ipvs.Key]*virtual) error {
 	if err := b.prepare(keys, next); err != nil {
 		return err
 	}
-	tx := b.nft.NewTransaction()
-	var touched nftwatch.Counts
-	for _, key := range keys {
-		family := familyOf(key)
-		b.writer(tx, family).virtual(key, b.have[key], next[key])
-		touched[family] = 1
+	var batches [nftwatch.NumFamilies]*nftbatch.Batch
+	for i, f := range families {
+		batches[i] = nftbatch.New(f.number, b.scope.Table())
 	}
-	if err := b.run(tx, touched); err != nil {
-		return err
+	for _, key := range keys {
+		changes(key, b.have[key], next[key], func(c change) { c.add(batches[familyOf(key)]) })
+	}
+	for i, batch := range batches {
+		if batch.Len() == 0 {
+			continue
+		}
+		if err := b.runFunc(func() error { return b.send(batch) }, one(i)); err != nil {
+			return err
+		}
 	}
 	for _, key := range keys {
 		t := &b.tables[familyOf(key)]

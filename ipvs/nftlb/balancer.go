@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/knftables"
 
 	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/ipvs/nftbatch"
 	"github.com/ironlb/ironlb/ipvs/nftopen"
 	"github.com/ironlb/ironlb/ipvs/nftwatch"
 )
@@ -41,6 +42,8 @@ var ErrNoCommand = errors.New("nft not found: install the package nftables")
 type Balancer struct {
 	scope Scope
 	nft   knftables.Interface
+	// send carries out a change of elements.
+	send func(*nftbatch.Batch) error
 
 	mu    sync.Mutex
 	watch *nftwatch.Watch
@@ -124,7 +127,7 @@ func New(scope Scope) (*Balancer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open nftables: %w", err)
 	}
-	return &Balancer{scope: scope, nft: nft, watch: watch}, nil
+	return &Balancer{scope: scope, nft: nft, send: (*nftbatch.Batch).Send, watch: watch}, nil
 }
 
 // Close stops watching. Programmed state stays.

@@ -5,7 +5,19 @@ import (
 	"net/netip"
 
 	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/ipvs/nftbatch"
 )
+
+// RefuseWith makes changes of elements fail whose batch contains these octets, as the kernel does for a part that it
+// refuses. With nil octets all fail.
+func (b *Balancer) RefuseWith(refused error, octets []byte) {
+	b.send = func(batch *nftbatch.Batch) error {
+		if batch.Contains(octets) {
+			return refused
+		}
+		return batch.Send()
+	}
+}
 
 // Layouts returns the real server of each slot, as known and as listed from the kernel's tables.
 func (b *Balancer) Layouts() (known, listed map[ipvs.Key]map[uint32]netip.AddrPort, err error) {

@@ -1,6 +1,7 @@
 package nftlb_test
 
 import (
+	"errors"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -13,8 +14,8 @@ import (
 	"github.com/ironlb/ironlb/ipvs/nftlb"
 )
 
-// TestRefusal: if nft refuses a part about one virtual server, the others are done and the error names its ops. A
-// wrapper program refuses an address and otherwise calls the real nft.
+// TestRefusal: if the kernel refuses a part about one virtual server, the others are done and the error names its ops. If
+// nft does not work at all, nothing is done: a wrapper program then ends with an error.
 func TestRefusal(t *testing.T) {
 	program, err := exec.LookPath("nft")
 	if err != nil {
@@ -24,7 +25,7 @@ func TestRefusal(t *testing.T) {
 	script := `#!/bin/sh
 case "$*" in *-f*)
 	input=$(cat)
-	case $input in *203.0.113.66*|*$REFUSE_ALL*) echo "Error: refused" >&2; exit 1;; esac
+	case $input in *$REFUSE_ALL*) echo "Error: refused" >&2; exit 1;; esac
 	echo "$input" | exec ` + program + ` "$@";;
 esac
 [ "$REFUSE_ALL" = add ] && exit 1
@@ -42,6 +43,7 @@ exec ` + program + ` "$@"
 		want[ipvs.Key{Addr: netip.AddrFrom4([4]byte{203, 0, 113, byte(62 + i)}), Protocol: ipvs.TCP, Port: 80}] = server("rr", 1)
 	}
 	bad := ipvs.Key{Addr: netip.MustParseAddr("203.0.113.66"), Protocol: ipvs.TCP, Port: 80}
+	d.RefuseWith(errors.New("refused"), bad.Addr.AsSlice())
 	ops := ipvs.Diff(nil, want)
 	done, err := d.Apply(ops)
 	if err == nil || len(done) != len(ops)-2 || strings.Count(err.Error(), bad.String()) != 2 || strings.Count(err.Error(), "refused") != 2 {
@@ -51,6 +53,7 @@ exec ` + program + ` "$@"
 	sameEverywhere(t, d, want)
 
 	t.Setenv("REFUSE_ALL", "add")
+	d.RefuseWith(errors.New("refused"), nil)
 	if done, err := d.Apply([]ipvs.Op{{Action: ipvs.AddVirtual, Virtual: web, Settings: rr}}); err == nil || len(done) != 0 {
 		t.Errorf("while nft does not work: %v done, error %v", done, err)
 	}

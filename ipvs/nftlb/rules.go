@@ -134,61 +134,6 @@ func (w writer) element(e knftables.Element, remove bool) {
 	}
 }
 
-// virtual changes the elements of one virtual server; either may be nil.
-func (w writer) virtual(key ipvs.Key, have, want *virtual) {
-	k := keyText(key)
-	if have == nil {
-		have = &virtual{}
-	}
-	if want == nil {
-		want = &virtual{}
-	}
-	w.verdict(mapVirtuals, k, have.class().verdict(), want.class().verdict(), have.Settings, want.Settings)
-	w.verdict(mapSticky, k, have.affinity().verdict(), want.affinity().verdict(), have.persistent(), want.persistent())
-	if had, is := have.refused(), want.refused(); had != is {
-		w.element(knftables.Element{Set: setRefused, Key: k}, had)
-	}
-	w.slots(key, have, want)
-}
-
-// verdict changes the element with the target chain of a virtual server's packets. The comment contains the settings,
-// and is empty without an element.
-func (w writer) verdict(name string, k []string, had, wanted string, have, want ipvs.Settings) {
-	if had == wanted && have == want {
-		return
-	}
-	if have.Scheduler != "" {
-		w.element(knftables.Element{Map: name, Key: k}, true)
-	}
-	if want.Scheduler != "" {
-		comment := want.String()
-		w.element(knftables.Element{Map: name, Key: k, Value: []string{wanted}, Comment: &comment}, false)
-	}
-}
-
-func (w writer) slots(key ipvs.Key, have, want *virtual) {
-	name := mapReals[key.Protocol]
-	slot := func(n uint32) []string {
-		return append(realText(netip.AddrPortFrom(key.Addr, key.Port)), fmt.Sprint(n))
-	}
-	same := func(n uint32) bool {
-		h, had := have.layout.at[n]
-		wanted, is := want.layout.at[n]
-		return had && is && h == wanted && have.RealServers[h] == want.RealServers[h]
-	}
-	for n := range have.layout.at {
-		if !same(n) {
-			w.element(knftables.Element{Map: name, Key: slot(n)}, true)
-		}
-	}
-	for n, real := range want.layout.at {
-		if !same(n) {
-			comment := want.RealServers[real].String()
-			w.element(knftables.Element{Map: name, Key: slot(n), Value: realText(real), Comment: &comment}, false)
-		}
-	}
-}
-
 // affinityEntry is an element of affinity.
 type affinityEntry struct {
 	client  netip.Addr

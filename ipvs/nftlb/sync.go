@@ -64,7 +64,7 @@ func (b *Balancer) rebuild(family int, l listing) error {
 		w.class(c)
 	}
 	for key, v := range l.virtuals {
-		w.virtual(key, nil, v)
+		changes(key, nil, v, w.write)
 	}
 	for _, r := range l.affinity {
 		if live(l.virtuals[r.virtual], r.real) {

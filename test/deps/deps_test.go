@@ -54,7 +54,7 @@ var rules = []rule{
 	// Drivers take and return values; they import neither the loop nor one another.
 	{of: "ipvs/kernel", own: []string{"ipvs"}, never: kubernetes},
 	{of: "ipvs/nft", own: []string{"ipvs", "ipvs/nftopen", "ipvs/nftwatch"}, never: kubernetes},
-	{of: "ipvs/nftlb", own: []string{"ipvs", "ipvs/nftopen", "ipvs/nftwatch"}, never: kubernetes},
+	{of: "ipvs/nftlb", own: []string{"ipvs", "ipvs/nftbatch", "ipvs/nftopen", "ipvs/nftwatch"}, never: kubernetes},
 	{of: "ipvs/direct", own: []string{"ipvs", "ipvs/nftbatch", "ipvs/nftopen", "ipvs/nftwatch"}, never: kubernetes},
 	{of: "ipvs/nftopen", own: []string{}, never: kubernetes},
 	{of: "ipvs/nftbatch", own: []string{"ipvs"}, never: kubernetes},
