@@ -219,6 +219,10 @@ bench-ipvs: root deps ## the data planes compared with kube-proxy's ipvs and nft
 bench-idle: root deps ## CPU and memory of idle processes at 0, 1,000 and 5,000 Services, compared with kube-proxy and MetalLB; half an hour, FLAGS='-services 13 -peers ironlb -threads' less (root)
 	@go run ./test/bench/idle $(FLAGS)
 
+.PHONY: bench-scale
+bench-scale: root ## one ironlb-speaker with 1,000, 5,000 and 10,000 Services: start, memory, idle, change, repair; five minutes, FLAGS='-services 1000' less (root)
+	@go run ./test/bench/scale $(FLAGS)
+
 .PHONY: bench-direct
 bench-direct: root deps ## forwarding direct compared with pod under load: requests per second, p99, CPU time, bytes through the owner; 5 minutes, FLAGS='-rounds 1 -sizes 1000' less (root)
 	@go run ./test/bench/direct $(FLAGS)

@@ -64,7 +64,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return m
 }
 
-// networkBuckets are those of kubeproxy_network_programming_duration_seconds, and finer ones below a quarter of a second.
+// networkBuckets are those of kubeproxy_network_programming_duration_seconds, and finer ones below a quarter of a
+// second.
 func networkBuckets() []float64 {
 	return slices.Concat([]float64{0.01, 0.025, 0.05, 0.1, 0.25, 0.5}, prometheus.LinearBuckets(1, 1, 59),
 		prometheus.LinearBuckets(60, 5, 12), prometheus.LinearBuckets(120, 30, 7))

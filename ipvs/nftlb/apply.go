@@ -11,9 +11,9 @@ import (
 	"github.com/ironlb/ironlb/ipvs/nftwatch"
 )
 
-// Apply carries out the ops in order, in one transaction for each family, and returns those done. Adding an existing object edits it,
-// deleting an absent one succeeds, editing an absent one fails. Apply continues after an error as [ipvs.Each] does: a
-// refusal by nftables is narrowed down to the virtual servers that cause it.
+// Apply carries out the ops in order, in one transaction for each family, and returns those done. Adding an existing
+// object edits it, deleting an absent one succeeds, editing an absent one fails. Apply continues after an error as
+// [ipvs.Each] does: a refusal by nftables is narrowed down to the virtual servers that cause it.
 //
 // The cost follows the virtual servers of the ops, whatever the number of others.
 func (b *Balancer) Apply(ops []ipvs.Op) ([]ipvs.Op, error) {

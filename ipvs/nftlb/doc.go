@@ -4,8 +4,8 @@
 // A table contains maps and few chains. A new connection is matched with the map of virtual servers, which names the
 // chain of its class (choose one of four slots at random, for example). The rule there selects a slot and finds its
 // real server. So a change is a change of elements, whatever the number of virtual servers, and changes of any number
-// of them are one transaction. The comments of the elements hold what the rules cannot express, so that the state is
-// read back as it was written, also by another process.
+// of them are one transaction for each family. The comments of the elements hold what the rules cannot express, so that
+// the state is read back as it was written, also by another process.
 //
 // # What is approximated
 //

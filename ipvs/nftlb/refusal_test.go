@@ -14,8 +14,8 @@ import (
 	"github.com/ironlb/ironlb/ipvs/nftlb"
 )
 
-// TestRefusal: if the kernel refuses a part about one virtual server, the others are done and the error names its ops. If
-// nft does not work at all, nothing is done: a wrapper program then ends with an error.
+// TestRefusal: if the kernel refuses a part about one virtual server, the others are done and the error names its ops.
+// If nft does not work at all, nothing is done: a wrapper program then ends with an error.
 func TestRefusal(t *testing.T) {
 	program, err := exec.LookPath("nft")
 	if err != nil {

@@ -26,8 +26,8 @@ type Routes struct {
 	next  int // the first one to find again
 }
 
-// To returns the route to each address, which are sorted. It finds those of new addresses and mostRoutes of the others,
-// in turn, so that the cost does not grow with the number of addresses.
+// To returns the route to each address, which are sorted. It finds those of new addresses, and mostRoutes of the others
+// per call, round robin, so that the cost does not grow with the number of addresses.
 func (r *Routes) To(addrs []netip.Addr) (map[netip.Addr]Route, error) {
 	var find []netip.Addr
 	for i, addr := range addrs {

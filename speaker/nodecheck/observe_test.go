@@ -65,8 +65,8 @@ func TestRoutes(t *testing.T) {
 	})
 }
 
-// Of many addresses only some are looked up in each call, new ones at once, and all in turn.
-func TestRoutesInTurn(t *testing.T) {
+// Of many addresses each call finds the routes of new ones and of some others, round robin.
+func TestRoutesRoundRobin(t *testing.T) {
 	netspace.New(t).Must(t, func() error {
 		lo, err := netlink.LinkByName("lo")
 		if err != nil {

@@ -1,5 +1,5 @@
-// Command scale measures one ironlb-speaker with many Services of four endpoints: its start, its memory and its CPU time
-// while idle, one changed endpoint, and how soon damage by another program is repaired. It runs alone in a network
+// Command scale measures one ironlb-speaker with many Services of four endpoints: its start, its memory and its CPU
+// time while idle, one changed endpoint, and how soon damage by another program is repaired. It runs alone in a network
 // namespace, with nftables and serviceProxy, and owns every address: no other node is alive. Its API server is part of
 // this command and answers from memory, so that nothing but the speaker is measured. The results are in Go's benchmark
 // format, for benchstat, on standard output. It needs root.
