@@ -18,10 +18,6 @@ import (
 	"github.com/ironlb/ironlb/cmd/internal/version"
 )
 
-// gcPercent is the growth of the heap between two collections, unless GOGC is set. The start creates garbage, and an
-// idle speaker nearly none: memory costs a node more than the collector's CPU time.
-const gcPercent = 40
-
 func main() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)

@@ -306,6 +306,9 @@ func (p *process) addLoop() error {
 	}
 	p.loop = speaker.New(config)
 	p.run(func(ctx context.Context) error {
+		return returnMemory(ctx, func() bool { return p.loop.Health().Ready })
+	})
+	p.run(func(ctx context.Context) error {
 		readyz := p.checks.readyz(p.pairing.readyz(staleReadyz(p.api.Source, p.loop.Readyz)))
 		return serve(ctx, p.listener, p.loop.Healthz, readyz, p.registry)
 	})

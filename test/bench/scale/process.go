@@ -56,11 +56,13 @@ func (p *process) kill() error {
 	return nil
 }
 
+// lastOctets is how much of a log an error has.
+const lastOctets = 2000
+
 // lastLines are the end of the log, for an error.
 func (p *process) lastLines() string {
 	text, _ := os.ReadFile(p.log)
-	const most = 2000
-	return string(text[max(0, len(text)-most):])
+	return string(text[max(0, len(text)-lastOctets):])
 }
 
 // followTree records the largest resident memory of the process with its child processes.

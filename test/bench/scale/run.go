@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"time"
 
 	"github.com/vishvananda/netlink"
 )
@@ -123,10 +122,10 @@ func (b *bench) startSpeaker() (*process, error) {
 
 // cleanUp removes what the process programmed.
 func (b *bench) cleanUp() error {
-	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
+	ctx, stop := context.WithTimeout(context.Background(), b.o.limit)
 	defer stop()
 	if out, err := exec.CommandContext(ctx, b.o.speaker, b.args("cleanup")...).CombinedOutput(); err != nil {
-		return fmt.Errorf("ironlb-speaker cleanup: %w: %s", err, out)
+		return fmt.Errorf("ironlb-speaker cleanup: %w: %s", err, out[max(0, len(out)-lastOctets):])
 	}
 	return nil
 }
