@@ -10,8 +10,9 @@ import (
 	"strings"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/ironlb/ironlb/ipvs/inetconf"
 )
 
 // devices creates the tunnels, or corrects those that exist.
@@ -175,22 +176,15 @@ type sysctl struct {
 	netlink     func(link netlink.Link) error // nil: only a write sets it
 }
 
-// The parameters of an IPv4 device in IFLA_INET_CONF (include/uapi/linux/if_link.h, include/uapi/linux/ip.h).
-const (
-	inetConf       = 1
-	confForwarding = 1
-	confRPFilter   = 8
-
-	addrGenModeNone = 1 // IN6_ADDR_GEN_MODE_NONE (include/uapi/linux/if_link.h)
-)
+const addrGenModeNone = 1 // IN6_ADDR_GEN_MODE_NONE (include/uapi/linux/if_link.h)
 
 // sysctls return the parameters of a tunnel. A strict reverse path filter would drop what comes out of it; 2 is looser
 // than a 1 for all interfaces, and the greatest value is in effect.
 func sysctls(tier int, has6 bool) []sysctl {
 	ipv4, ipv6 := "/proc/sys/net/ipv4/conf/"+devices[tier]+"/", "/proc/sys/net/ipv6/conf/"+devices[tier]+"/"
 	all := []sysctl{
-		{ipv4 + "rp_filter", "2", func(l netlink.Link) error { return setInetConf(l, confRPFilter, 2) }},
-		{ipv4 + "forwarding", "1", func(l netlink.Link) error { return setInetConf(l, confForwarding, 1) }},
+		{ipv4 + "rp_filter", "2", func(l netlink.Link) error { return inetconf.Set(l, inetconf.RPFilter, 2) }},
+		{ipv4 + "forwarding", "1", func(l netlink.Link) error { return inetconf.Set(l, inetconf.Forwarding, 1) }},
 	}
 	if has6 {
 		generate := func(l netlink.Link) error { return netlink.LinkSetIP6AddrGenMode(l, addrGenModeNone) }
@@ -214,19 +208,6 @@ func setSysctls(link netlink.Link, all []sysctl) error {
 		}
 	}
 	return nil
-}
-
-// setInetConf sets a parameter of an IPv4 device.
-func setInetConf(link netlink.Link, parameter int, value uint32) error {
-	req := nl.NewNetlinkRequest(unix.RTM_SETLINK, unix.NLM_F_ACK)
-	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	msg.Index = int32(link.Attrs().Index)
-	spec := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
-	spec.AddRtAttr(unix.AF_INET, nil).AddRtAttr(inetConf, nil).AddRtAttr(parameter, nl.Uint32Attr(value))
-	req.AddData(msg)
-	req.AddData(spec)
-	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
-	return err
 }
 
 func sysctlsMet(tier int, has6 bool) bool {

@@ -1,0 +1,201 @@
+package returnroute
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+	"sigs.k8s.io/knftables"
+
+	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/ipvs/nftopen"
+	"github.com/ironlb/ironlb/ipvs/nftwatch"
+)
+
+// TableName is the name of the tables of nftables, of the families ip and ip6.
+const TableName = "ironlb-return"
+
+// Driver is the return routes of one network namespace. It is safe for concurrent use.
+type Driver struct {
+	// tunnels are the interfaces on which requests arrive besides that of the route.
+	tunnels []string
+	nft     knftables.Interface
+	link    *netlink.Handle
+
+	mu     sync.Mutex
+	watch  *nftwatch.Watch
+	events *routeWatch
+	// known means that the kernel has what have contains. indexes are the interfaces of its routes.
+	known   bool
+	have    []ipvs.ReturnRoute
+	indexes map[int]struct{}
+}
+
+// New finds the program nft and opens the network namespace of the calling thread, which must be the same for each
+// call. It changes nothing. tunnels are the interfaces on which other nodes deliver requests.
+func New(tunnels ...string) (*Driver, error) {
+	nft, err := nftopen.Open("", "") // each object names its own table
+	if err != nil {
+		return nil, fmt.Errorf("open nftables (needs the program nft, CAP_NET_ADMIN and nf_tables): %w", err)
+	}
+	d := &Driver{tunnels: tunnels, nft: nft}
+	if d.watch, err = nftwatch.Open(TableName); err != nil {
+		return nil, err
+	}
+	if d.link, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
+		d.watch.Close()
+		return nil, fmt.Errorf("open the route netlink socket: %w", err)
+	}
+	if d.events, err = openRouteWatch(); err != nil {
+		d.watch.Close()
+		d.link.Close()
+		return nil, err
+	}
+	return d, nil
+}
+
+// Close ends the driver. Programmed state stays.
+func (d *Driver) Close() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.watch.Close()
+	d.link.Close()
+	d.events.close()
+}
+
+// Apply makes the node have these return routes and no others, and returns those that are in effect. It continues after
+// an error; the errors are joined. Routes that are the same as before keep their tables.
+func (d *Driver) Apply(ctx context.Context, want []ipvs.ReturnRoute) (done []ipvs.ReturnRoute, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	intact, err := d.check()
+	if err != nil {
+		return nil, err
+	}
+	if intact && slices.EqualFunc(d.have, want, ipvs.ReturnRoute.Equal) {
+		return slices.Clone(want), nil
+	}
+	d.known, d.indexes = false, make(map[int]struct{})
+	var errs []error
+	for i := range families {
+		var of []ipvs.ReturnRoute
+		for _, r := range want {
+			if familyOf(r.Gateway) == i {
+				of = append(of, r)
+			}
+		}
+		inEffect, err := d.program(ctx, families[i], of)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("program the %s return routes: %w", families[i].title, err))
+		}
+		done = append(done, inEffect...)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return done, err
+	}
+	if _, err := d.events.touched(nil); err != nil { // by this call
+		return done, err
+	}
+	d.known, d.have = true, slices.Clone(want)
+	if _, err := d.watch.Count(); err != nil {
+		d.known = false
+	}
+	return done, nil
+}
+
+// program makes the kernel have the routes of one family. The order is required: a rule needs the routes of its table,
+// and a mark its rule.
+func (d *Driver) program(ctx context.Context, f family, want []ipvs.ReturnRoute) (done []ipvs.ReturnRoute, err error) {
+	have, err := d.list(f)
+	if err != nil {
+		return nil, err
+	}
+	tables, errs := d.assign(want, have)
+	wanted := wanted(f, tables)
+	failed := make(map[int]bool)
+	for _, r := range wanted.missingRoutes(have) {
+		if err := d.link.RouteReplace(r.netlink()); err != nil {
+			errs, failed[r.table] = append(errs, fmt.Errorf("add %v: %w", r, err)), true
+		}
+	}
+	for _, r := range wanted.missingRules(have) {
+		if err := d.link.RuleAdd(r.netlink(f)); err != nil && !errors.Is(err, unix.EEXIST) {
+			errs, failed[r.routes] = append(errs, fmt.Errorf("add %v: %w", r, err)), true
+		}
+	}
+	if err := d.setRules(ctx, f, tables); err != nil {
+		return nil, errors.Join(append(errs, err)...)
+	}
+	for _, r := range have.missingRules(wanted) {
+		if err := d.link.RuleDel(r.netlink(f)); err != nil && !errors.Is(err, unix.ENOENT) {
+			errs = append(errs, fmt.Errorf("delete %v: %w", r, err))
+		}
+	}
+	for _, r := range have.missingRoutes(wanted) {
+		if err := d.link.RouteDel(r.netlink()); err != nil && !errors.Is(err, unix.ESRCH) {
+			errs = append(errs, fmt.Errorf("delete %v: %w", r, err))
+		}
+	}
+	for _, t := range tables {
+		if failed[t.number] {
+			continue
+		}
+		if err := d.verify(f, t, have.others); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		done = append(done, t.ReturnRoute)
+	}
+	return done, errors.Join(errs...)
+}
+
+// Check reports whether everything is as the last Apply left it. Without a change on the node it costs some system
+// calls.
+func (d *Driver) Check(context.Context) (bool, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.check()
+}
+
+func (d *Driver) check() (bool, error) {
+	counts, err := d.watch.Count()
+	if err != nil && !errors.Is(err, nftwatch.ErrLost) {
+		d.known = false
+		return false, err
+	}
+	touched, watchErr := d.events.touched(func(index int) bool { _, is := d.indexes[index]; return is })
+	tightened := slices.ContainsFunc(d.have, func(r ipvs.ReturnRoute) bool { return r.Gateway.Is4() && strict(r.Interface) })
+	if err != nil || counts != (nftwatch.Counts{}) || touched || watchErr != nil || tightened {
+		d.known = false
+	}
+	return d.known, watchErr
+}
+
+// Remove deletes everything that this package made, also in an earlier process. It succeeds if there is nothing.
+func (d *Driver) Remove(ctx context.Context) error {
+	_, err := d.Apply(ctx, nil)
+	return err
+}
+
+// Routes returns the gateways that the routing tables lead to, also those of an earlier process.
+func (d *Driver) Routes() (gateways []netip.Addr, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var errs []error
+	for i := range families {
+		have, err := d.list(families[i])
+		errs = append(errs, err)
+		for r := range have.routes {
+			if r.gateway.IsValid() {
+				gateways = append(gateways, r.gateway)
+			}
+		}
+	}
+	slices.SortFunc(gateways, netip.Addr.Compare)
+	return gateways, errors.Join(errs...)
+}

@@ -1,0 +1,42 @@
+package returnroute
+
+import (
+	"net/netip"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	"sigs.k8s.io/knftables"
+
+	"github.com/ironlb/ironlb/ipvs/nftwatch"
+)
+
+// family contains the differences between IPv4 and IPv6.
+type family struct {
+	name   knftables.Family
+	title  string
+	number int // the kernel's
+	// words replaces IP in rules of nftables.
+	words *strings.Replacer
+	// beyond are addresses behind any router, of which at least one is on no network of a node (RFC 5737, RFC 3849).
+	beyond []netip.Addr
+}
+
+// families have the indices of package nftwatch.
+var families = [nftwatch.NumFamilies]family{
+	nftwatch.IP: {
+		name: knftables.IPv4Family, title: "IPv4", number: unix.AF_INET, words: strings.NewReplacer("IP", "ip"),
+		beyond: []netip.Addr{netip.AddrFrom4([4]byte{203, 0, 113, 254}), netip.AddrFrom4([4]byte{198, 51, 100, 254})},
+	},
+	nftwatch.IP6: {
+		name: knftables.IPv6Family, title: "IPv6", number: unix.AF_INET6, words: strings.NewReplacer("IP", "ip6"),
+		beyond: []netip.Addr{netip.MustParseAddr("2001:db8:ffff:ffff::fffe"), netip.MustParseAddr("2001:db8:eeee:eeee::fffe")},
+	},
+}
+
+// familyOf returns the index of an address's family.
+func familyOf(addr netip.Addr) int {
+	if addr.Is4() {
+		return nftwatch.IP
+	}
+	return nftwatch.IP6
+}
