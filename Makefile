@@ -30,6 +30,8 @@ RETRANSMIT   := TestPackets/IPv4/handshake
 PURE         := ^Test(AwaitEnd|BadFlags|Config|DetectLocalFaults|FollowKeys|KeepPolicies|MetricsAreDocumented|Pairing|ReadKeys|Snapshot|Version)
 # Tests of ./ipvs/direct in which the virtual servers matter: these run with IPVS, too.
 SECOND_TIER  := ^Test(OwnerMoves|WayBack|SecondChance|NotTracked|TablesDisagree|InternalClients|LargeDatagrams|LargeSegments|SmallPathToClient|OwnerWithoutEndpoints|NoEndpoint|HostNetwork|Affinity)$$
+# The same of ./ipvs/returnroute.
+RETURN_TIER  := ^Test(ReturnRoute|ClientsOfNodeNetworks|KernelAnswers|HostNetwork)$$
 # LAB_TESTS need a real control plane. BGP_TESTS talk to BIRD and FRR.
 LAB_TESTS     = $$(go list ./test/lab/... | grep -v -e /router -e guest$$) ./test/ccm/... ./test/deploy/live ./test/e2e/privileges
 BGP_TESTS    := ./test/lab/router ./speaker/bfd ./speaker/bgp/gobgp ./cmd/ironlb-bgpd ./test/e2e/bgp
@@ -147,6 +149,7 @@ test-kernel: root ## the tests of the data planes and of the speaker with them, 
 	@go build -o $(TOOLS)/guest ./test/lab/cmd/guest
 	@$(TOOLS)/guest with -- $(REPORT) -count=1 -p 1 -timeout 40m -skip '$(ONE_FAMILY)|$(RETRANSMIT)|$(PURE)' -exec '$(TOOLS)/guest exec --' $(KERNEL_TESTS)
 	@IRONLB_DATAPLANE=ipvs $(TOOLS)/guest with -- $(REPORT) -count=1 -timeout 40m -parallel 1 -run '$(SECOND_TIER)' -exec '$(TOOLS)/guest exec --' ./ipvs/direct
+	@IRONLB_DATAPLANE=ipvs $(TOOLS)/guest with -- $(REPORT) -count=1 -timeout 20m -parallel 1 -run '$(RETURN_TIER)' -exec '$(TOOLS)/guest exec --' ./ipvs/returnroute
 	@$(TOOLS)/guest with -- $(REPORT) -count=1 -run '^Test(VLAN|Bond)$$' -exec '$(TOOLS)/guest exec --' ./speaker/l2
 	@$(REPORT) -count=1 -p 1 ./test/lab/guest ./test/lab/cmd/guest
 

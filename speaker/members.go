@@ -37,14 +37,19 @@ func (s *Speaker) observeMembers(v *view.View, touched *view.Touched) {
 	s.observeReach(v, touched)
 }
 
-// observeDirect adds to the View whether this node can use tunnels.
+// observeDirect adds to the View whether this node can use tunnels, and has the return routes.
 func (s *Speaker) observeDirect(v *view.View, touched *view.Touched) {
 	reason, why := s.dataplane.NotDirect()
+	s.noTunnel = reason
+	s.missingReturn.observe(v, touched, time.Now(), s.desired == nil)
+	if reason == "" && s.missingReturn.counts {
+		reason, why = view.NoReturnRoute, s.missingReturn.why
+	}
 	if touched.NotDirect = reason != s.notDirect; touched.NotDirect {
 		if reason == "" {
-			s.cfg.Log.Info("this node can use tunnels")
+			s.cfg.Log.Info("this node can be forwarded to directly")
 		} else if s.cfg.Node.Direct != nil {
-			s.cfg.Log.Info("this node cannot use tunnels: Services are forwarded to endpoints", "reason", reason, "error", why)
+			s.cfg.Log.Info("this node cannot be forwarded to directly: Services are forwarded to endpoints", "reason", reason, "error", why)
 		}
 	}
 	only, why := s.dataplane.DirectIPv4Only()

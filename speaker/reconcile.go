@@ -118,7 +118,7 @@ func (s *Speaker) program(ctx context.Context, todo *work) {
 		return
 	}
 	reason, _ := s.dataplane.NotDirect()
-	if only, _ := s.dataplane.DirectIPv4Only(); reason != s.notDirect || only != s.view.DirectIPv4Only {
+	if only, _ := s.dataplane.DirectIPv4Only(); reason != s.noTunnel || only != s.view.DirectIPv4Only {
 		s.cfg.Trigger.Now() // Apply found it: plan without tunnels
 	}
 	s.measureReach()
@@ -184,12 +184,14 @@ func (s *Speaker) outcome() status.Inputs {
 		Held:      s.l2.Held(),
 		Tunnels:   s.dataplane.Tunnels(),
 		Differ:    s.slotsDiffer,
-		Conflicts: s.conflicts,
-		Claims:    s.published.Claims,
-		Reach:     s.reach.now,
-		BGP:       s.cfg.BGP != nil,
-		Sessions:  s.bgp.Sessions(),
-		Err:       s.currentErrors(),
+
+		ReturnRoutes: s.dataplane.ReturnRoutes(s.desired.PoolReturns),
+		Conflicts:    s.conflicts,
+		Claims:       s.published.Claims,
+		Reach:        s.reach.now,
+		BGP:          s.cfg.BGP != nil,
+		Sessions:     s.bgp.Sessions(),
+		Err:          s.currentErrors(),
 	}
 }
 

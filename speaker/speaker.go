@@ -76,8 +76,10 @@ type Speaker struct {
 	// published is the last published state; mustPublish forces another publication even if it is unchanged.
 	published   view.LocalState
 	mustPublish bool
-	// notDirect is why this node cannot use tunnels, as last observed; empty if it can.
-	notDirect view.Reason
+	// notDirect is why this node cannot be forwarded to directly, as last observed; empty if it can. noTunnel is why it
+	// cannot use tunnels, missingReturn why it has no return route.
+	notDirect, noTunnel view.Reason
+	missingReturn       missingReturn
 	// agreement compares the slots of the nodes. slotsDiffer are the nodes whose slots differ for long, sorted; the slice
 	// is immutable.
 	agreement   agreement

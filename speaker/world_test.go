@@ -94,6 +94,7 @@ type world struct {
 	conflicts     map[netip.Addr]view.Conflict
 	bgp           worldBGP
 	tunnels       worldTunnels
+	returns       worldReturnRoutes
 	reach         *worldReach // nil for none
 	probing       bool        // addresses to be probed are not announced yet
 }
@@ -175,7 +176,7 @@ func (w *world) node() Node {
 	}
 	return Node{
 		Drivers: dataplane.Drivers{VirtualServers: servers, Filter: worldFilter{w}, Addresses: worldAddresses{w}, Sysctls: worldSysctls{w},
-			ClusterInternal: worldInternal{w}, Direct: worldDirect{w}, Conntrack: worldConntrack{w}, HealthPorts: worldPorts{w}, Checks: worldChecks{w}},
+			ClusterInternal: worldInternal{w}, Direct: worldDirect{w}, ReturnRoutes: worldReturns{w}, Conntrack: worldConntrack{w}, HealthPorts: worldPorts{w}, Checks: worldChecks{w}},
 		Retainer: worldRetainer{w}, Blackholes: worldBlackholes{w},
 	}
 }
@@ -190,6 +191,7 @@ func (w *world) restart() {
 	w.applied, w.announced = nil, map[netip.Addr]ownership.Announcement{}
 	w.ports, w.checks = nil, nil
 	w.tunnels.applied, w.tunnels.begun = nil, false
+	w.returns.harmed = true
 }
 
 type worldIPVS struct{ w *world }

@@ -13,6 +13,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs/direct"
 	"github.com/ironlb/ironlb/ipvs/nft"
 	"github.com/ironlb/ironlb/ipvs/nftlb"
+	"github.com/ironlb/ironlb/ipvs/returnroute"
 	"github.com/ironlb/ironlb/speaker"
 )
 
@@ -64,7 +65,7 @@ func ourTables(ctx context.Context) (tables []string, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("list nftables tables: %w: %s", err, strings.TrimSpace(string(out)))
 	}
-	names := []string{nft.TableName, direct.TableName, nftlb.AllTraffic.Table(), nftlb.ClusterInternal.Table()}
+	names := []string{nft.TableName, direct.TableName, returnroute.TableName, nftlb.AllTraffic.Table(), nftlb.ClusterInternal.Table()}
 	for line := range strings.Lines(string(out)) {
 		// "table ip ironlb"
 		if fields := strings.Fields(line); len(fields) == 3 && slices.Contains(names, fields[2]) {

@@ -23,7 +23,7 @@ func openNode(c config, log *slog.Logger, chosen func(dataplaneKind)) (speaker.N
 	}
 	settings := &sysctls{serviceProxy: c.ServiceProxy, limits: c.Conntrack}
 	filter, clusterInternal := &filter{dropPing: !c.AnswerPing}, &clusterInternal{}
-	tunnels := &tunnels{port: c.TunnelPort}
+	tunnels, returns := &tunnels{port: c.TunnelPort}, &returnRoutes{}
 	servers := newVirtualServers(c, log, chosen, func() (func(ipvs.Key) bool, error) { return oursIn(l, filter) })
 	settings.ipvs = servers.mayBeIPVS
 	closeAll := func() {
@@ -31,6 +31,7 @@ func openNode(c config, log *slog.Logger, chosen func(dataplaneKind)) (speaker.N
 		servers.close()
 		clusterInternal.close()
 		tunnels.close()
+		returns.close()
 		filter.close()
 		l.Close()
 	}
@@ -39,6 +40,7 @@ func openNode(c config, log *slog.Logger, chosen func(dataplaneKind)) (speaker.N
 			VirtualServers:  servers,
 			ClusterInternal: clusterInternal,
 			Direct:          tunnels,
+			ReturnRoutes:    returns,
 			Filter:          filter,
 			Addresses:       l,
 			Sysctls:         settings,

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"sync"
 
@@ -88,6 +87,9 @@ func (d *Driver) Apply(ctx context.Context, want []ipvs.ReturnRoute) (done []ipv
 			if familyOf(r.Gateway) == i {
 				of = append(of, r)
 			}
+		}
+		if len(of) == 0 && !families[i].supported() {
+			continue
 		}
 		inEffect, err := d.program(ctx, families[i], of)
 		if err != nil {
@@ -180,22 +182,4 @@ func (d *Driver) check() (bool, error) {
 func (d *Driver) Remove(ctx context.Context) error {
 	_, err := d.Apply(ctx, nil)
 	return err
-}
-
-// Routes returns the gateways that the routing tables lead to, also those of an earlier process.
-func (d *Driver) Routes() (gateways []netip.Addr, err error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	var errs []error
-	for i := range families {
-		have, err := d.list(families[i])
-		errs = append(errs, err)
-		for r := range have.routes {
-			if r.gateway.IsValid() {
-				gateways = append(gateways, r.gateway)
-			}
-		}
-	}
-	slices.SortFunc(gateways, netip.Addr.Compare)
-	return gateways, errors.Join(errs...)
 }

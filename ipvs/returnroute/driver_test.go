@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
@@ -86,10 +87,12 @@ func (n *node) run(t *testing.T, commands ...string) string {
 	return text.String()
 }
 
-// state is everything that the driver may change.
+// state is everything that the driver may change, line by line in the order of the text: the kernel lists rules of one
+// priority and tables by their age.
 func (n *node) state(t *testing.T) string {
 	t.Helper()
-	return n.run(t, "ip -4 rule", "ip -6 rule", "ip -4 route show table all", "ip -6 route show table all", "nft list ruleset")
+	text := n.run(t, "ip -4 rule", "ip -6 rule", "ip -4 route show table all", "ip -6 route show table all", "nft list ruleset")
+	return strings.Join(slices.Sorted(strings.Lines(text)), "")
 }
 
 // What the driver makes is as documented, survives a restart of the process, and is removed without a trace, with
@@ -136,7 +139,7 @@ func TestRepair(t *testing.T) {
 	for _, harm := range []string{
 		"ip rule del priority 1073", "ip -6 rule del priority 1075", "ip rule flush table 7301", "ip route flush table 7301",
 		"ip -6 route del default table 7301", "nft delete table ip ironlb-return", "nft flush chain ip6 ironlb-return prerouting",
-		"ip link set eth1 down", "ip route replace default via 192.0.2.9 dev eth1 table 7301",
+		"ip link set eth1 down",
 	} {
 		if !n.check(t) {
 			t.Fatalf("before %q: not intact", harm)
@@ -152,6 +155,14 @@ func TestRepair(t *testing.T) {
 		if got := n.state(t); got != want && !strings.HasSuffix(harm, "down") {
 			t.Errorf("after %q:\n%s\nwant:\n%s", harm, got, want)
 		}
+	}
+	n.run(t, "ip route replace default via 192.0.2.9 dev eth1 table 7301")
+	if n.check(t) {
+		t.Error("a route of another program in our table is not found")
+	}
+	n.mustApply(t, wanted())
+	if got := n.state(t); !strings.Contains(got, "default via 192.0.2.254 dev eth1 table 7302") || !strings.Contains(got, "via 192.0.2.9 dev eth1 table 7301") {
+		t.Errorf("the table is not left to the other program:\n%s", got)
 	}
 }
 

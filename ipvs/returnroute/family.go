@@ -2,6 +2,7 @@ package returnroute
 
 import (
 	"net/netip"
+	"os"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -31,6 +32,12 @@ var families = [nftwatch.NumFamilies]family{
 		name: knftables.IPv6Family, title: "IPv6", number: unix.AF_INET6, words: strings.NewReplacer("IP", "ip6"),
 		beyond: []netip.Addr{netip.MustParseAddr("2001:db8:ffff:ffff::fffe"), netip.MustParseAddr("2001:db8:eeee:eeee::fffe")},
 	},
+}
+
+// supported reports whether the kernel has the family.
+func (f family) supported() bool {
+	_, err := os.Stat("/proc/sys/net/ipv6")
+	return f.number == unix.AF_INET || err == nil
 }
 
 // familyOf returns the index of an address's family.

@@ -64,7 +64,9 @@ func chains(tables []table, tunnels []string) []chain {
 func (d *Driver) setRules(ctx context.Context, f family, tables []table) error {
 	tx := d.nft.NewTransaction()
 	obj := &knftables.Table{Family: f.name, Name: TableName}
-	tx.Add(obj)
+	if len(tables) > 0 {
+		tx.Add(obj)
+	}
 	tx.Delete(obj)
 	if len(tables) > 0 {
 		tx.Add(obj)
@@ -79,7 +81,7 @@ func (d *Driver) setRules(ctx context.Context, f family, tables []table) error {
 			}
 		}
 	}
-	if err := d.nft.Run(ctx, tx); err != nil {
+	if err := d.nft.Run(ctx, tx); err != nil && !(len(tables) == 0 && knftables.IsNotFound(err)) {
 		return fmt.Errorf("write nftables table %s %s: %w", f.name, TableName, err)
 	}
 	return nil

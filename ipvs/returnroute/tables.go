@@ -27,7 +27,8 @@ func (d *Driver) assign(want []ipvs.ReturnRoute, have state) (tables []table, er
 		used[n] = true
 	}
 	for r := range have.routes {
-		if used[r.table] = true; r.gateway.IsValid() && r.dst.Bits() == 0 {
+		if r.gateway.IsValid() && r.dst.Bits() == 0 {
+			used[r.table] = true
 			if _, foreign := have.foreign[r.table]; !foreign {
 				existing[route{gateway: r.gateway, index: r.index}] = r.table
 			}

@@ -102,6 +102,17 @@ type IPAddressPoolSpec struct {
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="is negative: write a duration of 0s or more, like 90s or 10m"
 	// +optional
 	PreemptDelay *metav1.Duration `json:"preemptDelay,omitempty"`
+
+	// returnRoutes are the routers through which the answers of these addresses leave, where the default route of the
+	// nodes leads elsewhere. A node uses the first one of each family whose gateway is on one of its networks; without
+	// one, and absent, answers leave as the other packets of the node. With forwarding direct, Services with an endpoint
+	// on a node without one fall back to pod.
+	//
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:XValidation:rule="self.all(x, self.exists_one(y, x == y))",message="has an entry twice: list it once"
+	// +listType=atomic
+	// +optional
+	ReturnRoutes []ReturnRoute `json:"returnRoutes,omitempty"`
 }
 
 // RebalancePolicy selects when addresses move to other nodes without need.

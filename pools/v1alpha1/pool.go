@@ -25,6 +25,9 @@ func ParsePool(obj *IPAddressPool) (pools.Pool, error) {
 	if p.Allocation, err = allocationOf(spec.ServiceAllocation); err != nil {
 		return pools.Pool{}, fmt.Errorf("spec.serviceAllocation.%w", err)
 	}
+	if _, err := ParseReturnRoutes(spec); err != nil {
+		return pools.Pool{}, fmt.Errorf("spec.%w", err)
+	}
 	if spec.Sharing != nil {
 		p.SharingNamespaces = spec.Sharing.Namespaces
 	}

@@ -41,6 +41,15 @@ type SpeakerStatusStatus struct {
 	// +optional
 	Tunnels *TunnelsStatus `json:"tunnels,omitempty"`
 
+	// returnRoutes are the routes by which answers leave, of the pools with spec.returnRoutes.
+	//
+	// +kubebuilder:validation:MaxItems=1024
+	// +listType=map
+	// +listMapKey=pool
+	// +listMapKey=family
+	// +optional
+	ReturnRoutes []ReturnRouteStatus `json:"returnRoutes,omitempty"`
+
 	// virtualIPs is how many VirtualIPs the node answers for.
 	//
 	// +kubebuilder:validation:Minimum=0
@@ -169,6 +178,34 @@ type TunnelsStatus struct {
 	// +listType=set
 	// +optional
 	SlotsDiffer []string `json:"slotsDiffer,omitempty"`
+}
+
+// MaxReturnRouteStatuses is how many returnRoutes a SpeakerStatus has at most.
+const MaxReturnRouteStatuses = 1024
+
+// ReturnRouteStatus is the route by which the answers of a pool leave a node, in one family.
+type ReturnRouteStatus struct {
+	// pool is the name of the IPAddressPool.
+	//
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Pool string `json:"pool"`
+	// family of the addresses.
+	Family corev1.IPFamily `json:"family"`
+	// gateway in use.
+	//
+	// +optional
+	Gateway string `json:"gateway,omitempty"`
+	// interface towards the gateway.
+	//
+	// +optional
+	Interface string `json:"interface,omitempty"`
+	// inEffect is true while answers leave by it.
+	InEffect bool `json:"inEffect"`
+	// message explains why they do not, with the remediation.
+	//
+	// +optional
+	Message string `json:"message,omitempty"`
 }
 
 // SchedulingClass is how the kernel schedules a thread.

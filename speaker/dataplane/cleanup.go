@@ -38,6 +38,9 @@ func Cleanup(ctx context.Context, drivers Drivers, log *slog.Logger) error {
 	if drivers.Direct != nil {
 		errs = append(errs, drivers.Direct.Remove(ctx))
 	}
+	if drivers.ReturnRoutes != nil {
+		errs = append(errs, drivers.ReturnRoutes.Remove(ctx))
+	}
 	owned := func(key ipvs.Key) bool {
 		return !has(stay, key.Addr) && (has(ours, key.Addr) || isServed(filter, key))
 	}

@@ -61,6 +61,7 @@ type DataPlane struct {
 	// adopted is the adopted state that is not removed yet, nil for none.
 	adopted  *adopted
 	direct   directState
+	returns  returns
 	cleaning cleaning
 	drains   drains
 	// forwarding are the addresses that this node forwards, as last evaluated.

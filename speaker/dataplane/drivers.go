@@ -20,6 +20,7 @@ type Drivers struct {
 	// The drivers below may be nil: their part of the plan is then skipped.
 	ClusterInternal ClusterInternal
 	Direct          Direct
+	ReturnRoutes    ReturnRoutes
 	Conntrack       Conntrack
 	HealthPorts     HealthPorts
 	Checks          Checks

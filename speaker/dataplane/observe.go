@@ -69,6 +69,7 @@ func (d *DataPlane) observe(ctx context.Context, todo *Work, thorough bool) erro
 		return err
 	}
 	direct := d.checkDirect(ctx)
+	d.checkReturns(ctx, todo)
 	if d.setSysctls(st) || first || direct || addrs || filter || virtuals {
 		todo.addState(d.in.Desired, st)
 	}

@@ -35,6 +35,7 @@ func (d *DataPlane) Program(ctx context.Context, todo *Work) {
 	d.setDirected(ctx, todo)
 	d.recordDrains(todo)
 	d.removeElements(ctx, todo)
+	d.setReturns(ctx, todo)
 	d.addAddresses(todo)
 	d.recordProgrammed()
 	d.cleanConntrack(ctx, todo)

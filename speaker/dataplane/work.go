@@ -22,6 +22,8 @@ type Work struct {
 	Conntrack map[ipvs.Key]struct{}
 	// Direct is set if the nodes of the first tier differ, or the first tier must be compared.
 	Direct bool
+	// Returns is set if the return routes differ, or must be compared.
+	Returns bool
 	// Checks is set if the probes must be set again, Pods if the Pod sources must be.
 	Checks, Pods bool
 }
@@ -39,7 +41,7 @@ func NewWork() *Work {
 
 // Empty reports whether there is nothing to do.
 func (w *Work) Empty() bool {
-	return !w.forwarding() && !w.Checks && !w.Pods && len(w.Services)+len(w.Conntrack) == 0
+	return !w.forwarding() && !w.Returns && !w.Checks && !w.Pods && len(w.Services)+len(w.Conntrack) == 0
 }
 
 // forwarding reports whether the work contains forwarding state.
@@ -50,6 +52,7 @@ func (w *Work) forwarding() bool {
 // Add adds the work of x.
 func (w *Work) Add(x *Work) {
 	w.All, w.Direct, w.Checks, w.Pods = w.All || x.All, w.Direct || x.Direct, w.Checks || x.Checks, w.Pods || x.Pods
+	w.Returns = w.Returns || x.Returns
 	maps.Copy(w.Keys, x.Keys)
 	maps.Copy(w.Elements, x.Elements)
 	maps.Copy(w.Addrs, x.Addrs)
@@ -62,6 +65,7 @@ func (w *Work) AddChanged(c *plan.Changed) {
 	w.Keys, w.Elements = unite(w.Keys, c.Keys), unite(w.Elements, c.Elements)
 	w.Addrs, w.Services = unite(w.Addrs, c.Addrs), unite(w.Services, c.Services)
 	w.Direct = w.Direct || c.DirectNodes
+	w.Returns = w.Returns || c.ReturnRoutes
 	w.Checks = w.Checks || len(c.Checks) > 0
 	for e := range c.Elements {
 		w.Pods = w.Pods || e.Set == ipvs.Pods || e.Set == ipvs.PodInterfaces

@@ -36,6 +36,9 @@ type Forwarding struct {
 	Fallbacks map[pools.ServiceKey]view.Fallback
 	// Gateways are those of this node outside the addresses and Pod networks of Nodes, sorted. The slice is immutable.
 	Gateways []netip.Addr
+	// ReturnRoutes are the routes by which answers leave, PoolReturns those of the pools, sorted. The slices are immutable.
+	ReturnRoutes []ipvs.ReturnRoute
+	PoolReturns  []view.PoolReturn
 	// Unreachable counts the endpoints on unreachable nodes, by node, for nodes that have any.
 	Unreachable map[string]view.UnreachableEndpoints
 }
@@ -66,6 +69,8 @@ type ChangedForwarding struct {
 	Elements map[ipvs.Element]struct{}
 	// DirectNodes is set if the addresses of Direct changed.
 	DirectNodes bool
+	// ReturnRoutes is set if they or PoolReturns changed.
+	ReturnRoutes bool
 	// Local are the addresses of Local.
 	Local map[netip.Addr]struct{}
 	// Services of Services, Refused, Fallbacks and HealthPorts.

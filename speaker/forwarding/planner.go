@@ -17,6 +17,7 @@ func (p *Planner) Plan(v *view.View, touched view.Touched, now time.Time) (Forwa
 	if len(touched.Nodes) > 0 || touched.All {
 		p.planNodes(v)
 	}
+	p.planReturns(v, touched)
 	services := p.touchedServices(v, touched, now)
 	p.touchedAdmissions(v, touched, services)
 	for key := range services {

@@ -175,6 +175,7 @@ func poolOf(pool *v1alpha1.IPAddressPool) view.Pool {
 	out := view.Pool{Labels: pool.Labels, Created: pool.CreationTimestamp.Unix()}
 	if ranges, err := pools.ParseRanges(pool.Spec.Addresses); err == nil {
 		out.Ranges = ranges
+		out.ReturnRoutes, _ = v1alpha1.ParseReturnRoutes(&pool.Spec)
 	}
 	return out
 }

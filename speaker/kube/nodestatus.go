@@ -195,6 +195,7 @@ func (r *NodeReporter) status() (v1alpha1.SpeakerStatusStatus, bool) {
 			SlotsDiffer: w.SlotsDiffer[:min(len(w.SlotsDiffer), slotsDifferMost)],
 		}
 	}
+	out.ReturnRoutes = returnRoutesOf(w.ReturnRoutes)
 	for _, name := range slices.Sorted(maps.Keys(w.Links)) {
 		on := v1alpha1.InterfaceStatus{Name: name, Up: true}
 		for _, p := range w.Links[name].Subnets {

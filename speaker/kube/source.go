@@ -226,7 +226,8 @@ func fold(v *view.View, touched *view.Touched, r ref, value any) {
 	case kindPool:
 		before := v.Pools[r.key.Name]
 		if after, is := value.(view.Pool); is && after.Ranges == nil && after.Created == before.Created {
-			after.Ranges = before.Ranges // it became invalid, and ironlb-ccm has not written status.lastGood yet
+			// it became invalid, and ironlb-ccm has not written status.lastGood yet
+			after.Ranges, after.ReturnRoutes = before.Ranges, before.ReturnRoutes
 			value = after
 		}
 		put(v.Pools, r.key.Name, value)
@@ -234,6 +235,7 @@ func fold(v *view.View, touched *view.Touched, r ref, value any) {
 		if !maps.Equal(before.Labels, after.Labels) {
 			touched.Advertisements, touched.BGPAdvertisements = true, true
 		}
+		touched.ReturnRoutes = touched.ReturnRoutes || !slices.Equal(before.ReturnRoutes, after.ReturnRoutes)
 		touched.Pools = touched.Pools || before.Created != after.Created || !slices.Equal(before.Ranges, after.Ranges)
 	case kindServiceCIDR:
 		put(v.ServiceNetworks, r.key.Name, value)

@@ -31,7 +31,7 @@ func trim(obj any) (any, error) {
 		trimMeta(&o.ObjectMeta)
 	case *v1alpha1.IPAddressPool:
 		trimMeta(&o.ObjectMeta)
-		o.Spec = v1alpha1.IPAddressPoolSpec{Addresses: addressesInForce(o)}
+		o.Spec = inForce(o)
 		o.Status = v1alpha1.IPAddressPoolStatus{}
 	case *v1alpha1.BGPPeer:
 		trimMeta(&o.ObjectMeta)
@@ -49,21 +49,22 @@ func trim(obj any) (any, error) {
 	return obj, nil
 }
 
-// addressesInForce returns the addresses of a pool that ironlb-ccm uses: those of its spec or, if that is invalid, of
-// the last valid one (ccm/addresspool). It is called before the trim, since other fields make a spec invalid, too.
-// Without a valid one it returns those of the spec.
-func addressesInForce(pool *v1alpha1.IPAddressPool) []string {
+// inForce returns the fields of a pool that ironlb-ccm uses: those of its spec or, if that is invalid, of the last valid
+// one (ccm/addresspool). It is called before the trim, since other fields make a spec invalid, too. Without a valid one
+// it returns those of the spec.
+func inForce(pool *v1alpha1.IPAddressPool) v1alpha1.IPAddressPoolSpec {
+	own := v1alpha1.IPAddressPoolSpec{Addresses: pool.Spec.Addresses, ReturnRoutes: pool.Spec.ReturnRoutes}
 	if _, err := v1alpha1.ParsePool(pool); err == nil {
-		return pool.Spec.Addresses
+		return own
 	}
 	var last v1alpha1.IPAddressPool
 	if err := json.Unmarshal([]byte(pool.Status.LastGood), &last.Spec); err != nil {
-		return pool.Spec.Addresses
+		return own
 	}
 	if _, err := v1alpha1.ParsePool(&last); err != nil {
-		return pool.Spec.Addresses
+		return own
 	}
-	return last.Spec.Addresses
+	return v1alpha1.IPAddressPoolSpec{Addresses: last.Spec.Addresses, ReturnRoutes: last.Spec.ReturnRoutes}
 }
 
 // annotations are the relevant annotations of a Service.

@@ -18,6 +18,9 @@ func Make(v *view.View, o Options, now time.Time) *Desired {
 	return d
 }
 
+// MissingReturn returns why a node has no return route of a pool that has any, empty if it has all.
+func MissingReturn(v *view.View) string { return forwarding.MissingReturn(v) }
+
 // Planner plans for a node incrementally: the cost of a plan is proportional to the change. Its result equals that of
 // Make. It is used by one goroutine.
 type Planner struct {

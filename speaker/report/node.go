@@ -24,6 +24,8 @@ type NodeStatus struct {
 	Tunnels *view.Tunnels
 	// SlotsDiffer are the nodes that direct connections to other nodes than this one, for long; sorted and immutable.
 	SlotsDiffer []string
+	// ReturnRoutes are those of the pools, sorted and immutable.
+	ReturnRoutes []view.PoolReturn
 	// VirtualIPs is the number that this node owns.
 	VirtualIPs int
 	// Links are the interfaces with a subnet or used for an address, Members the other speakers.

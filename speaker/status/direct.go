@@ -80,8 +80,10 @@ func (s *Status) addFallback(out *report.VIPStatus, vip view.VIP) {
 func fallbackMessage(f view.Fallback) string {
 	switch f.Reason {
 	case view.NodeWithoutTunnel:
-		return fmt.Sprintf("the speaker of node %s, which has an endpoint, does not report that it can receive through tunnels, "+
-			"or the node has no InternalIP of the same family: see its log and its Node", f.Node)
+		return fmt.Sprintf("the speaker of node %s, which has an endpoint, does not report that it can receive through tunnels and has "+
+			"the return routes of all pools, or the node has no InternalIP of the same family: see its SpeakerStatus and its Node", f.Node)
+	case view.NoReturnRoute:
+		return "this node has no return route of a pool: see status.returnRoutes of its SpeakerStatus"
 	case view.NoIPv6Tunnel:
 		return fmt.Sprintf("its IPv6 addresses only: the tunnels of node %s have no IPv6: see the log of its speaker", f.Node)
 	case view.EndpointWithoutNode:

@@ -49,6 +49,8 @@ type Inputs struct {
 	Held      map[netip.Addr][]string
 	// Tunnels are those of direct forwarding, nil without a driver.
 	Tunnels *view.Tunnels
+	// ReturnRoutes are those of the pools. The slice is immutable.
+	ReturnRoutes []view.PoolReturn
 	// Differ are the nodes whose slots of direct forwarding differ for long, sorted. The slice is immutable.
 	Differ []string
 	// Conflicts are the addresses for which another host answers.
@@ -183,6 +185,7 @@ func (s *Status) ReportNode(in Inputs) {
 		}
 	}
 	status.Gateways, status.Tunnels, status.SlotsDiffer = s.in.Desired.Gateways, s.in.Tunnels, s.in.Differ
+	status.ReturnRoutes = s.in.ReturnRoutes
 	status.Reach, status.Unreachable = s.in.Reach, maps.Clone(s.in.Desired.Unreachable)
 	if err := in.Err; err != nil {
 		status.Healthy, status.Reason, status.Message = false, view.DataPlaneNotReady, err.Error()

@@ -13,6 +13,8 @@ type Pool struct {
 	// the first by name.
 	Ranges  []pools.Range
 	Created int64
+	// ReturnRoutes are the last valid ones, in order of preference. The slice is immutable.
+	ReturnRoutes []pools.ReturnRoute
 }
 
 // Advertisement selects the addresses to announce by ARP and NDP, and where.

@@ -107,6 +107,8 @@ const (
 const (
 	// TunnelUnavailable: this node cannot use tunnels.
 	TunnelUnavailable Reason = "TunnelUnavailable"
+	// NoReturnRoute: this node has no return route of a pool that has any.
+	NoReturnRoute Reason = "NoReturnRoute"
 	// NodeWithoutTunnel: a node with an endpoint does not report that it can receive through tunnels, or has no
 	// InternalIP of the family that this node has.
 	NodeWithoutTunnel Reason = "NodeWithoutTunnel"

@@ -22,8 +22,8 @@ type Touched struct {
 	// changed.
 	BGPPeers          map[string]struct{}
 	BGPAdvertisements bool
-	// Pools is set if the ranges of a pool changed.
-	Pools bool
+	// Pools is set if the ranges of a pool changed, ReturnRoutes if its return routes did.
+	Pools, ReturnRoutes bool
 	// Host is set if an address of this node's interfaces was added or removed, Gateways if one of its gateways was.
 	Host, Gateways bool
 	// Links that were added, removed or have other subnets.
@@ -49,7 +49,7 @@ type Touched struct {
 
 // Any reports whether anything changed.
 func (t Touched) Any() bool {
-	return t.All || t.FromSnapshot || t.NotDirect || t.Advertisements || t.BGPAdvertisements || t.Pools || t.Host || t.Gateways || t.ServiceNetworks ||
+	return t.All || t.FromSnapshot || t.NotDirect || t.Advertisements || t.BGPAdvertisements || t.Pools || t.ReturnRoutes || t.Host || t.Gateways || t.ServiceNetworks ||
 		len(t.BGPPeers)+len(t.Services)+len(t.Slices)+len(t.Nodes)+len(t.VIPs)+len(t.Checks) > 0 ||
 		len(t.Links)+len(t.Members)+len(t.Claims)+len(t.Unable)+len(t.Unreachable) > 0
 }

@@ -36,6 +36,13 @@ func TestKinds(t *testing.T) {
 		{"IPAddressPool", `{addresses: [192.0.2.0/28], rebalance: always}`, `supported values: "never", "gradual"`},
 		{"IPAddressPool", `{addresses: [192.0.2.0/28], preemptDelay: 90s}`, "preemptDelay has no effect without rebalance: gradual"},
 		{"IPAddressPool", `{addresses: [192.0.2.0/28], rebalance: never, preemptDelay: 90s}`, "preemptDelay has no effect without rebalance: gradual"},
+		{"IPAddressPool", `{addresses: [192.0.2.0/28], returnRoutes: [{gateway: 192.0.2.254}, {gateway: "fe80::1", interface: eth1.100}]}`, ""},
+		{"IPAddressPool", `{addresses: [192.0.2.0/28], returnRoutes: [{gateway: 192.0.2.254}, {gateway: 192.0.2.254}]}`, "has an entry twice"},
+		{"IPAddressPool", `{addresses: [192.0.2.0/28], returnRoutes: [{gateway: router}]}`, "is no IP address: write the address of the router"},
+		{"IPAddressPool", `{addresses: [192.0.2.0/28], returnRoutes: [{gateway: 169.254.0.1}]}`, "is no address that a router has"},
+		{"IPAddressPool", `{addresses: [192.0.2.0/28], returnRoutes: [{gateway: 224.0.0.1}]}`, "is no address that a router has"},
+		{"IPAddressPool", `{addresses: [192.0.2.0/28], returnRoutes: [{gateway: "fe80::1"}]}`, "write interface, too"},
+		{"IPAddressPool", `{addresses: [192.0.2.0/28], returnRoutes: [{gateway: 192.0.2.254, interface: lo}]}`, "is not the name of an interface"},
 	} {
 		err := r.Apply(ctx, fmt.Sprintf("{apiVersion: ironlb.io/v1alpha1, kind: %s, metadata: {name: test}, spec: %s}", tt.kind, tt.spec))
 		switch {
