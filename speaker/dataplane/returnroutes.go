@@ -21,14 +21,15 @@ type ReturnRoutes interface {
 
 // returns is the state of the return routes.
 type returns struct {
-	// have are the routes in effect. begun is set once that is known.
+	// have are the routes in effect. begun is set once a call of Apply has removed what an earlier process left, or is
+	// pending.
 	have  []ipvs.ReturnRoute
 	begun bool
 }
 
-// checkReturns adds the return routes to the work if another program changed them.
+// checkReturns adds the return routes to the work if another program changed them. Failed ones are pending already.
 func (d *DataPlane) checkReturns(ctx context.Context, todo *Work) {
-	if d.drivers.ReturnRoutes == nil || len(d.returns.have) == 0 {
+	if d.drivers.ReturnRoutes == nil || len(d.returns.have) == 0 || d.failed.Returns {
 		return
 	}
 	intact, err := d.drivers.ReturnRoutes.Check(ctx)
@@ -43,7 +44,7 @@ func (d *DataPlane) setReturns(ctx context.Context, todo *Work) {
 	}
 	before := d.returns.have
 	done, err := d.drivers.ReturnRoutes.Apply(ctx, d.in.Desired.ReturnRoutes)
-	d.returns.have, d.returns.begun = done, err == nil
+	d.returns.have, d.returns.begun = done, true
 	if err != nil {
 		d.fail(err)
 		d.failed.Returns = true
