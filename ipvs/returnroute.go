@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// ReturnRoute is the route by which the answers of some addresses leave a node.
+// ReturnRoute is the route of the answers of some addresses on a node.
 type ReturnRoute struct {
 	// Gateway is the router, on the network of Interface. Subnets are those of Interface in the family of Gateway, which
 	// need no router.

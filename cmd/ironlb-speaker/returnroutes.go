@@ -11,7 +11,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs/returnroute"
 )
 
-// returnRoutes are the routes by which answers leave, opened on first use.
+// returnRoutes are the routes of answers, opened on first use.
 type returnRoutes struct {
 	mu     sync.Mutex
 	driver *returnroute.Driver

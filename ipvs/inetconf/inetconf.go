@@ -1,5 +1,5 @@
-// Package inetconf sets kernel parameters of IPv4 interfaces over netlink. That needs CAP_NET_ADMIN but no right to write
-// to /proc/sys, which is read-only in a container without privileges.
+// Package inetconf sets kernel parameters of IPv4 interfaces over netlink. That needs CAP_NET_ADMIN but no right to
+// write to /proc/sys, which is read-only in a container without privileges.
 package inetconf
 
 import (

@@ -65,8 +65,8 @@ func (w *routeWatch) touched(ours func(index int) bool) (touched bool, err error
 	}
 }
 
-// isOurs reports whether a message is about a rule, a route in one of our tables, or one of these interfaces. The kernel
-// deletes the routes of an interface that goes down without a message of their own (fib_sync_down_dev).
+// isOurs reports whether a message is about a rule, a route in one of our tables, or one of these interfaces. When an
+// interface is set down, the kernel deletes its routes without a message of their own (fib_sync_down_dev).
 func isOurs(m syscall.NetlinkMessage, ours func(index int) bool) bool {
 	switch m.Header.Type {
 	case unix.RTM_NEWRULE, unix.RTM_DELRULE:

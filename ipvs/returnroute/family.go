@@ -18,7 +18,7 @@ type family struct {
 	number int // the kernel's
 	// words replaces IP in rules of nftables.
 	words *strings.Replacer
-	// beyond are addresses behind any router, of which at least one is on no network of a node (RFC 5737, RFC 3849).
+	// beyond are addresses for documentation (RFC 5737, RFC 3849): at least one is on no network of a node.
 	beyond []netip.Addr
 }
 

@@ -41,7 +41,7 @@ type SpeakerStatusStatus struct {
 	// +optional
 	Tunnels *TunnelsStatus `json:"tunnels,omitempty"`
 
-	// returnRoutes are the routes by which answers leave, of the pools with spec.returnRoutes.
+	// returnRoutes are the routes of answers, of the pools with spec.returnRoutes.
 	//
 	// +kubebuilder:validation:MaxItems=1024
 	// +listType=map
@@ -183,7 +183,7 @@ type TunnelsStatus struct {
 // MaxReturnRouteStatuses is how many returnRoutes a SpeakerStatus has at most.
 const MaxReturnRouteStatuses = 1024
 
-// ReturnRouteStatus is the route by which the answers of a pool leave a node, in one family.
+// ReturnRouteStatus is the route of the answers of a pool on a node, in one family.
 type ReturnRouteStatus struct {
 	// pool is the name of the IPAddressPool.
 	//

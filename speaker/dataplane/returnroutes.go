@@ -8,7 +8,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
-// ReturnRoutes are the routes by which answers leave. IronLB owns those with its mark.
+// ReturnRoutes are the routes of answers. IronLB owns those with its mark.
 type ReturnRoutes interface {
 	// Apply makes the node have these routes and no others of ours, also of an earlier process, and returns those in
 	// effect. It continues after an error.

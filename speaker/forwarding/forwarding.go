@@ -36,7 +36,7 @@ type Forwarding struct {
 	Fallbacks map[pools.ServiceKey]view.Fallback
 	// Gateways are those of this node outside the addresses and Pod networks of Nodes, sorted. The slice is immutable.
 	Gateways []netip.Addr
-	// ReturnRoutes are the routes by which answers leave, PoolReturns those of the pools, sorted. The slices are immutable.
+	// ReturnRoutes are the routes of answers, PoolReturns those of each pool, sorted. The slices are immutable.
 	ReturnRoutes []ipvs.ReturnRoute
 	PoolReturns  []view.PoolReturn
 	// Unreachable counts the endpoints on unreachable nodes, by node, for nodes that have any.

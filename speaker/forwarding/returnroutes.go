@@ -23,8 +23,8 @@ func (p *Planner) planReturns(v *view.View, touched view.Touched) {
 	}
 }
 
-// MissingReturn returns why this node has no return route of a pool and family that has any, the first in order; empty if
-// it has all.
+// MissingReturn returns why this node has no return route of a pool and family that has any: the first in order, empty
+// if it has all.
 func MissingReturn(v *view.View) string {
 	ofPools, _ := returnsOf(v)
 	for _, r := range ofPools {
@@ -87,8 +87,8 @@ func subnetsOf(link view.Link, four bool) (out []netip.Prefix) {
 	return ipvs.Disjoint(out)
 }
 
-// chooseReturn returns the first route whose gateway is on a network of this node, with its interface. A gateway that is
-// this node itself is none.
+// chooseReturn returns the first route whose gateway is on a network of this node, with its interface. This node itself
+// is no gateway.
 func chooseReturn(v *view.View, all []pools.ReturnRoute, four bool) (pools.ReturnRoute, bool) {
 	for _, r := range all {
 		if _, own := v.Host[r.Gateway]; own || r.Gateway.Is4() != four {

@@ -49,9 +49,9 @@ func trim(obj any) (any, error) {
 	return obj, nil
 }
 
-// inForce returns the fields of a pool that ironlb-ccm uses: those of its spec or, if that is invalid, of the last valid
-// one (ccm/addresspool). It is called before the trim, since other fields make a spec invalid, too. Without a valid one
-// it returns those of the spec.
+// inForce returns the fields of a pool in force for ironlb-ccm: those of its spec or, if that is invalid, of the last
+// valid one (ccm/addresspool). It is called before the trim, since other fields make a spec invalid, too. Without a
+// valid one it returns those of the spec.
 func inForce(pool *v1alpha1.IPAddressPool) v1alpha1.IPAddressPoolSpec {
 	own := v1alpha1.IPAddressPoolSpec{Addresses: pool.Spec.Addresses, ReturnRoutes: pool.Spec.ReturnRoutes}
 	if _, err := v1alpha1.ParsePool(pool); err == nil {
