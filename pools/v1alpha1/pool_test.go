@@ -30,7 +30,7 @@ func fullPool() *v1alpha1.IPAddressPool {
 		Sharing:           &v1alpha1.Sharing{Namespaces: []string{"n", "m"}},
 		ReuseAfter:        &metav1.Duration{Duration: time.Minute},
 		NamespaceQuota:    ptr.To[int64](3),
-		ReturnRoutes:      []v1alpha1.ReturnRoute{{Gateway: "203.0.113.1", Interface: "eth1"}}, // for speakers
+		ReturnRoutes:      []v1alpha1.ReturnRoute{{Gateway: "203.0.113.1", Interface: "eth1"}},              // for speakers
 		Rebalance:         v1alpha1.RebalanceGradual, PreemptDelay: &metav1.Duration{Duration: time.Minute}, // for placement
 	}}
 	obj.Name, obj.CreationTimestamp = "p", metav1.NewTime(time.Unix(1, 0))
