@@ -9,7 +9,8 @@
 //	peak-MB    largest resident memory of the process until it was idle; tree-MB: of it and its child processes
 //	cpu-%      percent of a core while idle, with child processes
 //	RSS-MB     resident memory while idle; Pss-MB: its part of shared pages counts once; heap-MB: live objects of Go
-//	p50-ms     from the write of the changed EndpointSlice until the kernel has the real server; p99-ms likewise
+//	p50-ms     from the write of the EndpointSlice until the first change of the kernel's table; the new endpoint may
+//	           follow later, after its check (endpointChecks); p99-ms likewise
 //	cpu-ms     CPU time of one change
 //	repair-s   from the damage until it is repaired
 //
