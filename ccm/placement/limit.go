@@ -14,7 +14,7 @@ const Most = 32
 const few = 4
 
 // limit gives the list e.most nodes. The listed ones stay, whether or not others would be better: a node that joins
-// changes no list. But if few of them are fit and able, the others make room.
+// changes no list. But if few of them are fit and able and there are others, those that are not make room.
 func (e *entry) limit(ranks map[string]rank) {
 	suits := func(n string) bool { return ranks[n] == fit && e.unit.able(n) }
 	suitable := 0
@@ -23,10 +23,13 @@ func (e *entry) limit(ranks map[string]rank) {
 			suitable++
 		}
 	}
-	if suitable*few < e.most {
-		others := slices.DeleteFunc(slices.Clone(e.nodes[min(1, len(e.nodes)):]), func(n string) bool { return !suits(n) })
-		e.extend(ranks, append(e.nodes[:min(1, len(e.nodes)):1], others...))
-		return
+	if suitable*few < e.most && len(e.nodes) > 0 {
+		other := func(n string) bool { return suits(n) && !slices.Contains(e.nodes, n) }
+		if slices.ContainsFunc(e.eligible.names, other) {
+			others := slices.DeleteFunc(slices.Clone(e.nodes[1:]), func(n string) bool { return !suits(n) })
+			e.extend(ranks, append(e.nodes[:1:1], others...))
+			return
+		}
 	}
 	if len(e.nodes) > e.most {
 		e.nodes = e.nodes[:e.most:e.most]
