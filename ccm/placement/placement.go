@@ -4,13 +4,18 @@
 //
 //  1. Nothing moves without need. The owner of an address leads its list as long as it is eligible: the speakers elect
 //     the owner, and the list follows. A node that joins or returns takes nothing.
+//
 //  2. Without an owner, the first ready node of the list leads; the nodes before it move to the end.
+//
 //  3. A new address is led by the node with the greatest preference weight, then by the one that leads fewest units.
 //     A stable hash breaks ties.
+//
 //  4. The second node of each list is chosen so that the addresses of a dead node spread over all the others, the
 //     least loaded ones first.
+//
 //  5. An address moves deliberately on request, by the policy of a pool, or off a cordoned node, one at a time: see
 //     [NextMove].
+//
 //  6. A list has at most [Most] nodes, unless the unit requires all: see limit.go.
 //
 // A node that is not ready or cordoned loses nothing by [Place] alone. It only ranks after the others in a new choice.

@@ -16,7 +16,8 @@ type group struct {
 	entries    []*entry
 	load       map[string]int // the number of units that each node would lead
 	allowed    int            // maximum difference of load among the successors
-	// limited: the lists have not all eligible nodes. A load up to fair, the mean of the successors, is none too many.
+	// limited: the lists have not all eligible nodes. A load up to fair, the mean of the successors rounded up, is
+	// none too many.
 	limited bool
 	fair    int
 }
@@ -114,7 +115,7 @@ func (g *group) spread(ranks map[string]rank) {
 		for _, n := range g.successors {
 			units += g.load[n]
 		}
-		g.fair = units / len(g.successors)
+		g.fair = (units + len(g.successors) - 1) / len(g.successors)
 	}
 	of := map[string][]*entry{} // by successor
 	give := func(e *entry, successor string) {

@@ -67,8 +67,8 @@ type Placer struct {
 	// SpeakerStatus has changed since.
 	targets  moveTargets
 	attached attached
-	live    map[string]bool
-	reports atomic.Bool
+	live     map[string]bool
+	reports  atomic.Bool
 	// foreign are the addresses of foreign hosts.
 	foreign foreignHosts
 	// placed are the decided lists, by VirtualIP; of maps each address to its VirtualIP. They are used for a unit whose

@@ -31,8 +31,8 @@ func Speakers(obj any) (any, error) {
 	}
 	o.Status = v1alpha1.SpeakerStatusStatus{
 		Interfaces: interfaces,
-		DataPlane: v1alpha1.DataPlaneStatus{Healthy: o.Status.DataPlane.Healthy},
-		BGP:       o.Status.BGP, Gateways: o.Status.Gateways, Members: members, Stopped: o.Status.Stopped,
+		DataPlane:  v1alpha1.DataPlaneStatus{Healthy: o.Status.DataPlane.Healthy},
+		BGP:        o.Status.BGP, Gateways: o.Status.Gateways, Members: members, Stopped: o.Status.Stopped,
 	}
 	return o, nil
 }

@@ -48,7 +48,7 @@ func (c *Core) Members() (m view.Members, nodes map[string]struct{}, vips map[vi
 func (c *Core) collect() (m view.Members, nodes map[string]struct{}, vips map[view.VIPID]struct{}) {
 	o := &c.out
 	m = o.lastMembers
-	m.Observer, m.Returned = c.observer, c.returned
+	m.Observer, m.Returned, m.Interval, m.Dead = c.observer, c.returned, c.profile.Interval, c.profile.Dead
 	if o.mine || m.Isolated == nil {
 		m.Isolated, m.Segments = map[string]struct{}{}, map[string]struct{}{}
 		for i := 1; i < len(c.ifaces); i++ {
