@@ -48,9 +48,9 @@ func (r *run) writes(before sim.Writes) []figure {
 		count("events", w.Events)}
 }
 
-// scaled returns a time as long as the heartbeat interval is longer than the profile's.
-func (r *run) scaled(d time.Duration) time.Duration {
-	return time.Duration(float64(d) * float64(r.profile.Stretched(len(r.Speakers)-1).Dead) / float64(r.profile.Dead))
+// longer returns a time that is longer by what the dead time of a cluster of this size exceeds the profile's.
+func (r *run) longer(d time.Duration) time.Duration {
+	return d + r.profile.Stretched(len(r.Speakers)-1).Dead - r.profile.Dead
 }
 
 func (r *run) idle() {
@@ -116,7 +116,7 @@ func (r *run) powerOff(nodes int) {
 		if i == 0 {
 			figures = append(r.since(before, time.Second), r.spent(cost, time.Second)...)
 		}
-		r.Run(r.scaled(2 * time.Second))
+		r.Run(r.longer(r.longer(2 * time.Second)))
 		vacant, _ := r.Owners.Each()
 		late += vacant
 		detect, takeover = append(detect, r.found(at, off...)...), append(takeover, sim.Long(r.Owners.Vacant)...)
@@ -132,7 +132,7 @@ func (r *run) powerOff(nodes int) {
 		for _, s := range off {
 			s.Start()
 		}
-		r.Run(r.scaled(5 * time.Second))
+		r.Run(r.longer(5 * time.Second))
 		back = back.Plus(r.Written().Minus(start))
 		returned += len(r.Owners.Moves)
 		wrong += sim.Wrong(r.Deaths)
@@ -178,11 +178,11 @@ func (r *run) leave() {
 
 // join adds nodes.
 func (r *run) join() {
-	for range 2 {
+	for range min(2, r.rounds) {
 		r.reset()
 		before, cost, written := r.traffic(), r.Speakers[0].Cost, r.Written()
 		s := r.Join()
-		d := r.scaled(15 * time.Second)
+		d := r.longer(15 * time.Second)
 		took, ok := r.Until(d, func() bool { return !s.Observes() })
 		r.Run(d - took)
 		r.line("join", append(append(append([]figure{ms("observes", took), yes("joined", ok), count("moves", len(r.Owners.Moves)), count("two-owners", len(r.Owners.Doubled)),

@@ -109,12 +109,12 @@ func (o options) measure(p member.Profile) {
 	}
 	r := &run{options: o, profile: p}
 	r.Cluster = sim.New(sim.Config{Seed: o.seed, Nodes: o.nodes, VIPs: o.vips, Complete: o.complete, Profile: p})
-	took, ok := r.Until(r.scaled(20*time.Second), r.Owners.One)
+	took, ok := r.Until(r.longer(20*time.Second), r.Owners.One)
 	least, most := r.Owners.Balance()
 	cost := r.Speakers[0].Cost
 	r.line("boot", ms("one-owner", took), yes("settled", ok), count("vips-least", least), count("vips-most", most), count("claims", len(r.Owners.Moves)),
 		count("two-owners", len(r.Owners.Doubled)), ms("plan-cpu", cost.Plan), count("plans", cost.Plans), ms("core-cpu", cost.Core), per("heap-MB-per-node", heap()/float64(o.nodes)))
-	r.Run(r.scaled(5 * time.Second))
+	r.Run(r.longer(5 * time.Second))
 	for _, kind := range kinds {
 		if !o.faults[kind] {
 			continue
