@@ -63,7 +63,7 @@ func TestAttached(t *testing.T) {
 	}
 }
 
-// TestManyNodes: with many nodes a list has few of them, those on the subnet of the address first, and a node that joins
+// TestManyNodes: with many nodes a list has few of them, those on the subnet of the address first. A node that joins
 // changes none. A unit with policy Local lists all nodes.
 func TestManyNodes(t *testing.T) {
 	var names []string

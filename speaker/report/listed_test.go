@@ -23,7 +23,7 @@ func TestListed(t *testing.T) {
 			}
 			lists[name] = Listed(name, members)
 		}
-		want, rack, stranger := nodes-1, 0, 0
+		want, rack, foreign := nodes-1, 0, 0
 		if want > ListAll {
 			want = 2 * Neighbors
 		}
@@ -44,12 +44,12 @@ func TestListed(t *testing.T) {
 			if n != want {
 				t.Errorf("%d nodes: %s lists %d, want %d", nodes, name, n, want)
 			}
-			if lists[name]("stranger") {
-				stranger++
+			if lists[name]("foreign") {
+				foreign++
 			}
 		}
-		if nodes > ListAll+1 && stranger != 2*Neighbors {
-			t.Errorf("%d nodes: %d list a node that is no member", nodes, stranger)
+		if nodes > ListAll+1 && foreign != 2*Neighbors {
+			t.Errorf("%d nodes: %d list a node that is no member", nodes, foreign)
 		}
 		if nodes == 1000 && rack > nodes*2*Neighbors/10 {
 			t.Errorf("%d of %d neighbors are in the same rack", rack, nodes*2*Neighbors)

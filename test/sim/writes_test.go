@@ -4,15 +4,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ironlb/ironlb/pools/v1alpha1"
 	"github.com/ironlb/ironlb/speaker/member"
+	"github.com/ironlb/ironlb/speaker/report"
 )
 
 // TestWrites counts the writes to the API server in a cluster whose lists and SpeakerStatuses are limited: those after
 // a death follow the moved addresses and the neighbors, not the size of the cluster, and a join changes no list. It
 // makes no difference whether all speakers plan all VirtualIPs.
 func TestWrites(t *testing.T) {
-	const nodes, perNode, vips = 40, 4, 160
+	const nodes, perNode, vips, neighbors = 40, 4, 160, 2 * report.Neighbors
 	for _, complete := range []int{0, 1} {
 		c := New(Config{Seed: 1, Nodes: nodes, VIPs: vips, Complete: complete, Profile: member.Standard})
 		if _, ok := c.Until(10*time.Second, c.Owners.One); !ok {
@@ -32,8 +32,8 @@ func TestWrites(t *testing.T) {
 			t.Errorf("complete %d: %d moved with %+v, want a status, a list and an Event each, and one Event", complete, moved, w)
 		}
 		// A neighbor finds it silent, and then unreachable. A new owner writes how many it has.
-		if most := 2*v1alpha1.MembersSome + perNode; w.Speakers < v1alpha1.MembersSome || w.Speakers > most {
-			t.Errorf("complete %d: %d SpeakerStatuses written, want %d to %d", complete, w.Speakers, v1alpha1.MembersSome, most)
+		if most := 2*neighbors + perNode; w.Speakers < neighbors || w.Speakers > most {
+			t.Errorf("complete %d: %d SpeakerStatuses written, want %d to %d", complete, w.Speakers, neighbors, most)
 		}
 		before = c.Written()
 		dead.Start()
@@ -44,7 +44,7 @@ func TestWrites(t *testing.T) {
 		before = c.Written()
 		c.Join()
 		c.Run(10 * time.Second)
-		if w := c.Written().Minus(before); w.VirtualIPs+w.Lists+w.Events > 0 || w.Speakers > 4*v1alpha1.MembersSome {
+		if w := c.Written().Minus(before); w.VirtualIPs+w.Lists+w.Events > 0 || w.Speakers > 4*neighbors {
 			t.Errorf("complete %d: a join writes %+v, want SpeakerStatuses only", complete, w)
 		}
 	}
