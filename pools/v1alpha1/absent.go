@@ -8,7 +8,9 @@ const (
 )
 
 // Partial reports whether the status, one of n, does not list all other speakers.
-func (s *SpeakerStatus) Partial(n int) bool { return n-1 > MembersAll && len(s.Status.Members) <= MembersSome }
+func (s *SpeakerStatus) Partial(n int) bool {
+	return n-1 > MembersAll && len(s.Status.Members) <= MembersSome
+}
 
 // Absence is why the last status of a speaker is outdated.
 type Absence string

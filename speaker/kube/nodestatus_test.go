@@ -270,6 +270,7 @@ func TestNodeStatusOfMany(t *testing.T) {
 	}
 	changed := 0
 	for name := range members {
+		before := status(func(map[string]report.MemberState, map[string]view.UnreachableNode) {})
 		after := status(func(m map[string]report.MemberState, u map[string]view.UnreachableNode) {
 			m[name], u[name] = report.MemberSilent, view.UnreachableNode{}
 		})
@@ -279,7 +280,6 @@ func TestNodeStatusOfMany(t *testing.T) {
 		} else if !same {
 			changed++
 		}
-		status(func(map[string]report.MemberState, map[string]view.UnreachableNode) {})
 	}
 	if changed != v1alpha1.MembersSome {
 		t.Errorf("%d deaths changed the status", changed)

@@ -23,6 +23,7 @@ type options struct {
 	losses              []float64
 	bursts              bool
 	complete            int
+	work                time.Duration
 	seed                uint64
 	faults              map[string]bool
 }
@@ -36,6 +37,7 @@ func main() {
 	flag.DurationVar(&o.long, "long", time.Hour, "virtual time in which nodes that are wrongly taken for unreachable are counted")
 	flag.DurationVar(&o.window, "window", 10*time.Second, "how long the idle cluster is measured")
 	flag.IntVar(&o.complete, "complete", 0, "speakers that plan all VirtualIPs; the others only those that list them, as in large clusters (0: all up to 200 nodes, else one)")
+	flag.DurationVar(&o.work, "work", 2*time.Millisecond, "time from observation to action of a speaker's loop")
 	losses := flag.String("losses", "0,1,5,bursts", "shares of lost datagrams in percent, or bursts, for -faults loss")
 	flag.Uint64Var(&o.seed, "seed", 1, "seed of the first cluster")
 	profiles := flag.String("profiles", "standard,fast", "liveness profiles")
@@ -108,7 +110,7 @@ func (o options) measure(p member.Profile) {
 		}
 	}
 	r := &run{options: o, profile: p}
-	r.Cluster = sim.New(sim.Config{Seed: o.seed, Nodes: o.nodes, VIPs: o.vips, Complete: o.complete, Profile: p})
+	r.Cluster = sim.New(sim.Config{Seed: o.seed, Nodes: o.nodes, VIPs: o.vips, Complete: o.complete, Work: o.work, Profile: p})
 	took, ok := r.Until(r.longer(20*time.Second), r.Owners.One)
 	least, most := r.Owners.Balance()
 	cost := r.Speakers[0].Cost
