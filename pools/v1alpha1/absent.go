@@ -36,8 +36,8 @@ const (
 //
 // In a large cluster a status lists few members, which list it, too. A speaker is gone if more of the others lost it
 // than receive it. A loss does not count if both lost each other: then the network between them is cut. Nor does the
-// status of a speaker that is gone itself. Two cases cannot be found: the last speaker, and two of three that end at the
-// same moment without notice, since the third might be the isolated one.
+// status of a speaker that is gone itself. Two cases cannot be found: the last speaker, and two of three that end at
+// the same moment without notice, since the third might be the isolated one.
 func Absent(speakers []SpeakerStatus, live func(node string) bool) map[string]Absence {
 	n := len(speakers)
 	absent, at := map[string]Absence{}, make(map[string]int, n)
