@@ -252,7 +252,7 @@ bench-failover: root deps ## what clients notice when a node fails or leaves, co
 	@for rows in $(or $(ROWS),address pods); do go run ./test/bench/failover -rows $$rows $(FLAGS); done
 
 .PHONY: bench-sim
-bench-sim: ## 100 speakers and 2,000 VirtualIPs by simulation: detection, traffic, false alarms, balance, CPU, unreachable nodes; three hours or so, FLAGS='-rounds 2 -watch 10s -long 2m -profiles standard' less
+bench-sim: ## 100 speakers and 2,000 VirtualIPs by simulation: detection, traffic, false alarms, balance, CPU, unreachable nodes; three hours or so, FLAGS='-rounds 2 -watch 10s -long 2m -profiles standard' less; 1,000 nodes as in docs/performance.md
 	@go run ./test/bench/sim $(FLAGS)
 
 .PHONY: test-bgp

@@ -22,6 +22,7 @@ type Selection struct {
 	Services      []pools.Selector // empty: all
 	Nodes         []pools.Selector // empty: all
 	preferred     []preference
+	Interfaces    []string // empty: those in the subnet of an address
 	// Repeated describes the selectors that are in a list twice.
 	Repeated []string
 }
@@ -41,6 +42,7 @@ func OfL2(obj *v1alpha1.L2Advertisement) (Selection, error) {
 		poolSelectors: read.All("ipAddressPoolSelectors", spec.IPAddressPoolSelectors),
 		Services:      read.All("serviceSelectors", spec.ServiceSelectors),
 		Nodes:         read.All("nodeSelectors", spec.NodeSelectors),
+		Interfaces:    spec.Interfaces,
 	}
 	for i := range spec.PreferredNodeSelectors {
 		p := &spec.PreferredNodeSelectors[i]

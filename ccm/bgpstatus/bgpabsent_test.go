@@ -130,13 +130,13 @@ func TestTrimSpeaker(t *testing.T) {
 		now := metav1.Now()
 		full.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "x"}}
 		full.Status.DataPlane = v1alpha1.DataPlaneStatus{Healthy: true, Message: "as planned"}
-		full.Status.Alive, full.Status.Stopped, full.Status.Interfaces = "2/3", &now, []v1alpha1.InterfaceStatus{{Name: "eth0"}}
+		full.Status.Alive, full.Status.Stopped, full.Status.Interfaces = "2/3", &now, []v1alpha1.InterfaceStatus{{Name: "eth0", Subnets: []string{"192.0.2.0/24"}}}
 		for _, state := range []v1alpha1.MemberState{v1alpha1.MemberLeaving, v1alpha1.MemberSilent, v1alpha1.MemberAlive} {
 			node := string(append([]byte("with-"), state...)) // a separate string, as from the API server
 			full.Status.Members = append(full.Status.Members, v1alpha1.MemberStatus{Node: node, State: state, Since: &now})
 		}
 		want := speaker(name, "tor=Established")
-		want.Status.Stopped, want.Status.DataPlane.Healthy = &now, true
+		want.Status.Stopped, want.Status.DataPlane.Healthy, want.Status.Interfaces = &now, true, full.Status.Interfaces
 		want.Status.Members = []v1alpha1.MemberStatus{
 			{Node: "with-Leaving", State: "Leaving"},
 			{Node: "with-Silent", State: "Silent"},

@@ -10,6 +10,7 @@ type entry struct {
 	unit     Unit
 	eligible *nodeSet
 	good     bool     // unit.Previous has eligible nodes only, each once
+	most     int      // the limit of the list, 0 if it has all eligible nodes
 	nodes    []string // shared with unit.Previous while equal: never changed in place
 	reason   Reason
 }
@@ -79,7 +80,9 @@ func (e *entry) lead(led map[string]int, ranks map[string]rank) {
 		}
 	}
 	best := slices.MinFunc(e.eligible.names, func(a, b string) int {
-		return cmp.Or(cmp.Compare(ranks[a], ranks[b]), e.unit.prefer(a, b), cmp.Compare(led[a], led[b]), e.unit.byHash(a, b))
+		return cmp.Or(
+			cmp.Compare(ranks[a], ranks[b]), e.byAble(a, b), e.unit.prefer(a, b), cmp.Compare(led[a], led[b]), e.unit.byHash(a, b),
+		)
 	})
 	if len(e.nodes) > 0 {
 		if ranks[best] >= ranks[e.nodes[0]] {

@@ -45,17 +45,26 @@ func (w *world) random(r *rand.Rand) {
 
 // TestProperties checks properties that hold in any cluster after any history.
 func TestProperties(t *testing.T) {
-	for seed := range uint64(100) {
+	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		w := newWorld(t)
+		if seed%2 == 1 { // with limited lists
+			w.placer.most, w.all = 2+r.IntN(4), map[string]bool{"v1": true, "v7": true}
+		}
 		for step := range 60 {
 			w.random(r)
+			if w.placer.most > 0 && r.IntN(4) == 0 {
+				w.able = map[string]bool{}
+				for n := range 7 {
+					w.able[fmt.Sprintf("n%d", n)] = r.IntN(3) > 0
+				}
+			}
 			w.elect()
 			exact := r.IntN(2) == 0
 			before, held := maps.Clone(w.lists), maps.Clone(w.holds)
 			lists := w.place(exact)
 			units, nodes := w.input()
-			if again := new(Placer).Place(units, nodes, exact); !reflect.DeepEqual(lists, again) {
+			if again := (&Placer{most: w.placer.most}).Place(units, nodes, exact); !reflect.DeepEqual(lists, again) {
 				t.Fatalf("seed %d step %d: the order of the input or what was read before matters:\n%v\n%v", seed, step, lists, again)
 			}
 			for _, l := range lists {
@@ -85,13 +94,16 @@ func (w *world) check(l List, before []string) {
 	t := w.t
 	t.Helper()
 	may := map[string]bool{}
-	fits, ready := 0, 0
+	fits, ready, limit := 0, 0, len(w.ready)
+	if w.placer.most > 0 && !w.all[l.Unit] {
+		limit = w.placer.most
+	}
 	for n := range w.ready {
 		if w.eligible[l.Unit] != nil && !slices.Contains(w.eligible[l.Unit], n) {
 			continue
 		}
 		may[n] = true
-		if !slices.Contains(l.Nodes, n) {
+		if len(l.Nodes) < limit && !slices.Contains(l.Nodes, n) {
 			t.Errorf("%s: %v lacks %s", l.Unit, l.Nodes, n)
 		}
 		if w.ready[n] {
@@ -101,7 +113,7 @@ func (w *world) check(l List, before []string) {
 			}
 		}
 	}
-	if len(l.Nodes) != len(may) {
+	if len(l.Nodes) != min(len(may), limit) {
 		t.Errorf("%s: %v has %d nodes, %d are eligible", l.Unit, l.Nodes, len(l.Nodes), len(may))
 	}
 	if len(may) == 0 {

@@ -39,6 +39,8 @@ type world struct {
 	cordoned map[string]bool
 	eligible map[string][]string // by unit; nil means all nodes
 	weights  map[string]int
+	able     map[string]bool // nil: unknown
+	all      map[string]bool // units that require all nodes in their lists
 	lists    map[string][]string
 	holds    map[string]string   // the node that answers
 	status   map[string]string   // the node that answers according to the API
@@ -69,7 +71,11 @@ func (w *world) input() ([]Unit, []Node) {
 		if only == nil {
 			only = slices.Collect(maps.Keys(w.ready))
 		}
-		units = append(units, Unit{Name: name, Eligible: only, Weights: weights, Previous: w.lists[name], Owner: w.status[name]})
+		u := Unit{Name: name, Eligible: only, Weights: weights, All: w.all[name], Previous: w.lists[name], Owner: w.status[name]}
+		if w.able != nil {
+			u.Able = &w.able
+		}
+		units = append(units, u)
 	}
 	return units, nodes
 }

@@ -16,6 +16,10 @@ type group struct {
 	entries    []*entry
 	load       map[string]int // the number of units that each node would lead
 	allowed    int            // maximum difference of load among the successors
+	// limited: the lists have not all eligible nodes. A load up to fair, the mean of the successors rounded up, is
+	// none too many.
+	limited bool
+	fair    int
 }
 
 // spread completes the lists after their first node.
@@ -23,6 +27,8 @@ func spread(entries []*entry, led map[string]int, ranks map[string]rank, allowed
 	type key struct {
 		eligible *nodeSet
 		weights  Weights
+		able     Able
+		limited  bool
 	}
 	byOwner := map[string]map[key]*group{}
 	groups := map[string][]*group{} // per owner, in the order of their first units
@@ -31,13 +37,19 @@ func spread(entries []*entry, led map[string]int, ranks map[string]rank, allowed
 		if len(e.nodes) < 2 {
 			continue
 		}
-		owner, k := e.nodes[0], key{e.eligible, e.unit.Weights}
+		owner, k := e.nodes[0], key{eligible: e.eligible, weights: e.unit.Weights, limited: e.most > 0}
+		if k.limited {
+			k.able = e.unit.Able
+		}
 		if byOwner[owner] == nil {
 			byOwner[owner] = map[key]*group{}
 		}
 		g := byOwner[owner][k]
 		if g == nil {
 			g = &group{successors: e.successors(ranks), allowed: allowed}
+			if g.limited = k.limited; g.limited {
+				g.allowed = 1 + slack
+			}
 			byOwner[owner][k] = g
 			groups[owner] = append(groups[owner], g)
 		}
@@ -54,6 +66,10 @@ func spread(entries []*entry, led map[string]int, ranks map[string]rank, allowed
 
 // complete appends the missing nodes in a unit-specific order, the fit and preferred ones first.
 func (e *entry) complete(ranks map[string]rank) {
+	if e.most > 0 {
+		e.limit(ranks)
+		return
+	}
 	if len(e.nodes) == len(e.eligible.names) {
 		return
 	}
@@ -77,7 +93,7 @@ func (e *entry) successors(ranks map[string]rank) []string {
 			continue
 		}
 		if len(successors) > 0 {
-			switch c := e.unit.prefer(n, successors[0]); {
+			switch c := cmp.Or(e.byAble(n, successors[0]), e.unit.prefer(n, successors[0])); {
 			case c > 0:
 				continue
 			case c < 0:
@@ -93,6 +109,13 @@ func (e *entry) successors(ranks map[string]rank) []string {
 func (g *group) spread(ranks map[string]rank) {
 	if len(g.successors) == 0 {
 		return
+	}
+	if g.limited {
+		units := len(g.entries)
+		for _, n := range g.successors {
+			units += g.load[n]
+		}
+		g.fair = (units + len(g.successors) - 1) / len(g.successors)
 	}
 	of := map[string][]*entry{} // by successor
 	give := func(e *entry, successor string) {
@@ -111,7 +134,7 @@ func (g *group) spread(ranks map[string]rank) {
 	for _, e := range free { // their lists are rewritten anyway
 		least := g.least(e)
 		successor, clean := e.successor(ranks)
-		if _, ok := slices.BinarySearch(g.successors, successor); !ok || g.load[successor] > g.load[least] {
+		if _, ok := slices.BinarySearch(g.successors, successor); !ok || g.load[successor] > max(g.load[least], g.fair) {
 			successor, clean = least, false
 		}
 		if !clean {
@@ -127,7 +150,7 @@ func (g *group) spread(ranks map[string]rank) {
 				most = n
 			}
 		}
-		if g.load[most]-g.load[least] <= g.allowed {
+		if g.load[most]-max(g.load[least], g.fair) <= g.allowed {
 			return
 		}
 		last := len(of[most]) - 1 // prefers one that is rewritten anyway
@@ -163,8 +186,11 @@ func (e *entry) successor(ranks map[string]rank) (node string, clean bool) {
 	return "", false
 }
 
-// promote moves the node to the second rank.
+// promote moves the node to the second rank. In a limited list without it, it replaces the last node.
 func (e *entry) promote(node string) {
 	i := slices.Index(e.nodes, node)
+	if i < 0 {
+		i = len(e.nodes) - 1
+	}
 	e.nodes = slices.Insert(slices.Delete(slices.Clone(e.nodes), i, i+1), 1, node)
 }

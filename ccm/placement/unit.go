@@ -21,6 +21,11 @@ type Unit struct {
 	Eligible []string
 	// Weights are the preferences by node, greater than 0. Nil: all nodes are equal.
 	Weights Weights
+	// All lists every eligible node: only some of them may be able to answer, and it is not known which. The list has
+	// at most [Most] nodes otherwise.
+	All bool
+	// Able are the nodes that can answer as far as known; they come first in a list of [Most]. Nil: unknown.
+	Able Able
 	// Previous is the previous list, empty for a new unit.
 	Previous []string
 	// Owner is the node that announces the unit now, empty if unknown.
@@ -37,6 +42,12 @@ type Unit struct {
 
 // Weights are preferences by node. They are compared by identity: units with equal weights should share the pointer.
 type Weights = *map[string]int
+
+// Able is a set of nodes. Like Weights, sets are compared by identity.
+type Able = *map[string]bool
+
+// able reports whether the node can answer as far as known.
+func (u *Unit) able(node string) bool { return u.Able == nil || (*u.Able)[node] }
 
 // Reason is why a list changed.
 type Reason string

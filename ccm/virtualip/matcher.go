@@ -29,6 +29,10 @@ type match struct {
 	// nodes are eligible, sorted; weights are their preferences. Shared by units with equal matches.
 	nodes   []string
 	weights placement.Weights
+	// interfaces are those that the advertisements name; bySubnet: one names none, and those in the subnet of an address
+	// announce it.
+	interfaces []string
+	bySubnet   bool
 	// reason and message explain an empty set.
 	reason, message string
 }
@@ -113,6 +117,10 @@ func (m *matcher) match(addresses []pools.Address, ads []int) match {
 
 func (m *matcher) compute(of []string, ads []int) match {
 	var out match
+	for _, i := range ads {
+		out.interfaces = append(out.interfaces, m.ads[i].Interfaces...)
+		out.bySubnet = out.bySubnet || len(m.ads[i].Interfaces) == 0
+	}
 	weights := map[string]int{}
 	matched, excluded := 0, []string(nil)
 	for _, n := range m.nodes {

@@ -21,7 +21,7 @@ type moveTargets struct {
 	// fit are the nodes whose speakers are present and forward.
 	fit map[string]bool
 	// reached are the nodes that a node's speaker receives, and that it can therefore hand over to. A node without a
-	// report of its speaker has no entry.
+	// report of its speaker, or with one that does not list all, has no entry.
 	reached map[string]map[string]bool
 }
 
@@ -47,16 +47,18 @@ func newMoveTargets(speakers []v1alpha1.SpeakerStatus, live map[string]bool) mov
 				out.fit[m.Node] = false
 			}
 		}
-		out.reached[s.Name] = from
+		if !s.Partial(len(speakers)) {
+			out.reached[s.Name] = from
+		}
 	}
 	return out
 }
 
-// moveTargetsChanged reports whether a SpeakerStatus differs in the fields that newMoveTargets uses.
+// moveTargetsChanged reports whether a SpeakerStatus differs in the fields that newMoveTargets and newAttached use.
 func moveTargetsChanged(before, after *v1alpha1.SpeakerStatus) bool {
 	b, a := &before.Status, &after.Status
 	return b.DataPlane.Healthy != a.DataPlane.Healthy || (b.Stopped == nil) != (a.Stopped == nil) ||
-		!slices.Equal(b.Members, a.Members)
+		!slices.Equal(b.Members, a.Members) || !sameInterfaces(b.Interfaces, a.Interfaces)
 }
 
 // SpeakerHandler triggers a pass when a report changed in the fields relevant to placement.
@@ -89,6 +91,6 @@ func (p *Placer) readMoveTargets(ctx context.Context, nodes []*v1.Node) error {
 		p.reports.Store(true)
 		return fmt.Errorf("listing SpeakerStatuses from the cache: %w", err)
 	}
-	p.live, p.targets = live, newMoveTargets(list.Items, live)
+	p.live, p.targets, p.attached = live, newMoveTargets(list.Items, live), newAttached(list.Items)
 	return nil
 }

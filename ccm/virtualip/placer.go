@@ -63,11 +63,12 @@ type Placer struct {
 
 	placement placement.Placer
 	mover     *mover
-	// targets are the possible targets of moves, of the Nodes in live. reports is set when a SpeakerStatus
-	// has changed since.
-	targets moveTargets
-	live    map[string]bool
-	reports atomic.Bool
+	// targets are the possible targets of moves, of the Nodes in live, attached their interfaces. reports is set when a
+	// SpeakerStatus has changed since.
+	targets  moveTargets
+	attached attached
+	live     map[string]bool
+	reports  atomic.Bool
 	// foreign are the addresses of foreign hosts.
 	foreign foreignHosts
 	// placed are the decided lists, by VirtualIP; of maps each address to its VirtualIP. They are used for a unit whose
@@ -133,7 +134,8 @@ func (p *Placer) Handler() cache.ResourceEventHandler {
 		UpdateFunc: func(before, after any) {
 			switch before := before.(type) {
 			case *v1.Service:
-				if !watch.ServiceChanged(before, after.(*v1.Service)) {
+				now := after.(*v1.Service)
+				if !watch.ServiceChanged(before, now) && before.Spec.ExternalTrafficPolicy == now.Spec.ExternalTrafficPolicy {
 					return
 				}
 			case *v1.Node:
@@ -281,7 +283,9 @@ func (p *Placer) decide(now time.Time, units []unit, m *matcher, of policies, ha
 		w := wantedVIP{name: u.name(), spec: specOf(u), pools: u.addresses, whyNone: who}
 		list, owner := p.previous(u, have)
 		want = append(want, w)
-		requests = append(requests, placement.Unit{Name: w.name, Eligible: who.nodes, Weights: who.weights, Previous: list, Owner: owner})
+		requests = append(requests, placement.Unit{
+			Name: w.name, Eligible: who.nodes, Weights: who.weights, All: u.local, Able: p.able(u, who), Previous: list, Owner: owner,
+		})
 	}
 	known := make([]placement.Node, len(m.nodes))
 	may := make([]placement.Node, 0, len(m.nodes))

@@ -15,6 +15,8 @@ import (
 type unit struct {
 	addresses []pools.Address // by address
 	services  []pools.ServiceKey
+	// local: a Service has policy Local, and only nodes with its endpoints answer.
+	local bool
 }
 
 // name returns the name of the VirtualIP: the lowest address, in a form that is a valid Kubernetes name.
@@ -38,7 +40,7 @@ func unitsOf(services []*v1.Service, standing func(*v1.Service) []pools.Address)
 		}
 		return n
 	}
-	bySvc := map[pools.ServiceKey]*node{}
+	bySvc, local := map[pools.ServiceKey]*node{}, map[pools.ServiceKey]bool{}
 	byAddr := map[netip.Addr]*node{}
 	poolOf := map[netip.Addr]string{}
 	for _, svc := range services {
@@ -48,6 +50,7 @@ func unitsOf(services []*v1.Service, standing func(*v1.Service) []pools.Address)
 		}
 		own := &node{}
 		bySvc[servicerecord.KeyOf(svc)] = own
+		local[servicerecord.KeyOf(svc)] = svc.Spec.ExternalTrafficPolicy == v1.ServiceExternalTrafficPolicyLocal
 		for _, a := range held {
 			if p, ok := poolOf[a.Addr]; !ok || a.Pool < p {
 				poolOf[a.Addr] = a.Pool
@@ -66,6 +69,7 @@ func unitsOf(services []*v1.Service, standing func(*v1.Service) []pools.Address)
 			units[root] = &unit{}
 		}
 		units[root].services = append(units[root].services, key)
+		units[root].local = units[root].local || local[key]
 	}
 	for a, n := range byAddr {
 		u := units[find(n)]

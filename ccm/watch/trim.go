@@ -10,8 +10,8 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// Speakers keeps three parts of a SpeakerStatus: its BGP status, whether the node forwards, and the states of the
-// other members. Every speaker lists every other one, so the node names are shared.
+// Speakers keeps four parts of a SpeakerStatus: its BGP status, whether the node forwards, its interfaces, and the
+// states of other members. Many speakers have the same names and subnets, so these are shared.
 func Speakers(obj any) (any, error) {
 	o, ok := obj.(*v1alpha1.SpeakerStatus)
 	if !ok {
@@ -22,9 +22,17 @@ func Speakers(obj any) (any, error) {
 	for i, m := range o.Status.Members {
 		members[i] = v1alpha1.MemberStatus{Node: unique.Make(m.Node).Value(), State: unique.Make(m.State).Value()}
 	}
+	interfaces := make([]v1alpha1.InterfaceStatus, len(o.Status.Interfaces))
+	for i, in := range o.Status.Interfaces {
+		interfaces[i] = v1alpha1.InterfaceStatus{Name: unique.Make(in.Name).Value(), Up: in.Up}
+		for _, subnet := range in.Subnets {
+			interfaces[i].Subnets = append(interfaces[i].Subnets, unique.Make(subnet).Value())
+		}
+	}
 	o.Status = v1alpha1.SpeakerStatusStatus{
-		DataPlane: v1alpha1.DataPlaneStatus{Healthy: o.Status.DataPlane.Healthy},
-		BGP:       o.Status.BGP, Gateways: o.Status.Gateways, Members: members, Stopped: o.Status.Stopped,
+		Interfaces: interfaces,
+		DataPlane:  v1alpha1.DataPlaneStatus{Healthy: o.Status.DataPlane.Healthy},
+		BGP:        o.Status.BGP, Gateways: o.Status.Gateways, Members: members, Stopped: o.Status.Stopped,
 	}
 	return o, nil
 }

@@ -74,6 +74,52 @@ func TestAbsent(t *testing.T) {
 	}
 }
 
+// TestAbsentPartial: in a large cluster each status lists eight neighbors, and a speaker of an earlier version all.
+func TestAbsentPartial(t *testing.T) {
+	const n = 100
+	name := func(i int) string { return fmt.Sprintf("node-%03d", (i+n)%n) }
+	var speakers []SpeakerStatus
+	for i := range n {
+		s := SpeakerStatus{}
+		s.Name = name(i)
+		for d := -MembersSome / 2; d <= MembersSome/2; d++ {
+			if d != 0 {
+				s.Status.Members = append(s.Status.Members, MemberStatus{Node: name(i + d), State: MemberAlive})
+			}
+		}
+		if i == 50 { // it has not been upgraded
+			s.Status.Members = nil
+			for j := range n {
+				if j != i {
+					s.Status.Members = append(s.Status.Members, MemberStatus{Node: name(j), State: MemberAlive})
+				}
+			}
+		}
+		speakers = append(speakers, s)
+	}
+	if got := Absent(speakers, nil); len(got) > 0 {
+		t.Errorf("all are there: %v", got)
+	}
+	lost := []int{7, 8, 49}
+	for i := range speakers {
+		for k := range speakers[i].Status.Members {
+			for _, j := range lost {
+				if m := &speakers[i].Status.Members[k]; m.Node == name(j) && !slices.Contains(lost, i) {
+					m.State = MemberSilent
+				}
+			}
+		}
+	}
+	if got := Absent(speakers, nil); len(got) != len(lost) {
+		t.Errorf("%v lost: %v", lost, got)
+	}
+	for _, j := range lost {
+		if !speakers[j].Partial(n) || speakers[50].Partial(n) || speakers[j].Partial(MembersAll+1) {
+			t.Errorf("%s: which statuses list all is wrong", name(j))
+		}
+	}
+}
+
 // BenchmarkAbsent evaluates a thousand speakers.
 func BenchmarkAbsent(b *testing.B) {
 	const n = 1000

@@ -64,12 +64,13 @@ type SpeakerStatusStatus struct {
 	// +optional
 	Interfaces []InterfaceStatus `json:"interfaces,omitempty"`
 
-	// alive counts the members that are alive, of those known, as 4/5: without this node.
+	// alive counts the members that are alive, of those listed, as 4/5: without this node.
 	//
 	// +optional
 	Alive string `json:"alive,omitempty"`
 
-	// members are the other speakers as this one receives them.
+	// members are the other speakers as this one receives them. With more than 32 others only eight are listed, so that
+	// a node that dies changes eight statuses; unreachable and withoutWitness are limited likewise.
 	//
 	// +kubebuilder:validation:MaxItems=16384
 	// +listType=map

@@ -38,8 +38,8 @@ type Events struct {
 	ports    map[pools.ServiceKey]string
 	warnings map[string]string // of the node, by reason
 	statuses map[string]report.VIPStatus
-	// unreachable are the nodes with an Event about that.
-	unreachable map[string]struct{}
+	// unreachable are the unreachable nodes; true if this speaker has written an Event about that.
+	unreachable map[string]bool
 	peers       cache.Store
 	latest      map[string]routes.Session // as reported last
 	sessions    map[string]recordedSession

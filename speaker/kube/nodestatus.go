@@ -208,18 +208,21 @@ func (r *NodeReporter) status() (v1alpha1.SpeakerStatusStatus, bool) {
 	for _, addr := range w.Gateways[:min(len(w.Gateways), gatewaysMost)] {
 		out.Gateways = append(out.Gateways, addr.String())
 	}
-	alive := 0
+	alive, listed := 0, report.Listed(r.node, w.Members)
 	for _, name := range slices.Sorted(maps.Keys(w.Members)) {
+		if !listed(name) {
+			continue
+		}
 		since := r.since[name]
 		out.Members = append(out.Members, v1alpha1.MemberStatus{Node: name, State: v1alpha1.MemberState(since.state), Since: &since.at})
 		if since.state != report.MemberSilent {
 			alive++
 		}
 	}
-	reachStatus(&out, w)
+	reachStatus(&out, w, listed)
 	out.BGP = withUnserved(bgpStatusOf(w.Sessions, w.Families, r.peers), w.Unserved)
 	out.BGP = withNotDirect(out.BGP, w.NotDirect)
-	out.Alive = fmt.Sprintf("%d/%d", alive, len(w.Members))
+	out.Alive = fmt.Sprintf("%d/%d", alive, len(out.Members))
 	return out, true
 }
 

@@ -3,7 +3,9 @@ package kube
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -241,4 +243,45 @@ func TestNodeConditions(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestNodeStatusOfMany: in a large cluster the status has eight members, and the death of another node does not change
+// it.
+func TestNodeStatusOfMany(t *testing.T) {
+	if report.ListAll != v1alpha1.MembersAll || 2*report.Neighbors != v1alpha1.MembersSome {
+		t.Fatal("speaker/report and pools/v1alpha1 differ")
+	}
+	members := map[string]report.MemberState{}
+	for i := range 500 {
+		members[fmt.Sprint("node-", i)] = report.MemberAlive
+	}
+	r := newNodeReporter("a", nil, slog.New(slog.DiscardHandler))
+	status := func(change func(map[string]report.MemberState, map[string]view.UnreachableNode)) v1alpha1.SpeakerStatusStatus {
+		in := nodeStatus(maps.Clone(members))
+		in.Reach.Unreachable = map[string]view.UnreachableNode{}
+		change(in.Members, in.Reach.Unreachable)
+		r.ReportNode(in)
+		out, _ := r.status()
+		return out
+	}
+	before := status(func(map[string]report.MemberState, map[string]view.UnreachableNode) {})
+	if before.Alive != "8/8" || len(before.Members) != v1alpha1.MembersSome {
+		t.Errorf("%s alive, %d members", before.Alive, len(before.Members))
+	}
+	changed := 0
+	for name := range members {
+		before := status(func(map[string]report.MemberState, map[string]view.UnreachableNode) {})
+		after := status(func(m map[string]report.MemberState, u map[string]view.UnreachableNode) {
+			m[name], u[name] = report.MemberSilent, view.UnreachableNode{}
+		})
+		lists := slices.ContainsFunc(before.Members, func(m v1alpha1.MemberStatus) bool { return m.Node == name })
+		if same := cmp.Equal(before, after); same == lists {
+			t.Errorf("%s died, listed %v: status equal %v", name, lists, same)
+		} else if !same {
+			changed++
+		}
+	}
+	if changed != v1alpha1.MembersSome {
+		t.Errorf("%d deaths changed the status", changed)
+	}
 }

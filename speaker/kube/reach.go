@@ -21,9 +21,12 @@ const (
 	EndpointsReachable   = "EndpointsReachable"
 )
 
-// reachStatus fills in the reachability of other nodes.
-func reachStatus(out *v1alpha1.SpeakerStatusStatus, w *report.NodeStatus) {
+// reachStatus fills in the reachability of the nodes to list.
+func reachStatus(out *v1alpha1.SpeakerStatusStatus, w *report.NodeStatus, listed func(string) bool) {
 	for _, name := range slices.Sorted(maps.Keys(w.Reach.Unreachable)) {
+		if !listed(name) {
+			continue
+		}
 		u, n := w.Reach.Unreachable[name], w.Unreachable[name]
 		status := v1alpha1.UnreachableStatus{
 			Node: name, Since: metav1.NewTime(u.Since).Rfc3339Copy(), Endpoints: int32(n.LeftOut),
@@ -37,12 +40,17 @@ func reachStatus(out *v1alpha1.SpeakerStatusStatus, w *report.NodeStatus) {
 		}
 		out.Unreachable = append(out.Unreachable, status)
 	}
-	out.WithoutWitness = slices.Sorted(maps.Keys(w.Reach.Unwitnessed))
+	for _, name := range slices.Sorted(maps.Keys(w.Reach.Unwitnessed)) {
+		if listed(name) {
+			out.WithoutWitness = append(out.WithoutWitness, name)
+		}
+	}
 	out.CutOff = w.Reach.CutOff
 }
 
 // Reach writes an Event about each node that becomes unreachable, and one when it is reachable again. If all speakers
-// find the same, only the first of them by name writes it. Otherwise each speaker writes its own.
+// find the same, only the first of them by name writes it. Otherwise each speaker writes its own. That is decided once:
+// when the node returns, its heartbeats arrive before it counts as reachable, and all speakers would write.
 func (e *Events) Reach(status report.NodeStatus) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -50,37 +58,28 @@ func (e *Events) Reach(status report.NodeStatus) {
 		return
 	}
 	if e.unreachable == nil {
-		e.unreachable = map[string]struct{}{}
+		e.unreachable = map[string]bool{}
 	}
 	for name, u := range status.Reach.Unreachable {
-		if _, written := e.unreachable[name]; written || !e.writes(name, status) {
+		if _, decided := e.unreachable[name]; decided {
 			continue
 		}
-		e.unreachable[name] = struct{}{}
+		if e.unreachable[name] = report.WritesReach(e.node, name, status); !e.unreachable[name] {
+			continue
+		}
 		n := status.Unreachable[name]
 		e.nodeEvent(name, corev1.EventTypeWarning, EndpointsUnreachable, unreachableText(e.node, u, n))
 	}
-	for name := range e.unreachable {
-		if _, still := status.Reach.Unreachable[name]; !still {
-			delete(e.unreachable, name)
+	for name, written := range e.unreachable {
+		if _, still := status.Reach.Unreachable[name]; still {
+			continue
+		}
+		delete(e.unreachable, name)
+		if written {
 			e.nodeEvent(name, corev1.EventTypeNormal, EndpointsReachable,
 				fmt.Sprintf("Reachable from node %s again; endpoints here take new connections", e.node))
 		}
 	}
-}
-
-// writes reports whether this speaker must write the Event about a node.
-func (e *Events) writes(about string, status report.NodeStatus) bool {
-	if state, known := status.Members[about]; known && state != report.MemberSilent {
-		return true // others receive it
-	}
-	for name, state := range status.Members {
-		_, unreachable := status.Reach.Unreachable[name]
-		if name < e.node && state != report.MemberSilent && !unreachable {
-			return false
-		}
-	}
-	return true
 }
 
 func unreachableText(from string, u view.UnreachableNode, n view.UnreachableEndpoints) string {

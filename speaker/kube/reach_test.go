@@ -54,6 +54,7 @@ func TestReachEvents(t *testing.T) {
 		for range 2 {
 			e.Reach(died(test.members))
 		}
+		e.Reach(died(with("dead", report.MemberObserver))) // its first heartbeat arrives
 		e.Reach(report.NodeStatus{})
 		e.Reach(report.NodeStatus{})
 		var got, want []string
@@ -71,10 +72,10 @@ func TestReachEvents(t *testing.T) {
 
 func TestReachStatus(t *testing.T) {
 	w := died(nil)
-	w.Reach.Unwitnessed, w.Reach.CutOff = map[string]struct{}{"y": {}, "x": {}}, true
+	w.Reach.Unwitnessed, w.Reach.CutOff = map[string]struct{}{"y": {}, "x": {}, "z": {}}, true
 	since := metav1.Unix(1000, 0)
 	var got v1alpha1.SpeakerStatusStatus
-	reachStatus(&got, &w)
+	reachStatus(&got, &w, func(name string) bool { return name != "z" })
 	want := v1alpha1.SpeakerStatusStatus{
 		Unreachable: []v1alpha1.UnreachableStatus{{
 			Node: "dead", Since: since.Rfc3339Copy(), Silent: []v1alpha1.Witness{"ICMPEcho", "Neighbor"},

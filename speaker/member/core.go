@@ -220,7 +220,7 @@ func (c *Core) SetPeers(peers map[string][]netip.Addr) {
 		c.removePeer(p)
 		return true
 	})
-	c.profile = c.config.Profile.stretched(len(c.order))
+	c.profile = c.config.Profile.Stretched(len(c.order))
 }
 
 // expireAfter is how long the state of a silent node that is no Node is kept.

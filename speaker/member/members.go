@@ -48,7 +48,7 @@ func (c *Core) Members() (m view.Members, nodes map[string]struct{}, vips map[vi
 func (c *Core) collect() (m view.Members, nodes map[string]struct{}, vips map[view.VIPID]struct{}) {
 	o := &c.out
 	m = o.lastMembers
-	m.Observer, m.Returned = c.observer, c.returned
+	m.Observer, m.Returned, m.Interval, m.Dead = c.observer, c.returned, c.profile.Interval, c.profile.Dead
 	if o.mine || m.Isolated == nil {
 		m.Isolated, m.Segments = map[string]struct{}{}, map[string]struct{}{}
 		for i := 1; i < len(c.ifaces); i++ {
@@ -62,16 +62,20 @@ func (c *Core) collect() (m view.Members, nodes map[string]struct{}, vips map[vi
 		o.nodes[c.config.Node] = struct{}{}
 	}
 	if len(o.dirty) > 0 || m.Peers == nil {
-		peers := make(map[string]view.Member, len(c.order))
-		for _, p := range c.order {
-			if _, dirty := o.dirty[p]; dirty && !p.first.IsZero() {
+		peers := maps.Clone(m.Peers) // the large part of the cost with a thousand nodes
+		if peers == nil {
+			peers = map[string]view.Member{}
+		}
+		for p := range o.dirty {
+			switch {
+			case c.peers[p.name] == nil: // removed
+				delete(peers, p.name)
+			case c.peers[p.name] == p && !p.first.IsZero():
 				now := c.member(p)
 				if before, was := m.Peers[p.name]; was && sameBut(before, now) {
 					delete(o.dirty, p) // its claims are reported separately
 				}
 				peers[p.name] = now
-			} else if have, ok := m.Peers[p.name]; ok {
-				peers[p.name] = have
 			}
 		}
 		for p := range o.dirty {

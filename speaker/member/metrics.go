@@ -13,6 +13,8 @@ type metrics struct {
 	alive     prometheus.Gauge
 	observer  prometheus.Gauge
 	isolated  prometheus.Gauge
+	interval  prometheus.Gauge
+	dead      prometheus.Gauge
 	detection prometheus.Histogram
 	lateness  prometheus.Histogram
 	dropped   map[Drop]prometheus.Counter
@@ -42,6 +44,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		alive:    gauge("peers_alive", "Other nodes whose speaker is alive."),
 		observer: gauge("observer", "1 while this node claims nothing, after a start or a stall."),
 		isolated: gauge("isolated_interfaces", "Interfaces on which no other node is received although other nodes receive each other there."),
+		interval: gauge("interval_seconds", "Interval of this node's heartbeats. With more than 200 other nodes it grows with their number."),
+		dead:     gauge("dead_seconds", "Silence after which other nodes count this node as dead. It grows with the interval."),
 		detection: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: ns, Subsystem: "failover", Name: "detection_seconds",
 			Help: "Silence of a node, on one path, when it was found dead there.", Buckets: []float64{.1, .2, .25, .3, .35, .4, .45, .5, .55, .6, .7, .8, 1, 2, 5}}),
 		lateness: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: ns, Subsystem: sub, Name: "tick_late_seconds",
@@ -76,7 +80,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		m.dropped[reason] = drops.WithLabelValues(string(reason))
 	}
 	if reg != nil {
-		reg.MustRegister(m.alive, m.observer, m.isolated, m.detection, m.lateness)
+		reg.MustRegister(m.alive, m.observer, m.isolated, m.interval, m.dead, m.detection, m.lateness)
 		reg.MustRegister(m.unsent, m.wedged, m.filtered, m.classes, drops)
 		for _, c := range m.counters {
 			reg.MustRegister(c.metric)
@@ -127,5 +131,7 @@ func (m *metrics) members(now view.Members) {
 	}
 	m.alive.Set(float64(alive))
 	m.observer.Set(observer)
+	m.interval.Set(now.Interval.Seconds())
+	m.dead.Set(now.Dead.Seconds())
 	m.isolated.Set(float64(len(now.Isolated)))
 }

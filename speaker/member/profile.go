@@ -35,17 +35,21 @@ const (
 	ticksPerInterval = 4
 	// maxObserverTime ends the observer phase even if a node that is received has not sent all its claims.
 	maxObserverTime = 3 * time.Second
-	// unstretched is the number of other nodes that the interval suits. Twice as many double it, so that a node never
-	// reads more than a few thousand datagrams per second (wire.md 1.3).
+	// unstretched is the number of other nodes that the interval suits. With more it grows in proportion, so that a node
+	// never reads more than a few thousand datagrams per second (wire.md 1.3).
 	unstretched = 200
 	// helpers is how many other nodes receive a relay request about a silent one.
 	helpers = 3
 )
 
-// stretched returns the profile for a number of other nodes.
-func (p Profile) stretched(peers int) Profile {
-	by := time.Duration(1 + max(0, peers-1)/unstretched)
-	p.Interval, p.Dead = p.Interval*by, p.Dead*by
+// Stretched returns the profile for a number of other nodes.
+func (p Profile) Stretched(others int) Profile {
+	if others > unstretched {
+		stretched := func(d time.Duration) time.Duration {
+			return (d * time.Duration(others) / unstretched).Truncate(time.Millisecond)
+		}
+		p.Interval, p.Dead = stretched(p.Interval), stretched(p.Dead)
+	}
 	return p
 }
 

@@ -15,7 +15,7 @@ type election struct {
 	vip  view.VIP
 	self string
 	now  time.Time
-	// interval is the heartbeat interval.
+	// interval is the heartbeat interval, of the members' number if known.
 	interval time.Duration
 	others
 	eligibility
@@ -75,12 +75,13 @@ type eligibility struct {
 // election collects the inputs of the election of one VirtualIP.
 func (p *Planner) election(v *view.View, name string, vip view.VIP, now time.Time) *election {
 	d := &election{
-		unit: p.unit(v, vip), vip: vip, self: p.node, now: now, interval: p.interval,
+		unit: p.unit(v, vip), vip: vip, self: p.node, now: now,
+		interval:  cmp.Or(v.Members.Interval, p.interval),
 		others:    others{observers: map[string]bool{}, declined: map[string]bool{}, informedAt: p.informedAt},
 		ownership: p.vips[name].ownership,
 	}
 	d.segments, d.alone = d.allUsable(), true
-	d.recordMembers(view.IDOf(name))
+	d.recordMembers(p.idOf(name), p.members)
 	d.blocker = d.ownBlocker()
 	since(&d.ownership.parted, d.isolatedInPart(), now)
 	d.partial = !d.ownership.parted.IsZero() && d.passed(d.ownership.parted.Add(PartWait*d.interval))

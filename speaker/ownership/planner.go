@@ -22,6 +22,7 @@ type Planner struct {
 	plane    view.DataPlane
 	owners   Owners
 	changed  ChangedOwners // of the plan in progress
+	members  memberIndex   // likewise
 
 	vips  map[string]decided
 	wakes map[string]time.Time
@@ -78,10 +79,25 @@ type ownState struct {
 // to the Planner, and the next call changes them.
 func (p *Planner) Plan(v *view.View, touched view.Touched, now time.Time) (Owners, ChangedOwners) {
 	p.changed = ChangedOwners{VIPs: map[string]struct{}{}, Announce: map[netip.Addr]struct{}{}}
-	for name := range p.touchedVIPs(v, touched, now) {
+	names := p.touchedVIPs(v, touched, now)
+	ids := make(map[view.VIPID]struct{}, len(names))
+	for name := range names {
+		ids[p.idOf(name)] = struct{}{}
+	}
+	p.members = indexMembers(&v.Members, ids)
+	for name := range names {
 		p.decide(v, name, now)
 	}
+	p.members = memberIndex{}
 	return p.owners, p.changed
+}
+
+// idOf returns the name of a VirtualIP in messages.
+func (p *Planner) idOf(name string) view.VIPID {
+	if d, decided := p.vips[name]; decided && d.id != 0 {
+		return d.id
+	}
+	return view.IDOf(name)
 }
 
 // decide elects the owner of a VirtualIP and, if that is this node, plans its announcement.
@@ -115,7 +131,7 @@ func (p *Planner) decide(v *view.View, name string, now time.Time) {
 
 // outcome returns the consequences of a decision for this node.
 func (p *Planner) outcome(d *election, name string) decided {
-	out := decided{vip: d.vip, id: view.IDOf(name), ownership: d.ownership, asymmetric: slices.ContainsFunc(d.otherOwners, func(h otherOwner) bool { return h.asymmetric }), announce: map[netip.Addr]Announcement{},
+	out := decided{vip: d.vip, id: p.idOf(name), ownership: d.ownership, asymmetric: slices.ContainsFunc(d.otherOwners, func(h otherOwner) bool { return h.asymmetric }), announce: map[netip.Addr]Announcement{},
 		nodes: d.dependsOn(), interfaces: map[string]struct{}{}}
 	for _, a := range d.addrs {
 		for _, on := range d.on[a.IP] {

@@ -1,12 +1,14 @@
 package ownership
 
 import (
+	"slices"
+
 	"github.com/ironlb/ironlb/speaker/incremental"
 )
 
 // reindex records the Nodes, Services, addresses and interfaces that a VirtualIP depends on now.
 func (p *Planner) reindex(name string, before, after decided) {
-	if before.nodes != nil {
+	if before.nodes != nil && after.nodes == nil {
 		p.byID.Remove(before.id, name)
 	}
 	for node := range before.nodes {
@@ -14,13 +16,7 @@ func (p *Planner) reindex(name string, before, after decided) {
 			p.byNode.Remove(node, name)
 		}
 	}
-	for _, key := range before.vip.Services {
-		p.bySvc.Remove(key, name)
-	}
-	for _, addr := range before.vip.Addresses {
-		p.byAddr.Remove(addr, name)
-	}
-	if after.nodes != nil {
+	if before.nodes == nil && after.nodes != nil {
 		p.byID.Add(after.id, name)
 	}
 	for node := range after.nodes {
@@ -28,13 +24,22 @@ func (p *Planner) reindex(name string, before, after decided) {
 			p.byNode.Add(node, name)
 		}
 	}
-	for _, key := range after.vip.Services {
-		p.bySvc.Add(key, name)
-	}
-	for _, addr := range after.vip.Addresses {
-		p.byAddr.Add(addr, name)
-	}
+	change(p.bySvc, before.vip.Services, after.vip.Services, name)
+	change(p.byAddr, before.vip.Addresses, after.vip.Addresses, name)
 	p.countSegments(before.interfaces, after.interfaces)
+}
+
+// change replaces the keys of a VirtualIP in an index.
+func change[K comparable](x incremental.Index[K, string], before, after []K, name string) {
+	if slices.Equal(before, after) {
+		return
+	}
+	for _, key := range before {
+		x.Remove(key, name)
+	}
+	for _, key := range after {
+		x.Add(key, name)
+	}
 }
 
 // countSegments records the interfaces on which members must be received.

@@ -1,5 +1,7 @@
 package view
 
+import "time"
+
 // Members is the observed state of the other members, without the API server (docs/design/failover.md).
 type Members struct {
 	// Observer is set while this node must claim nothing: it has just started, or resumed after a stall.
@@ -12,6 +14,9 @@ type Members struct {
 	// Returned counts how often a member became reachable again, overall or on a segment, without a restart: it may
 	// have answered for any address meanwhile.
 	Returned int
+	// Interval is this node's heartbeat interval, Dead its dead time: those of the profile, longer in a large cluster. 0:
+	// unknown.
+	Interval, Dead time.Duration
 	// Peers are the other nodes received since this process began, by name.
 	Peers map[string]Member
 }

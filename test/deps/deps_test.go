@@ -106,7 +106,7 @@ var rules = []rule{
 	{of: "deploy", std: true, own: []string{}},
 
 	// The simulation drives pure packages only.
-	{of: "test/sim", own: []string{"pools", "ipvs", "speaker/view", "speaker/forwarding", "speaker/plan", "speaker/member", "speaker/reach", "ccm/placement"}, never: kubernetes},
+	{of: "test/sim", own: []string{"pools", "ipvs", "speaker/view", "speaker/forwarding", "speaker/plan", "speaker/report", "speaker/member", "speaker/reach", "ccm/placement"}, never: kubernetes},
 }
 
 // mobyIPVS is limited to the driver, which has what the library lacks (docs/design/ipvs-driver.md).

@@ -41,8 +41,20 @@ type api struct {
 	lists   []write
 	// clusterIPs are the Services of Config.ClusterIPs, in order.
 	clusterIPs []clusterIP
-	// Writes counts the lists written since the start, Reports the statuses.
-	Writes, Reports int
+	Written    Writes
+}
+
+// Writes counts writes to the API server: lists of VirtualIPs, statuses of VirtualIPs, SpeakerStatuses, and Events.
+type Writes struct{ Lists, VirtualIPs, Speakers, Events int }
+
+// Minus returns the writes since v.
+func (w Writes) Minus(v Writes) Writes {
+	return Writes{w.Lists - v.Lists, w.VirtualIPs - v.VirtualIPs, w.Speakers - v.Speakers, w.Events - v.Events}
+}
+
+// Plus returns the sum of two.
+func (w Writes) Plus(v Writes) Writes {
+	return Writes{w.Lists + v.Lists, w.VirtualIPs + v.VirtualIPs, w.Speakers + v.Speakers, w.Events + v.Events}
 }
 
 // write is a planned write of a list.
@@ -80,9 +92,24 @@ func (a *api) begin() {
 }
 
 // view returns the initial View of a speaker that starts now.
-func (a *api) view() *view.View {
+func (a *api) view(s *Speaker) *view.View {
 	v := view.New()
-	v.Services, v.Slices, v.Nodes, v.VIPs = a.services, a.slices, a.nodes, maps.Clone(a.vips)
+	v.Services, v.Slices, v.Nodes = a.services, a.slices, a.nodes
+	if s.complete {
+		v.VIPs = maps.Clone(a.vips)
+	} else {
+		v.Services = map[pools.ServiceKey]view.Service{}
+		for i := range a.clusterIPs {
+			key := a.clusterIPs[i].key
+			v.Services[key] = a.services[key]
+		}
+		for name, vip := range a.vips {
+			if s.concerns(vip) {
+				v.VIPs[name] = vip
+				v.Services[vip.Services[0]] = a.services[vip.Services[0]]
+			}
+		}
+	}
 	v.Advertisements["all"] = view.Advertisement{}
 	v.Links[ifaces[LAN]] = view.Link{Name: ifaces[LAN], Subnets: []netip.Prefix{lanSubnet}}
 	return v
@@ -112,7 +139,7 @@ func (a *api) report(s *Speaker, vip int) {
 		v := a.vips[name]
 		v.ReportedOwner, v.Contested = s.Name, s.desired.VIPs[name].Asymmetric != ""
 		a.vips[name] = v
-		a.Reports++
+		a.Written.VirtualIPs++
 		a.publish(name)
 		a.later(passEvery)
 	})
@@ -128,26 +155,56 @@ func (a *api) some(spread time.Duration) time.Duration {
 	return time.Duration(a.cluster.random.Int64N(int64(spread)))
 }
 
-// publish publishes VirtualIPs to all speakers.
+// publish publishes VirtualIPs to all speakers that plan them.
 func (a *api) publish(names ...string) {
 	vips := make([]view.VIP, len(names))
 	for i, name := range names {
 		vips[i] = a.vips[name]
 	}
-	a.each(func(s *Speaker) {
-		if s.touched.VIPs == nil {
-			s.touched.VIPs = map[string]struct{}{}
-		}
+	concerned := func(s *Speaker) bool {
 		for i, name := range names {
-			s.view.VIPs[name] = vips[i]
-			s.touched.VIPs[name] = struct{}{}
+			if _, has := s.viewed(name); has || s.concerns(vips[i]) {
+				return true
+			}
+		}
+		return false
+	}
+	a.each(concerned, func(s *Speaker) {
+		for i, name := range names {
+			a.show(s, name, vips[i])
 		}
 	})
 }
 
-// each changes the View of every speaker, each at its own time and in the order of the changes, and triggers them.
-func (a *api) each(f func(*Speaker)) {
+// show puts a VirtualIP into a speaker's View, if it plans it.
+func (a *api) show(s *Speaker, name string, vip view.VIP) {
+	if _, has := s.view.VIPs[name]; !has {
+		if !s.concerns(vip) {
+			return
+		}
+		if !s.complete {
+			key := vip.Services[0]
+			s.view.Services[key] = a.services[key]
+			if s.touched.Services == nil {
+				s.touched.Services = map[pools.ServiceKey]struct{}{}
+			}
+			s.touched.Services[key] = struct{}{}
+		}
+	}
+	if s.touched.VIPs == nil {
+		s.touched.VIPs = map[string]struct{}{}
+	}
+	s.view.VIPs[name] = vip
+	s.touched.VIPs[name] = struct{}{}
+}
+
+// each changes the View of the concerned speakers, each at its own time and in the order of the changes, and triggers
+// them.
+func (a *api) each(concerned func(*Speaker) bool, f func(*Speaker)) {
 	for _, s := range a.cluster.Speakers {
+		if !concerned(s) {
+			continue
+		}
 		boot := s.boot
 		s.watched = max(s.watched, a.cluster.now+int64(watchAfter+a.some(watchSpread)))
 		a.cluster.After(time.Duration(s.watched-a.cluster.now), func() {
@@ -162,7 +219,7 @@ func (a *api) each(f func(*Speaker)) {
 // nodesChanged publishes a Node to all speakers, and triggers placement.
 func (a *api) nodesChanged(name string) {
 	nodes, peers := a.nodes, a.peers
-	a.each(func(s *Speaker) {
+	a.each(func(*Speaker) bool { return true }, func(s *Speaker) {
 		s.view.Nodes = nodes
 		if s.touched.Nodes == nil {
 			s.touched.Nodes = map[string]struct{}{}
@@ -229,7 +286,7 @@ func (a *api) write() {
 		}
 		vip.Nodes, vip.Generation = w.nodes, vip.Generation+1
 		a.vips[w.vip] = vip
-		a.Writes++
+		a.Written.Lists++
 		a.changed = a.cluster.now
 		names = append(names, w.vip)
 	}

@@ -16,6 +16,10 @@ import (
 type Config struct {
 	Seed        uint64
 	Nodes, VIPs int
+	// Complete is the number of speakers that plan all VirtualIPs, from the first; 0 for all of them. The others plan
+	// those that list them or that they have owned. A node decides nothing about the rest, so the run is the same, in
+	// less memory.
+	Complete int
 	// ClusterIPs are Services that each node forwards.
 	ClusterIPs int
 	Profile    member.Profile
@@ -110,6 +114,7 @@ func (c *Cluster) attach() *Speaker {
 	s.addrs, s.host.busy = addresses(i+1), int(float64(i+1)*c.config.Busy.Share) > int(float64(i)*c.config.Busy.Share)
 	c.Speakers = append(c.Speakers, s)
 	c.byName[s.Name] = s
+	s.complete = c.config.Complete == 0 || i < c.config.Complete
 	for i, a := range s.addrs {
 		c.byAddr[a] = address{&s.host, s, uint8(i)}
 	}
@@ -227,5 +232,5 @@ func (c *Cluster) sum(of func(member.Counts) uint64) (n uint64) {
 	return n
 }
 
-// Writes counts the lists written by the placement controller since the start.
-func (c *Cluster) Writes() int { return c.api.Writes }
+// Written counts the writes to the API server since the start.
+func (c *Cluster) Written() Writes { return c.api.Written }

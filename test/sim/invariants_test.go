@@ -119,9 +119,9 @@ func TestSplitWithAPI(t *testing.T) {
 		if none, several := c.Owners.Each(); none > 0 || several != len(c.vips) {
 			t.Fatalf("seed %d: no node answers for %d addresses, both sides for %d of %d", seed, none, several, len(c.vips))
 		}
-		reports, writes := c.api.Reports, c.api.Writes
+		written := c.api.Written
 		c.Run(20 * time.Second)
-		if n, m := c.api.Reports-reports, c.api.Writes-writes; n > 0 || m > 0 {
+		if n, m := c.api.Written.Minus(written).VirtualIPs, c.api.Written.Minus(written).Lists; n > 0 || m > 0 {
 			t.Errorf("seed %d: %d statuses and %d lists written in the later 20 s", seed, n, m)
 		}
 		for _, s := range c.Speakers {

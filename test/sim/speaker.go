@@ -51,6 +51,8 @@ type Speaker struct {
 	planLeaving       bool
 	holds             map[int]struct{} // by index of the VirtualIP
 	watched           int64            // arrival of the last watch event
+	complete          bool             // plans all VirtualIPs
+	nodeReport        nodeReport
 
 	Sent, Received Traffic
 	Drops          map[member.Drop]int64
@@ -84,6 +86,19 @@ var secret = []byte("0123456789abcdef0123456789abcdef")
 
 var segment = member.SegmentKeys("eth0", []netip.Prefix{lanSubnet})
 
+// concerns reports whether the speaker plans a VirtualIP.
+func (s *Speaker) concerns(vip view.VIP) bool {
+	return s.complete || vip.ReportedOwner == s.Name || slices.Contains(vip.Nodes, s.Name)
+}
+
+// viewed returns a VirtualIP of its View.
+func (s *Speaker) viewed(name string) (vip view.VIP, has bool) {
+	if s.view != nil {
+		vip, has = s.view.VIPs[name]
+	}
+	return vip, has
+}
+
 // runs reports whether its process exists and is not stalled.
 func (s *Speaker) runs() bool { return s.power && !s.paused && s.core != nil }
 
@@ -116,7 +131,7 @@ func (s *Speaker) Start() {
 		Node: s.Name, Interval: c.config.Profile.Interval,
 		Options: forwarding.Options{ServiceProxy: c.config.ClusterIPs > 0, ResetAfter: 10 * time.Second},
 	})
-	s.view, s.desired, s.touched = c.api.view(), nil, view.Touched{All: true}
+	s.view, s.desired, s.touched = c.api.view(s), nil, view.Touched{All: true}
 	s.view.Members.Observer = true
 	s.published, s.leaveBy, s.Drops = view.LocalState{Claims: map[string]view.Claim{}}, 0, map[member.Drop]int64{}
 	core.SetPeers(c.api.peers)
@@ -133,6 +148,7 @@ func (s *Speaker) stop() {
 	s.boot++
 	s.leaving, s.planLeaving = false, false
 	s.core, s.waiting, s.planned, s.tickAt, s.wakeAt = nil, nil, nil, 0, 0
+	s.nodeReport = nodeReport{}
 	s.paused, s.acting, s.triggered, s.fenced = false, false, false, false
 	clear(s.holds)
 	for _, vip := range held {
@@ -360,6 +376,9 @@ func (s *Speaker) act() {
 			delete(s.holds, vip)
 		} else {
 			s.holds[vip] = struct{}{}
+			if why := s.moved(vip); why == view.OwnerLost || why == view.TakenOver {
+				c.api.Written.Events++ // about its Service
+			}
 		}
 	}
 	s.publish()
@@ -367,6 +386,7 @@ func (s *Speaker) act() {
 		c.Owners.record(vip, s)
 	}
 	s.report()
+	s.reportNode()
 	if s.left() {
 		return
 	}

@@ -41,12 +41,25 @@ func (r *run) spent(before sim.Cost, d time.Duration) []figure {
 		per("plans/s", float64(now.Plans-before.Plans)/s)}
 }
 
+// writes returns the writes to the API server since before, by kind.
+func (r *run) writes(before sim.Writes) []figure {
+	w := r.Written().Minus(before)
+	return []figure{count("vip-status-writes", w.VirtualIPs), count("list-writes", w.Lists), count("speaker-status-writes", w.Speakers),
+		count("events", w.Events)}
+}
+
+// longer returns a time that is longer by what the dead time of a cluster of this size exceeds the profile's.
+func (r *run) longer(d time.Duration) time.Duration {
+	return d + r.profile.Stretched(len(r.Speakers)-1).Dead - r.profile.Dead
+}
+
 func (r *run) idle() {
-	const d = 10 * time.Second
+	d := r.window
 	r.reset()
 	before, cost := r.traffic(), r.Speakers[0].Cost
 	r.Run(d)
 	figures := append(r.since(before, d), r.spent(cost, d)...)
+	figures = append(figures, ms("heartbeat-interval", r.profile.Stretched(len(r.Speakers)-1).Interval))
 	r.line("idle", append(figures, count("false-deaths", sim.Wrong(r.Deaths)), count("moves", len(r.Owners.Moves)))...)
 }
 
@@ -87,9 +100,11 @@ func (r *run) powerOff(nodes int) {
 	}
 	var before traffic
 	var cost sim.Cost
+	written, back := sim.Writes{}, sim.Writes{}
 	for i := range rounds {
 		r.reset()
 		before, cost = r.traffic(), r.Speakers[0].Cost
+		start := r.Written()
 		at := r.Now()
 		var off []*sim.Speaker
 		for range nodes {
@@ -101,7 +116,7 @@ func (r *run) powerOff(nodes int) {
 		if i == 0 {
 			figures = append(r.since(before, time.Second), r.spent(cost, time.Second)...)
 		}
-		r.Run(2 * time.Second)
+		r.Run(r.longer(r.longer(2 * time.Second)))
 		vacant, _ := r.Owners.Each()
 		late += vacant
 		detect, takeover = append(detect, r.found(at, off...)...), append(takeover, sim.Long(r.Owners.Vacant)...)
@@ -110,11 +125,15 @@ func (r *run) powerOff(nodes int) {
 		if a, b := r.Owners.Balance(); i == 0 {
 			least, most = a, b
 		}
+		r.Run(2 * time.Second) // the lists follow
+		written = written.Plus(r.Written().Minus(start))
 		r.reset()
+		start = r.Written()
 		for _, s := range off {
 			s.Start()
 		}
-		r.Run(5 * time.Second)
+		r.Run(r.longer(5 * time.Second))
+		back = back.Plus(r.Written().Minus(start))
 		returned += len(r.Owners.Moves)
 		wrong += sim.Wrong(r.Deaths)
 	}
@@ -123,8 +142,14 @@ func (r *run) powerOff(nodes int) {
 		name = fmt.Sprintf("power-off-of-%d", nodes)
 	}
 	all := append(quantiles("detect", detect), quantiles("takeover", takeover)...)
-	all = append(all, count("moves", moves), count("unanswered-after-3s", late), count("two-owners", doubled), count("false-deaths", wrong),
+	all = append(all, count("moves", moves), count("unanswered-later", late), count("two-owners", doubled), count("false-deaths", wrong),
 		count("moves-on-return", returned), count("vips-least", least), count("vips-most", most))
+	per := func(w sim.Writes, when string) []figure {
+		share := func(n int, name string) figure { return per(name+when, float64(n)/float64(rounds)) }
+		return []figure{share(w.VirtualIPs, "vip-status-writes"), share(w.Lists, "list-writes"),
+			share(w.Speakers, "speaker-status-writes"), share(w.Events, "events")}
+	}
+	all = append(append(all, per(written, "")...), per(back, "-on-return")...)
 	r.line(name, append(all, figures...)...)
 }
 
@@ -153,15 +178,15 @@ func (r *run) leave() {
 
 // join adds nodes.
 func (r *run) join() {
-	for range 2 {
+	for range min(2, r.rounds) {
 		r.reset()
-		before, cost, writes := r.traffic(), r.Speakers[0].Cost, r.Writes()
+		before, cost, written := r.traffic(), r.Speakers[0].Cost, r.Written()
 		s := r.Join()
-		took, ok := r.Until(10*time.Second, func() bool { return !s.Observes() })
-		const d = 15 * time.Second
+		d := r.longer(15 * time.Second)
+		took, ok := r.Until(d, func() bool { return !s.Observes() })
 		r.Run(d - took)
-		r.line("join", append(append([]figure{ms("observes", took), yes("joined", ok), count("moves", len(r.Owners.Moves)), count("two-owners", len(r.Owners.Doubled)),
-			count("false-deaths", sim.Wrong(r.Deaths)), count("lists-written", r.Writes()-writes)}, r.since(before, d)...), r.spent(cost, d)...)...)
+		r.line("join", append(append(append([]figure{ms("observes", took), yes("joined", ok), count("moves", len(r.Owners.Moves)), count("two-owners", len(r.Owners.Doubled)),
+			count("false-deaths", sim.Wrong(r.Deaths))}, r.writes(written)...), r.since(before, d)...), r.spent(cost, d)...)...)
 	}
 }
 
@@ -227,10 +252,14 @@ func (r *run) partition() {
 	}
 }
 
-// losses counts false alarms while datagrams are lost.
-func (r *run) losses() {
-	for _, loss := range []float64{0, 0.01, 0.05} {
+// loss counts false alarms while datagrams are lost.
+func (r *run) loss() {
+	for _, loss := range r.losses {
 		r.lossy(fmt.Sprintf("loss=%g%%", 100*loss), loss, sim.Bursts{})
+	}
+	if !r.bursts {
+		r.SetLoss(0, sim.Bursts{})
+		return
 	}
 	r.lossy("bursts", 0.01, sim.Bursts{Every: 10 * time.Second, Least: 20 * time.Millisecond, Most: 200 * time.Millisecond})
 	r.SetLoss(0, sim.Bursts{})

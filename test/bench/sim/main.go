@@ -7,7 +7,9 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"runtime"
 	"runtime/pprof"
+	"strconv"
 	"strings"
 	"time"
 
@@ -17,7 +19,11 @@ import (
 
 type options struct {
 	nodes, vips, rounds int
-	watch, long         time.Duration
+	watch, long, window time.Duration
+	losses              []float64
+	bursts              bool
+	complete            int
+	work                time.Duration
 	seed                uint64
 	faults              map[string]bool
 }
@@ -29,6 +35,10 @@ func main() {
 	flag.IntVar(&o.rounds, "rounds", 10, "how often each fault happens")
 	flag.DurationVar(&o.watch, "watch", time.Minute, "how long false alarms are counted, per kind of loss")
 	flag.DurationVar(&o.long, "long", time.Hour, "virtual time in which nodes that are wrongly taken for unreachable are counted")
+	flag.DurationVar(&o.window, "window", 10*time.Second, "how long the idle cluster is measured")
+	flag.IntVar(&o.complete, "complete", 0, "speakers that plan all VirtualIPs; the others only those that list them, as in large clusters (0: all up to 200 nodes, else one)")
+	flag.DurationVar(&o.work, "work", 2*time.Millisecond, "time from observation to action of a speaker's loop")
+	losses := flag.String("losses", "0,1,5,bursts", "shares of lost datagrams in percent, or bursts, for -faults loss")
 	flag.Uint64Var(&o.seed, "seed", 1, "seed of the first cluster")
 	profiles := flag.String("profiles", "standard,fast", "liveness profiles")
 	faults := flag.String("faults", strings.Join(kinds, ","), "what to measure")
@@ -45,6 +55,13 @@ func main() {
 		}
 		defer pprof.StopCPUProfile()
 	}
+	if err := o.lossesFrom(*losses); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(2)
+	}
+	if o.complete == 0 && o.nodes > 200 {
+		o.complete = 1
+	}
 	o.faults = map[string]bool{}
 	for _, f := range strings.Split(*faults, ",") {
 		o.faults[f] = true
@@ -57,6 +74,21 @@ func main() {
 		}
 		o.measure(p)
 	}
+}
+
+func (o *options) lossesFrom(text string) error {
+	for _, one := range strings.Split(text, ",") {
+		if one == "bursts" {
+			o.bursts = true
+			continue
+		}
+		percent, err := strconv.ParseFloat(one, 64)
+		if err != nil || percent < 0 || percent > 100 {
+			return fmt.Errorf("-losses %s: give percentages, or bursts", text)
+		}
+		o.losses = append(o.losses, percent/100)
+	}
+	return nil
 }
 
 // kinds are the measurements, in this order.
@@ -78,13 +110,13 @@ func (o options) measure(p member.Profile) {
 		}
 	}
 	r := &run{options: o, profile: p}
-	r.Cluster = sim.New(sim.Config{Seed: o.seed, Nodes: o.nodes, VIPs: o.vips, Profile: p})
-	took, ok := r.Until(20*time.Second, r.Owners.One)
+	r.Cluster = sim.New(sim.Config{Seed: o.seed, Nodes: o.nodes, VIPs: o.vips, Complete: o.complete, Work: o.work, Profile: p})
+	took, ok := r.Until(r.longer(20*time.Second), r.Owners.One)
 	least, most := r.Owners.Balance()
 	cost := r.Speakers[0].Cost
 	r.line("boot", ms("one-owner", took), yes("settled", ok), count("vips-least", least), count("vips-most", most), count("claims", len(r.Owners.Moves)),
-		count("two-owners", len(r.Owners.Doubled)), ms("plan-cpu", cost.Plan), count("plans", cost.Plans), ms("core-cpu", cost.Core))
-	r.Run(5 * time.Second)
+		count("two-owners", len(r.Owners.Doubled)), ms("plan-cpu", cost.Plan), count("plans", cost.Plans), ms("core-cpu", cost.Core), per("heap-MB-per-node", heap()/float64(o.nodes)))
+	r.Run(r.longer(5 * time.Second))
 	for _, kind := range kinds {
 		if !o.faults[kind] {
 			continue
@@ -107,11 +139,19 @@ func (o options) measure(p member.Profile) {
 		case "partition":
 			r.partition()
 		case "loss":
-			r.losses()
+			r.loss()
 		case "asymmetric":
 			r.asymmetric()
 		}
 	}
+}
+
+// heap returns the memory in use, in MB.
+func heap() float64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return float64(m.HeapAlloc) / 1e6
 }
 
 // figure is a number and its unit.
