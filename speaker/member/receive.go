@@ -31,7 +31,8 @@ var Drops = []Drop{DropForm, DropVersion, DropCluster, DropKey, DropTag, DropOwn
 // it a datagram is a replay.
 const maxReorder = 1 << 13
 
-// Receive handles a received datagram.
+// Receive handles a received datagram. now and raw are the times of its arrival; those of different paths may arrive in
+// any order.
 func (c *Core) Receive(now time.Time, raw time.Duration, in Packet) Drop {
 	c.count.Received++
 	h, body, err := parseHeader(in.Data)
@@ -236,7 +237,7 @@ func (c *Core) recordReception(now time.Time, p *peer, at int) {
 			c.out.node(q)
 		}
 	}
-	f.last = now
+	f.last = later(f.last, now)
 	c.markReceived(now, p, at)
 }
 
@@ -248,7 +249,7 @@ func (c *Core) returns(p *peer, at int) {
 }
 
 func (c *Core) markReceived(now time.Time, p *peer, at int) {
-	p.paths[at].received, p.paths[at].byRelay = now, false
+	p.paths[at].received, p.paths[at].byRelay = later(p.paths[at].received, now), false
 	if !p.paths[at].up {
 		p.paths[at].up = true
 		c.out.node(p)

@@ -204,6 +204,7 @@ func TestPartitionHeals(t *testing.T) {
 // A stalled node fences itself before it sends anything, and observes.
 func TestPause(t *testing.T) {
 	w := newWorld(t, 3)
+	w.delay = func() time.Duration { return 200 * time.Microsecond } // what it sends stays in order
 	w.settle()
 	slow := w.nodes[0]
 	w.publish(slow, claims(3))
