@@ -56,7 +56,7 @@ func (c *Core) peerSteadyUntil(p *peer) (until time.Time) {
 		return until
 	}
 	dead := p.deadAfter(c)
-	until = earlier(until, p.unicast.Add(dead)) // else it has nothing but the group, where nothing is read at once
+	until = earlier(until, p.unicast.Add(dead)) // else only the group reaches this node, and nothing there wakes the loop
 	for at := range p.paths {
 		if w := &p.paths[at]; w.up {
 			until = earlier(until, w.received.Add(dead/2))

@@ -54,6 +54,9 @@ func (c *Core) Receive(now time.Time, raw time.Duration, in Packet) Drop {
 	}
 	p := c.peers[string(h.name)]
 	if p != nil && h.incarnation == p.incarnation {
+		if !in.Group { // also where it repeats one to the group on the same interface
+			p.unicast = later(p.unicast, now)
+		}
 		if known && !p.paths[at].window.fresh(h.sequence) { // before the tag is computed: most datagrams arrive twice
 			return DropRepeat
 		}

@@ -49,15 +49,12 @@ func (c *Core) receives(p *peer) bool {
 	return any.up && !any.byRelay && !p.away && (p.internal.IsZero() || any.received.Sub(p.internal) < p.deadAfter(c))
 }
 
-// arrives records the source and the path of a datagram.
+// arrives records the source of a datagram.
 func (p *peer) arrives(now time.Time, in Packet) {
 	for _, a := range p.addrs {
 		if a == in.Source {
 			p.internal = later(p.internal, now)
 		}
-	}
-	if !in.Group {
-		p.unicast = later(p.unicast, now)
 	}
 }
 

@@ -327,7 +327,7 @@ func TestDirectStaysUntilReported(t *testing.T) {
 		}
 	}
 	steady("nothing published", false)
-	a.Publish(view.LocalState{Direct: true})
+	w.publish(a, view.LocalState{Direct: true})
 	if took := w.must("direct", time.Second, direct); took > 20*time.Millisecond {
 		t.Errorf("reported after %v", took)
 	}
