@@ -2,7 +2,7 @@ package member
 
 import "time"
 
-// While all nodes are received and nothing changes, nothing depends on when a routine heartbeat is read, as long as that
+// While all nodes are received and nothing changes, it does not matter when a routine heartbeat is read, as long as that
 // is before its sender's silence begins to matter. So the loop of a node in such a state wakes for its own heartbeats,
 // and reads the others' then.
 

@@ -93,9 +93,9 @@ const (
 
 // intake records what the loop reads, and when.
 type intake struct {
-	// polled is the end of the last poll; wall is CLOCK_REALTIME less the time since the start, at the last read.
+	// polled is the end of the last poll; offset is CLOCK_REALTIME less the time since the start, at the last read.
 	polled time.Time
-	wall   time.Duration
+	offset time.Duration
 	// read counts the datagrams since the time since. busy is set if they are too many to let any wait.
 	read  int
 	since time.Time
@@ -104,9 +104,9 @@ type intake struct {
 
 // stepped reports whether CLOCK_REALTIME was set since the last call.
 func (k *intake) stepped(start, now time.Time) bool {
-	before := k.wall
-	k.wall = time.Duration(now.UnixNano()) - now.Sub(start)
-	return (k.wall - before).Abs() > maxStep
+	before := k.offset
+	k.offset = time.Duration(now.UnixNano()) - now.Sub(start)
+	return (k.offset - before).Abs() > maxStep
 }
 
 // add counts datagrams read from a socket at once.
