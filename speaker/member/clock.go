@@ -74,8 +74,8 @@ func (c *Core) clocks(now time.Time, p *peer, ran, ranHere time.Duration) {
 }
 
 // showsStop reports whether a peer's last heartbeat showed that this node's clock stopped for too long. The interval
-// between two ticks is added, because this node may have been about to send.
-func (c *Core) showsStop(p *peer) bool { return p.clock.stopped+c.profile.tick() > c.profile.fence() }
+// between two heartbeats is added, because this node may have been about to send.
+func (c *Core) showsStop(p *peer) bool { return p.clock.stopped+c.profile.Interval > c.profile.fence() }
 
 // raw reads CLOCK_MONOTONIC_RAW. It stops with the machine as CLOCK_MONOTONIC does, but adjtimex(2) does not slew it; a
 // time service slews by up to a tenth after a pause.

@@ -40,6 +40,7 @@ func (c *Core) compose(now time.Time, ran time.Duration) {
 // heartbeats.
 func (c *Core) sendHeartbeat(now time.Time, ran time.Duration) {
 	// The heartbeats of many nodes must not synchronize.
+	c.lastHeartbeat = now
 	c.nextHeartbeat = now.Add(c.profile.Interval - time.Duration(c.random.Int64N(int64(c.profile.Interval/10))))
 	version := c.recent[len(c.recent)-1]
 	copy(c.recent[1:], c.recent[:])
@@ -51,9 +52,16 @@ func (c *Core) sendHeartbeat(now time.Time, ran time.Duration) {
 		}
 	}
 	for i := 0; i == 0 || i < most && version < c.mine.version; i++ {
-		b := c.appendHello(c.begin(), 0)
+		header := c.begin()
+		b := c.appendHello(header, 0)
 		if i == 0 {
-			b = c.appendSilent(c.appendSegments(c.appendSlots(appendRan(b, ran)), now))
+			b = c.appendSilent(c.appendSegments(b, now))
+			c.heartbeats.record(b[len(header):])
+			b = c.appendSlots(appendRan(b, ran))
+			if c.heartbeats.unchanged >= routineAfter && version == c.mine.version && !c.heartbeatNow && !c.observer {
+				c.sendRoutine(b)
+				break
+			}
 		}
 		b, version = c.appendClaims(b, version)
 		c.toAll(c.finish(b))

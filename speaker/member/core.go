@@ -14,7 +14,7 @@ import (
 )
 
 // Core holds the liveness state and the claims of all nodes. It does no I/O, has no clock and starts nothing: its owner
-// passes in what was received, calls Tick several times per interval, and sends what Tick returns. The same calls
+// passes in what was received, calls Tick when Next requires it, and sends what Tick returns. The same calls
 // produce the same bytes. Besides the time it takes raw, a clock that is never set or slewed; see clock.
 type Core struct {
 	config  Config
@@ -26,14 +26,18 @@ type Core struct {
 	authorities []uint64
 	self        uint64 // nodeID of this node
 
-	incarnation, sequence   uint64
-	begun                   bool
-	began                   time.Duration // raw at the first tick
-	lastTick, nextHeartbeat time.Time
-	heartbeatNow            bool // at the next tick, whatever the time
-	urgent                  bool // an answer waits to be sent
-	broadcasts              bool // datagrams to the group are also sent by broadcast
-	announcedAlive          time.Time
+	incarnation, sequence uint64
+	begun                 bool
+	began                 time.Duration // raw at the first tick
+	lastTick              time.Time
+	lastHeartbeat         time.Time
+	nextHeartbeat         time.Time
+	heartbeatNow          bool // at the next tick, whatever the time
+	urgent                bool // an answer waits to be sent
+	broadcasts            bool // datagrams to the group are also sent by broadcast
+	announcedAlive        time.Time
+
+	heartbeats heartbeats
 
 	observer            bool
 	observerSince       time.Time
@@ -305,7 +309,7 @@ func (c *Core) Fences() uint64 { return c.fences }
 // ends.
 func (c *Core) Fenced() bool { return c.fenced }
 
-// FenceAfter is the gap between two ticks after which this node fences itself.
+// FenceAfter is the age of the last heartbeat after which this node fences itself.
 func (c *Core) FenceAfter() time.Duration { return c.profile.fence() }
 
 // Counts returns the counters.
@@ -317,15 +321,6 @@ func (c *Core) Silences() []time.Duration {
 	silences := c.out.silences
 	c.out.silences = nil
 	return silences
-}
-
-// Next returns when Tick is due.
-func (c *Core) Next() time.Time {
-	next := c.lastTick.Add(c.profile.tick())
-	if c.nextHeartbeat.Before(next) {
-		return c.nextHeartbeat
-	}
-	return next
 }
 
 // Urgent reports whether a datagram waits to be sent, so that Tick is due now.

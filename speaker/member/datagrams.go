@@ -39,7 +39,7 @@ func (l *loop) attachFilters() {
 	slices.Sort(now.indexes)
 	now.indexes = now.indexes[:min(len(now.indexes), maxIfaces)]
 	same := slices.Equal(now.keys, l.filterInput.keys) && slices.Equal(now.indexes, l.filterInput.indexes)
-	for _, s := range slices.Concat(l.sockets, l.groups.sockets) {
+	for _, s := range slices.Concat(l.sockets, l.deferred, l.groups.sockets) {
 		if same && s.filtered {
 			continue
 		}
@@ -60,47 +60,83 @@ func (l *loop) count(now time.Time) {
 		return
 	}
 	l.counted = now
+	drops := 0
 	for _, s := range l.reads {
-		if s.fd < 0 { // closed in this tick
+		if s.fd >= 0 { // else closed in this tick
+			drops += int(s.dropped())
+		}
+	}
+	copies := min(drops, l.droppedCopies)
+	l.droppedCopies -= copies
+	l.metrics.filtered.Add(float64(drops - copies))
+}
+
+// receive reads the sockets that are readable, and those that were not polled, until they are empty.
+func (l *loop) receive() {
+	now := time.Now()
+	rawAtStart := raw() - now.Sub(l.start)
+	stepped := l.stepped(l.start, now)
+	for i, s := range l.reads {
+		poll := &l.polls[i+1]
+		switch {
+		case s.fd < 0: // closed since the poll
+			continue
+		case stepped:
+			s.stamped = false
+		}
+		if poll.Fd >= 0 && poll.Revents == 0 {
+			s.emptied, s.stamped = l.polled, true
 			continue
 		}
-		l.metrics.filtered.Add(float64(s.dropped()))
+		l.readSocket(s, rawAtStart)
 	}
 }
 
-// receive reads the sockets that wait found readable until they are empty.
-func (l *loop) receive() {
-	for i, s := range l.reads {
-		if l.polls[i+1].Revents == 0 || s.fd < 0 { // closed since the poll
-			continue
+// readSocket reads a socket until it is empty.
+func (l *loop) readSocket(s *socket, rawAtStart time.Duration) {
+	for count := 0; count < maxReads; {
+		n, empty, err := l.batch.read(s)
+		now := time.Now()
+		if err != nil {
+			l.metrics.drop("unreadable")
+			return
 		}
-		for range maxReads {
-			a, err := s.receive(l.buffer[:])
-			if err == errEmpty {
-				break
-			}
-			if err != nil {
-				l.metrics.drop("unreadable")
-				break
-			}
-			if a.source.Is6() && a.source.IsLinkLocalUnicast() {
-				a.source = a.source.WithZone(strconv.Itoa(a.index))
-			}
-			in := Packet{Iface: l.name(s, a.index), Source: a.source, OnLink: a.hops == hopLimit,
-				Group: a.group || a.broadcast, Data: l.buffer[:a.size]}
-			now := time.Now()
-			if reason := l.core.Receive(now, raw(), in); reason != Accepted {
-				l.metrics.drop(reason)
-				l.logRejected(reason, a)
-			} else if a.index != 0 && joins(in.Data) && l.arrivals.onlyBroadcast(now, a) && !l.options.Broadcast {
-				l.options.Log.Warn("heartbeats arrive by broadcast only: the network may drop the speakers' group; "+
-					"forward it, or set failover.transport: broadcast",
-					"interface", in.Iface, "groups", []netip.Addr{group4, group6})
-			}
-			if l.core.Fenced() { // set before the remaining datagrams are read, which may take long
-				l.fenced.Store(true)
-			}
+		for i := range n {
+			a, data := l.batch.at(s, i)
+			at := now.Add(-s.age(a.stamp, now))
+			l.handle(s, a, data, at, rawAtStart+at.Sub(l.start))
 		}
+		count += n
+		if empty {
+			s.emptied, s.stamped = now, true
+			l.intake.add(now, s, count)
+			return
+		}
+	}
+	l.intake.add(time.Now(), s, maxReads)
+}
+
+// handle passes a datagram to the core.
+func (l *loop) handle(s *socket, a arrival, data []byte, at time.Time, raw time.Duration) {
+	if a.source.Is6() && a.source.IsLinkLocalUnicast() {
+		a.source = a.source.WithZone(strconv.Itoa(a.index))
+	}
+	in := Packet{Iface: l.name(s, a.index), Source: a.source, OnLink: a.hops == hopLimit,
+		Group: a.group || a.broadcast, Data: data}
+	reason := l.core.Receive(at, raw, in)
+	if reason != DropOwn { // an own broadcast is looped back to all sockets
+		l.droppedCopies += s.dropsElsewhere(a, l.sockets, l.deferred)
+	}
+	if reason != Accepted {
+		l.metrics.drop(reason)
+		l.logRejected(reason, a)
+	} else if a.index != 0 && joins(data) && l.arrivals.onlyBroadcast(at, a) && !l.options.Broadcast {
+		l.options.Log.Warn("heartbeats arrive by broadcast only: the network may drop the speakers' group; "+
+			"forward it, or set failover.transport: broadcast",
+			"interface", in.Iface, "groups", []netip.Addr{group4, group6})
+	}
+	if l.core.Fenced() { // set before the remaining datagrams are read, which may take long
+		l.fenced.Store(true)
 	}
 }
 

@@ -62,11 +62,11 @@ type Detector struct {
 	wake    int // eventfd
 	start   time.Time
 
-	// lastTick is the time of the loop's last tick, since start; fenced and limit belong to it. Fresh reads them from
-	// any goroutine.
-	lastTick, limit atomic.Int64
-	fenced          atomic.Bool
-	left            atomic.Bool
+	// heartbeat is the time of the last heartbeat, since start; fenced and limit belong to it. Fresh reads them from any
+	// goroutine.
+	heartbeat, limit atomic.Int64
+	fenced           atomic.Bool
+	left             atomic.Bool
 
 	// observed is the time of the last call of Observe, since start; 0 before the first.
 	observed atomic.Int64
@@ -129,7 +129,7 @@ func New(o Options) (*Detector, error) {
 		return nil, fmt.Errorf("make an eventfd: %w", err)
 	}
 	d := &Detector{options: o, core: core, wake: wake, start: now, metrics: newMetrics(o.Metrics), segments: make(chan []string, 1)}
-	d.lastTick.Store(-int64(time.Hour)) // not fresh before the first tick
+	d.heartbeat.Store(-int64(time.Hour)) // not fresh before the first one
 	d.limit.Store(int64(core.FenceAfter()))
 	d.macs.Store(&map[[6]byte]string{})
 	d.slots.Store(&map[string]uint64{})
@@ -202,11 +202,11 @@ func (d *Detector) SetSegments(names []string) {
 	}
 }
 
-// Fresh reports whether this node may answer for its VirtualIPs now: the loop ticks, and no fence is in force. It takes
-// no lock.
+// Fresh reports whether this node may answer for its VirtualIPs now: the loop sends heartbeats, and no fence is in
+// force. It takes no lock.
 func (d *Detector) Fresh() bool {
-	lastTick := d.lastTick.Load() // first: a tick that fences sets fenced before lastTick
-	return !d.fenced.Load() && int64(time.Since(d.start))-lastTick <= d.limit.Load()
+	heartbeat := d.heartbeat.Load() // first: a tick that fences sets fenced before heartbeat
+	return !d.fenced.Load() && int64(time.Since(d.start))-heartbeat <= d.limit.Load()
 }
 
 // MACs returns the hardware addresses that the other nodes advertise. The map must not be changed.
@@ -268,9 +268,9 @@ const (
 
 // goodbye announces the end of this process, and how long the node continues to answer.
 func (l *loop) goodbye() {
-	lastTick := l.lastTick.Swap(-int64(time.Hour)) // no answer after the goodbye
+	heartbeat := l.heartbeat.Swap(-int64(time.Hour)) // no answer after the goodbye
 	l.applyInbox()
-	stalled := int64(time.Since(l.start))-lastTick > l.limit.Load()
+	stalled := int64(time.Since(l.start))-heartbeat > l.limit.Load()
 	if stalled || l.core.Fenced() || l.core.Fences() != l.retainedFence {
 		l.retained = 0
 	}
@@ -286,15 +286,19 @@ func (l *loop) goodbye() {
 	}
 }
 
-// relistAfter is how often interfaces are read without a notification of a change, and how often nodes without a
-// process are probed.
-const relistAfter = time.Second
+const (
+	// probeAfter is how often nodes without a process are probed.
+	probeAfter = time.Second
+	// relistAfter is how often interfaces are read without a call of SetSegments, in case one was missed.
+	relistAfter = 10 * time.Second
+)
 
 // follow reads the interfaces when they may have changed, and probes nodes without a process. It runs alongside the
 // loop, which must not wait for it.
 func (d *Detector) follow(ctx context.Context, l *lister) {
-	ticker := time.NewTicker(relistAfter)
-	defer ticker.Stop()
+	probe, relist := time.NewTicker(probeAfter), time.NewTicker(relistAfter)
+	defer probe.Stop()
+	defer relist.Stop()
 	var names []string
 	var failed string
 	for {
@@ -302,8 +306,10 @@ func (d *Detector) follow(ctx context.Context, l *lister) {
 		case <-ctx.Done():
 			return
 		case names = <-d.segments:
-		case <-ticker.C:
+		case <-probe.C:
 			d.probeAway(l)
+			continue
+		case <-relist.C:
 		}
 		have, err := l.list(names)
 		if err != nil {
@@ -336,7 +342,12 @@ type loop struct {
 	filterInput socketFilter
 	counted     time.Time
 	ports       ports
-	buffer      [MaxDatagram + 1]byte
+	// deferred are the sockets for routine heartbeats; droppedCopies are copies of accepted datagrams that the kernel
+	// dropped at other sockets.
+	deferred      []*socket
+	droppedCopies int
+	intake
+	batch batch
 	// retained is how long the node answers after the end; more fences than retainedFence cancel it.
 	retained      time.Duration
 	retainedFence uint64
@@ -363,6 +374,12 @@ func (d *Detector) open() (*loop, error) {
 			return nil, err
 		}
 		l.sockets = append(l.sockets, s)
+		second, err := pair(s)
+		if err != nil {
+			d.options.Log.Warn("each heartbeat wakes the liveness thread, which costs CPU time", "error", err)
+			continue
+		}
+		l.deferred = append(l.deferred, second)
 	}
 	l.attachFilters()
 	return l, nil
@@ -370,7 +387,7 @@ func (d *Detector) open() (*loop, error) {
 
 func (l *loop) close() {
 	l.groups.close()
-	for _, s := range l.sockets {
+	for _, s := range slices.Concat(l.sockets, l.deferred) {
 		s.close()
 	}
 	l.lister.close()
@@ -404,29 +421,37 @@ func (l *loop) iterate() error {
 				"all VirtualIPs released, observing the other nodes")
 		case after.Fences != before.Fences && !wedged:
 			l.options.Log.Warn("liveness loop stalled: all VirtualIPs released, observing the other nodes",
-				"for", now.Sub(l.start)-time.Duration(l.lastTick.Load()), "limit", l.core.FenceAfter())
+				"for", now.Sub(l.start)-time.Duration(l.heartbeat.Load()), "limit", l.core.FenceAfter())
 		}
 		l.fenced.Store(l.core.Fenced())
 		l.limit.Store(int64(l.core.FenceAfter()))
-		l.lastTick.Store(int64(now.Sub(l.start)))
+		l.heartbeat.Store(int64(l.core.LastHeartbeat().Sub(l.start)))
 	}
 	l.count(now)
 	l.publish()
 	return nil
 }
 
-// wait returns when a socket is readable, a method was called, or the core's next tick is due.
+// wait returns when a datagram is to be read at once, a method was called, or the core's next tick is due.
 func (l *loop) wait() error {
 	fds := append(l.polls[:0], unix.PollFd{Fd: int32(l.wake), Events: unix.POLLIN})
 	l.reads = append(append(l.reads[:0], l.groups.sockets...), l.sockets...) // the segments have priority
+	l.reads = append(l.reads, l.deferred...)
+	all := l.busy || l.core.Attentive()
 	for _, s := range l.reads {
-		fds = append(fds, unix.PollFd{Fd: int32(s.fd), Events: unix.POLLIN})
+		fd := int32(s.fd)
+		if !all && (s.deferred || s.index != 0) {
+			fd = -1 // not polled
+		}
+		fds = append(fds, unix.PollFd{Fd: fd, Events: unix.POLLIN})
 	}
 	l.polls = fds
 	timeout := unix.NsecToTimespec(int64(max(0, time.Until(l.core.Next()))))
 	if _, err := unix.Ppoll(fds, &timeout, nil); err != nil && !errors.Is(err, unix.EINTR) {
 		return fmt.Errorf("wait for the speakers' datagrams: %w", err)
 	}
+	l.polled = time.Now()
+	l.metrics.wakes.Inc()
 	if fds[0].Revents != 0 {
 		var counter [8]byte
 		_, _ = unix.Read(l.wake, counter[:])

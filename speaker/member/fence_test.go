@@ -62,17 +62,17 @@ func TestDetectorFence(t *testing.T) {
 
 	d.mu.Lock() // the loop needs it at each tick
 	wait("stale", func() bool { return !d.Fresh() })
-	wait("a fence", func() bool { return int64(time.Since(d.start))-d.lastTick.Load() > 2*d.limit.Load() })
+	wait("a fence", func() bool { return int64(time.Since(d.start))-d.heartbeat.Load() > 2*d.limit.Load() })
 	d.mu.Unlock()
 	wait("fenced", func() bool { d.mu.Lock(); defer d.mu.Unlock(); return d.results.fences == 1 })
 	d.Publish(held) // decided before the fence was observed
-	before := d.lastTick.Load()
-	wait("a tick", func() bool { return d.lastTick.Load() > before })
+	before := d.heartbeat.Load()
+	wait("a tick", func() bool { return d.heartbeat.Load() > before })
 	if d.Fresh() {
 		t.Error("fresh although the fence was not observed")
 	}
 	// It stays an observer until the reconcile loop has observed the fence, however long that takes.
-	wait("the end of the phase", func() bool { return d.lastTick.Load()-before > int64(3*d.options.Profile.Dead) })
+	wait("the end of the phase", func() bool { return d.heartbeat.Load()-before > int64(3*d.options.Profile.Dead) })
 	if d.Fresh() || !observer() {
 		t.Error("no observer after a fence, or fresh")
 	}
@@ -141,8 +141,8 @@ func TestDetectorWedged(t *testing.T) {
 		t.Errorf("given up after %v and %d wakes", took, wakes.Load()-before)
 	}
 	d.Publish(view.LocalState{Claims: map[string]view.Claim{"web": {State: view.Held}}}) // what the loop was about to advertise
-	lastTick := d.lastTick.Load()
-	wait("some ticks", func() bool { return d.lastTick.Load()-lastTick > int64(2*d.options.Profile.Dead) })
+	lastTick := d.heartbeat.Load()
+	wait("some ticks", func() bool { return d.heartbeat.Load()-lastTick > int64(2*d.options.Profile.Dead) })
 	if d.Fresh() {
 		t.Error("fresh although Observe was not called")
 	}
@@ -177,11 +177,11 @@ func TestStallIsNotWedged(t *testing.T) {
 	tick := func(after time.Duration) bool {
 		at = at.Add(after)
 		began := l.watch(at)
-		d.lastTick.Store(int64(at.Sub(d.start)))
+		d.heartbeat.Store(int64(at.Sub(d.start)))
 		return began
 	}
 	d.observed.Store(int64(time.Minute))
-	d.lastTick.Store(int64(time.Minute))
+	d.heartbeat.Store(int64(time.Minute))
 	if tick(time.Minute) || d.core.Fences() != 0 || log.Len() > 0 {
 		t.Errorf("stuck after a standstill: %s", log.String())
 	}
@@ -201,7 +201,7 @@ func TestFenceEndsRetention(t *testing.T) {
 		"none":            func(*loop) {},
 		"fence":           func(l *loop) { l.core.Fence(time.Now()) },
 		"fence before it": func(l *loop) { l.core.Fence(time.Now()); l.Retain(time.Minute) },
-		"standstill":      func(l *loop) { l.lastTick.Store(int64(time.Since(l.start) - time.Minute)) },
+		"standstill":      func(l *loop) { l.heartbeat.Store(int64(time.Since(l.start) - time.Minute)) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			d, err := New(Options{
@@ -212,7 +212,7 @@ func TestFenceEndsRetention(t *testing.T) {
 				t.Fatal(err)
 			}
 			l := &loop{Detector: d}
-			d.lastTick.Store(int64(time.Since(d.start)))
+			d.heartbeat.Store(int64(time.Since(d.start)))
 			l.Retain(time.Minute)
 			l.applyInbox()
 			harm(l)

@@ -32,7 +32,7 @@ type socketFilter struct {
 
 // program returns a filter program that passes datagrams of this version and cluster with one of the keys' ids. A flood
 // of anything else neither wakes the process nor fills the buffer. The process checks the tag.
-func (v socketFilter) program(s *socket) ([]bpf.RawInstruction, error) {
+func (v socketFilter) program(s *socket) []bpf.Instruction {
 	var p []bpf.Instruction
 	drop := bpf.RetConstant{Val: 0}
 	if s.index == 0 {
@@ -45,16 +45,16 @@ func (v socketFilter) program(s *socket) ([]bpf.RawInstruction, error) {
 				bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: binary.BigEndian.Uint32(group[12:]), SkipTrue: 1},
 				drop)
 		}
-		n := uint8(len(v.indexes))
+		n, class := uint8(len(v.indexes)), s.ownClass()
 		p = append(p,
 			bpf.LoadExtension{Num: bpf.ExtType},
 			bpf.JumpIf{Cond: bpf.JumpEqual, Val: packetBroadcast, SkipTrue: 1},
-			bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: packetMulticast, SkipTrue: n + 2},
+			bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: packetMulticast, SkipTrue: n + 2 + uint8(len(class))},
 			bpf.LoadExtension{Num: bpf.ExtInterfaceIndex})
 		for i, index := range v.indexes {
 			p = append(p, bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(index), SkipTrue: n - uint8(i)})
 		}
-		p = append(p, drop)
+		p = append(append(p, drop), class...)
 	}
 	n := uint8(len(v.keys))
 	p = append(p,
@@ -77,22 +77,30 @@ func (v socketFilter) program(s *socket) ([]bpf.RawInstruction, error) {
 		bpf.JumpIf{Cond: bpf.JumpBitsNotSet, Val: sample - 1, SkipTrue: 1},
 		drop,
 		bpf.RetConstant{Val: 0xffff})
-	return bpf.Assemble(p)
+	return p
 }
 
 // attach attaches a filter to the socket.
 func (s *socket) attach(v socketFilter) error {
-	program, err := v.program(s)
+	if err := s.attachProgram(v.program(s), unix.SO_ATTACH_FILTER); err != nil {
+		return fmt.Errorf("filter the %s socket for the speakers' datagrams: %w", s.family(), err)
+	}
+	return nil
+}
+
+// attachProgram attaches a program to the socket by one of its options.
+func (s *socket) attachProgram(instructions []bpf.Instruction, by int) error {
+	program, err := bpf.Assemble(instructions)
 	if err != nil {
-		return fmt.Errorf("assemble the filter of the %s socket for the speakers' datagrams: %w", s.family(), err)
+		return fmt.Errorf("assemble the program: %w", err)
 	}
 	raw := make([]unix.SockFilter, len(program))
 	for i, p := range program {
 		raw[i] = unix.SockFilter{Code: p.Op, Jt: p.Jt, Jf: p.Jf, K: p.K}
 	}
 	prog := &unix.SockFprog{Len: uint16(len(raw)), Filter: &raw[0]}
-	if err := unix.SetsockoptSockFprog(s.fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, prog); err != nil {
-		return fmt.Errorf("attach a filter to the %s socket for the speakers' datagrams: %w", s.family(), err)
+	if err := unix.SetsockoptSockFprog(s.fd, unix.SOL_SOCKET, by, prog); err != nil {
+		return fmt.Errorf("attach the program: %w", err)
 	}
 	return nil
 }

@@ -166,10 +166,11 @@ func (n *node) leaveGroups(t *testing.T) {
 	})
 }
 
-// earlier rewrites a datagram to an earlier minor version and signs it.
+// earlier rewrites a datagram to a minor version before 1.5 and signs it.
 func earlier(data []byte, minor byte) []byte {
 	data = bytes.Clone(data)
 	data[2] = data[2]&0xf0 | minor
+	data[32+int(data[3])+3] &^= 1 << 7 // no heartbeat is routine before 1.5
 	tag := len(data) - 16
 	sum := hmac.New(sha256.New, secret)
 	sum.Write(data[:tag])

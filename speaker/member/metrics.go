@@ -21,6 +21,7 @@ type metrics struct {
 	unsent    prometheus.Counter
 	wedged    prometheus.Counter
 	filtered  prometheus.Counter
+	wakes     prometheus.Counter
 	classes   *prometheus.GaugeVec
 	counters  []counter
 	last      Counts
@@ -56,6 +57,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		unsent:  count("unsent_total", "Datagrams that could not be sent."),
 		filtered: count("filtered_total",
 			"Datagrams dropped by the kernel: not from a speaker of this cluster, or the receive buffer was full."),
+		wakes:  count("wakes_total", "Times that the liveness thread woke: for its own heartbeats, and for what must be read at once."),
 		wedged: count("wedged_total", "Times that the reconcile loop stalled and all VirtualIPs were released."),
 	}
 	for _, c := range priority.Classes {
@@ -81,7 +83,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	}
 	if reg != nil {
 		reg.MustRegister(m.alive, m.observer, m.isolated, m.interval, m.dead, m.detection, m.lateness)
-		reg.MustRegister(m.unsent, m.wedged, m.filtered, m.classes, drops)
+		reg.MustRegister(m.unsent, m.wedged, m.filtered, m.wakes, m.classes, drops)
 		for _, c := range m.counters {
 			reg.MustRegister(c.metric)
 		}

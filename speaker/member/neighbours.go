@@ -16,7 +16,7 @@ import (
 const clockTick = 10 * time.Millisecond
 
 // answerWithin is the time in which a neighbour must answer; after it the neighbour counts as silent.
-const answerWithin = relistAfter / 2
+const answerWithin = probeAfter / 2
 
 // neighbours probes by ARP and neighbour discovery, through the kernel's neighbour table.
 type neighbours struct {

@@ -40,7 +40,7 @@ func probing(t *testing.T, a *netspace.Space, n Neighbour, want string) {
 		select {
 		case <-deadline:
 			t.Fatalf("%v: not %q", n, want)
-		case <-time.After(relistAfter):
+		case <-time.After(probeAfter):
 		}
 	}
 }
@@ -159,7 +159,7 @@ func TestProbeUnknownAddress(t *testing.T) {
 		select {
 		case <-deadline:
 			t.Fatalf("silent %d times: %+v", silences, listed(t, a, n))
-		case <-time.After(relistAfter):
+		case <-time.After(probeAfter):
 		}
 	}
 }

@@ -30,6 +30,7 @@ type peer struct {
 	from                netip.Addr // source of its last datagram
 	fromIface           int
 	internal            time.Time // when one arrived from an InternalIP
+	unicast             time.Time // when one arrived that was not sent to a group
 
 	clock           clock
 	claims          replica

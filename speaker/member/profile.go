@@ -31,7 +31,8 @@ func ProfileNamed(name string) (Profile, error) {
 }
 
 const (
-	// ticksPerInterval is the number of ticks per interval, so a death is detected at most one tick late.
+	// ticksPerInterval is the number of ticks per interval while a node is silent, so a death is detected at most one
+	// tick late.
 	ticksPerInterval = 4
 	// maxObserverTime ends the observer phase even if a node that is received has not sent all its claims.
 	maxObserverTime = 3 * time.Second
@@ -55,6 +56,6 @@ func (p Profile) Stretched(others int) Profile {
 
 func (p Profile) tick() time.Duration { return p.Interval / ticksPerInterval }
 
-// fence is the gap between two ticks after which this node's state is outdated: the others, which received its last
-// heartbeat up to an interval before the gap, may be about to take over.
-func (p Profile) fence() time.Duration { return p.Dead - p.Interval - p.Interval/2 }
+// fence is the age of this node's last heartbeat after which its state is outdated: the others, which received that one
+// or an earlier one last, may be about to take over.
+func (p Profile) fence() time.Duration { return p.Dead - p.Interval + p.tick() }

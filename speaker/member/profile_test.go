@@ -31,7 +31,7 @@ func TestStretched(t *testing.T) {
 	}
 	c.SetPeers(peers)
 	c.Tick(time.Unix(1000, 0), 0)
-	if m, _, _ := c.Members(); m.Interval != 300*time.Millisecond || m.Dead != 1350*time.Millisecond || c.FenceAfter() != 900*time.Millisecond {
+	if m, _, _ := c.Members(); m.Interval != 300*time.Millisecond || m.Dead != 1350*time.Millisecond || c.FenceAfter() != 1125*time.Millisecond {
 		t.Errorf("interval %v, dead after %v, fence after %v", m.Interval, m.Dead, c.FenceAfter())
 	}
 }

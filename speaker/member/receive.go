@@ -31,7 +31,8 @@ var Drops = []Drop{DropForm, DropVersion, DropCluster, DropKey, DropTag, DropOwn
 // it a datagram is a replay.
 const maxReorder = 1 << 13
 
-// Receive handles a received datagram.
+// Receive handles a received datagram. now and raw are the times of its arrival; those of different paths may arrive in
+// any order.
 func (c *Core) Receive(now time.Time, raw time.Duration, in Packet) Drop {
 	c.count.Received++
 	h, body, err := parseHeader(in.Data)
@@ -53,6 +54,9 @@ func (c *Core) Receive(now time.Time, raw time.Duration, in Packet) Drop {
 	}
 	p := c.peers[string(h.name)]
 	if p != nil && h.incarnation == p.incarnation {
+		if !in.Group { // also where it repeats one to the group on the same interface
+			p.unicast = later(p.unicast, now)
+		}
 		if known && !p.paths[at].window.fresh(h.sequence) { // before the tag is computed: most datagrams arrive twice
 			return DropRepeat
 		}
@@ -236,7 +240,7 @@ func (c *Core) recordReception(now time.Time, p *peer, at int) {
 			c.out.node(q)
 		}
 	}
-	f.last = now
+	f.last = later(f.last, now)
 	c.markReceived(now, p, at)
 }
 
@@ -248,7 +252,7 @@ func (c *Core) returns(p *peer, at int) {
 }
 
 func (c *Core) markReceived(now time.Time, p *peer, at int) {
-	p.paths[at].received, p.paths[at].byRelay = now, false
+	p.paths[at].received, p.paths[at].byRelay = later(p.paths[at].received, now), false
 	if !p.paths[at].up {
 		p.paths[at].up = true
 		c.out.node(p)

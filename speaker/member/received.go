@@ -53,7 +53,14 @@ func (c *Core) receives(p *peer) bool {
 func (p *peer) arrives(now time.Time, in Packet) {
 	for _, a := range p.addrs {
 		if a == in.Source {
-			p.internal = now
+			p.internal = later(p.internal, now)
 		}
 	}
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
 }

@@ -18,7 +18,7 @@ const (
 	// maxRetained limits the duration in a goodbye.
 	maxRetained = 5 * time.Minute
 	// maxUnanswered is the number of consecutive unanswered probes after which a node without a process counts as
-	// dead. One probe is sent each relistAfter. The link may lose some.
+	// dead. One probe is sent each probeAfter. The link may lose some.
 	maxUnanswered = 5
 )
 

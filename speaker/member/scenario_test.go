@@ -204,6 +204,7 @@ func TestPartitionHeals(t *testing.T) {
 // A stalled node fences itself before it sends anything, and observes.
 func TestPause(t *testing.T) {
 	w := newWorld(t, 3)
+	w.delay = func() time.Duration { return 200 * time.Microsecond } // what it sends stays in order
 	w.settle()
 	slow := w.nodes[0]
 	w.publish(slow, claims(3))
@@ -326,7 +327,7 @@ func TestDirectStaysUntilReported(t *testing.T) {
 		}
 	}
 	steady("nothing published", false)
-	a.Publish(view.LocalState{Direct: true})
+	w.publish(a, view.LocalState{Direct: true})
 	if took := w.must("direct", time.Second, direct); took > 20*time.Millisecond {
 		t.Errorf("reported after %v", took)
 	}

@@ -2,10 +2,10 @@ package member
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"net/netip"
 	"strconv"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -31,24 +31,26 @@ type socket struct {
 	// filtered is set once it has a filter.
 	filtered bool
 	drops    uint32 // the value of the last call of dropped
-	oob      [256]byte
 	out      []byte // control message for sending by broadcast
+	// deferred is set for the second socket of a pair, paired for the first one.
+	deferred, paired bool
+	// room is how many datagrams its buffer holds at least.
+	room int
+	// emptied is when it was last empty; stamped is set if the kernel's times of arrival since then are of one clock.
+	emptied time.Time
+	stamped bool
 }
-
-// errEmpty means that there is nothing to read.
-var errEmpty = errors.New("nothing to read")
 
 // openSocket opens the socket for unicast and broadcast in the network namespace of the calling thread. It fails if
 // another process has one on this port.
 func openSocket(port uint16, v6 bool) (*socket, error) {
 	return open(&socket{v6: v6, port: port}, func(s *socket) error {
-		to := unix.Sockaddr(&unix.SockaddrInet4{Port: int(port)})
-		if v6 {
-			to = &unix.SockaddrInet6{Port: int(port)}
-		} else if err := s.set(option{unix.IPPROTO_IP, unix.IP_MULTICAST_ALL, 0}); err != nil { // the group has its own
-			return err
+		if !v6 { // the group has its own sockets
+			if err := s.set(option{unix.IPPROTO_IP, unix.IP_MULTICAST_ALL, 0}); err != nil {
+				return err
+			}
 		}
-		if err := unix.Bind(s.fd, to); err != nil {
+		if err := unix.Bind(s.fd, s.any()); err != nil {
 			return fmt.Errorf("bind UDP port %d (%s) for the speakers' datagrams: %w; is another speaker running on this node?",
 				port, s.family(), err)
 		}
@@ -61,14 +63,14 @@ func openSocket(port uint16, v6 bool) (*socket, error) {
 func open(s *socket, bind func(*socket) error) (*socket, error) {
 	family := unix.AF_INET
 	options := []option{
-		{unix.SOL_SOCKET, unix.SO_BROADCAST, 1},
+		{unix.SOL_SOCKET, unix.SO_BROADCAST, 1}, {unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1},
 		{unix.IPPROTO_IP, unix.IP_PKTINFO, 1}, {unix.IPPROTO_IP, unix.IP_RECVTTL, 1}, {unix.IPPROTO_IP, unix.IP_TTL, hopLimit},
 		{unix.IPPROTO_IP, unix.IP_TOS, controlClass},
 	}
 	if s.v6 {
 		family = unix.AF_INET6
 		options = []option{
-			{unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1},
+			{unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1}, {unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1},
 			{unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1}, {unix.IPPROTO_IPV6, unix.IPV6_RECVHOPLIMIT, 1},
 			{unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, hopLimit}, {unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_HOPS, hopLimit},
 			{unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_LOOP, 0}, {unix.IPPROTO_IPV6, unix.IPV6_TCLASS, controlClass},
@@ -82,6 +84,9 @@ func open(s *socket, bind func(*socket) error) (*socket, error) {
 	if unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) != nil {
 		_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer)
 	}
+	if size, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUF); err == nil {
+		s.room = size / slotSize
+	}
 	_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_PRIORITY, controlPriority)
 	if err = s.set(options...); err == nil {
 		err = bind(s)
@@ -91,6 +96,14 @@ func open(s *socket, bind func(*socket) error) (*socket, error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+// any returns the wildcard address of its family.
+func (s *socket) any() unix.Sockaddr {
+	if s.v6 {
+		return &unix.SockaddrInet6{Port: int(s.port)}
+	}
+	return &unix.SockaddrInet4{Port: int(s.port)}
 }
 
 type option struct{ level, name, value int }
@@ -125,33 +138,10 @@ type arrival struct {
 	source      netip.Addr
 	// group is set if it was sent to the group, broadcast if it was sent to all hosts of a segment.
 	group, broadcast bool
+	stamp            int64 // time of arrival by CLOCK_REALTIME in ns, 0 if unknown
 }
 
-// receive reads one datagram, or returns errEmpty.
-func (s *socket) receive(buffer []byte) (a arrival, err error) {
-	n, oobn, flags, from, err := unix.Recvmsg(s.fd, buffer, s.oob[:], unix.MSG_DONTWAIT)
-	switch {
-	case errors.Is(err, unix.EAGAIN):
-		return a, errEmpty
-	case err != nil:
-		return a, err
-	}
-	a.size = n
-	if flags&unix.MSG_TRUNC != 0 {
-		a.size = len(buffer) // longer than any datagram of a speaker
-	}
-	switch from := from.(type) {
-	case *unix.SockaddrInet4:
-		a.source = netip.AddrFrom4(from.Addr)
-	case *unix.SockaddrInet6:
-		a.source = netip.AddrFrom16(from.Addr)
-	}
-	s.control(s.oob[:oobn], &a)
-	a.group = s.index != 0
-	return a, nil
-}
-
-// control reads interface and hop limit from the control messages.
+// control reads interface, hop limit and time of arrival from the control messages.
 func (s *socket) control(oob []byte, a *arrival) {
 	for len(oob) >= unix.SizeofCmsghdr {
 		h := (*unix.Cmsghdr)(unsafe.Pointer(&oob[0]))
@@ -168,6 +158,8 @@ func (s *socket) control(oob []byte, a *arrival) {
 			a.broadcast = [16]byte(data) == allNodes.As16()
 		case len(data) >= 4 && (h.Level == unix.IPPROTO_IP && h.Type == unix.IP_TTL || h.Level == unix.IPPROTO_IPV6 && h.Type == unix.IPV6_HOPLIMIT):
 			a.hops = int(binary.NativeEndian.Uint32(data))
+		case h.Level == unix.SOL_SOCKET && h.Type == unix.SCM_TIMESTAMPNS && len(data) >= int(unsafe.Sizeof(unix.Timespec{})):
+			a.stamp = (*unix.Timespec)(unsafe.Pointer(&data[0])).Nano()
 		}
 		next := unix.CmsgSpace(len(data))
 		if next >= len(oob) {

@@ -11,12 +11,12 @@ import (
 func (c *Core) Tick(now time.Time, raw time.Duration) []Send {
 	c.sends, c.arena = c.sends[:0], c.arena[:0]
 	if !c.begun {
-		c.begun, c.began, c.observerSince, c.lastTick, c.nextHeartbeat = true, raw, now, now, now
+		c.begun, c.began, c.observerSince, c.lastTick, c.lastHeartbeat, c.nextHeartbeat = true, raw, now, now, now, now
 	}
 	gap := now.Sub(c.lastTick)
 	c.lastTick = now
 	switch {
-	case gap > c.profile.fence():
+	case c.Outdated(now):
 		c.fence(now)
 	case gap > c.profile.Interval:
 		// Late: datagrams sent meanwhile may still be in the kernel. Silence counts only up to the last tick, so that
@@ -32,6 +32,13 @@ func (c *Core) Tick(now time.Time, raw time.Duration) []Send {
 	c.count.Sent += uint64(len(c.sends))
 	return c.sends
 }
+
+// Outdated reports whether this node must fence itself, because the others may have taken over: its last heartbeat is
+// too old.
+func (c *Core) Outdated(now time.Time) bool { return now.Sub(c.lastHeartbeat) > c.profile.fence() }
+
+// LastHeartbeat returns the time of the last heartbeat.
+func (c *Core) LastHeartbeat() time.Time { return c.lastHeartbeat }
 
 // Fence gives up what this node holds, as after a stall.
 func (c *Core) Fence(now time.Time) { c.fence(now) }

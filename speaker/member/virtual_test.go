@@ -36,6 +36,7 @@ type world struct {
 	// watch runs after each tick of a node.
 	watch func(*machine)
 	sent  int
+	woken int         // how often a loop has woken
 	hash  hash.Hash64 // of all sent datagrams
 }
 
@@ -45,7 +46,8 @@ type machine struct {
 	name     string
 	addr     netip.Addr
 	lan      netip.Addr
-	waiting  []member.Packet
+	waiting  []arrived
+	read     time.Time // when it last read, by its own clock
 	nextTick time.Time // time of the loop's next tick
 	off      bool
 	members  view.Members
@@ -69,6 +71,12 @@ type machine struct {
 	// probed is when it probed away nodes; answered and silent are the results.
 	probed           time.Time
 	answered, silent []member.Neighbour
+}
+
+// arrived is a datagram in the kernel, with its time of arrival.
+type arrived struct {
+	at time.Time
+	member.Packet
 }
 
 type event struct {
@@ -183,22 +191,37 @@ func (w *world) next() (first *machine) {
 	for len(w.queue) > 0 && w.queue[0].to.off {
 		heap.Pop(&w.queue)
 	}
-	// A delivery wakes its node at once.
-	if len(w.queue) > 0 && (first == nil || w.queue[0].at.Before(first.nextTick)) &&
-		w.queue[0].to.late == nil && !w.queue[0].to.asleep {
-		if to := w.queue[0].to; to.nextTick.After(w.queue[0].at) && to.nextTick.Sub(w.queue[0].at) < time.Second {
-			to.nextTick = w.queue[0].at
-			return to
+	// A delivery wakes its node at once, unless it may be read later.
+	for len(w.queue) > 0 && (first == nil || w.queue[0].at.Before(first.nextTick)) {
+		e := w.queue[0]
+		to := e.to
+		switch {
+		case to.off:
+			heap.Pop(&w.queue)
+			continue
+		case to.late != nil || to.asleep || !to.nextTick.After(e.at) || to.nextTick.Sub(e.at) >= 2*time.Second:
+			return first
+		case to.defers(e.packet):
+			heap.Pop(&w.queue)
+			to.waiting = append(to.waiting, arrived{e.at, e.packet})
+			continue
 		}
+		to.nextTick = e.at
+		return to
 	}
 	return first
+}
+
+// defers reports whether a datagram does not wake the node's loop.
+func (m *machine) defers(p member.Packet) bool {
+	return !m.Attentive() && (p.Group || member.Routine(p.Data))
 }
 
 func (w *world) deliver(until time.Time) {
 	for len(w.queue) > 0 && !w.queue[0].at.After(until) {
 		e := heap.Pop(&w.queue).(event)
 		if !e.to.off && !(e.to.asleep && len(e.to.waiting) >= asleepMost) {
-			e.to.waiting = append(e.to.waiting, e.packet)
+			e.to.waiting = append(e.to.waiting, arrived{e.at, e.packet})
 		}
 	}
 }
@@ -209,8 +232,12 @@ const asleepMost = 256
 // pause stops a machine and its clock for a time, as a hypervisor does.
 func (w *world) pause(m *machine, d time.Duration) {
 	m.asleep = true
+	timer := m.nextTick.Sub(w.now)
 	w.run(d, nil)
-	m.asleep, m.stopped, m.nextTick = false, m.stopped+d, w.now
+	m.asleep, m.stopped, m.nextTick = false, m.stopped+d, w.now.Add(timer)
+	if slices.ContainsFunc(m.waiting, func(p arrived) bool { return !m.defers(p.Packet) }) {
+		m.nextTick = w.now
+	}
 }
 
 // clock returns the time by the machine's own clock, which may be slewed.
@@ -231,15 +258,17 @@ func (m *machine) raw(w *world) time.Duration { return m.clock(w).Sub(epoch) - m
 // tick is one tick of a node's loop.
 func (w *world) tick(m *machine) {
 	now, raw := m.clock(w), m.raw(w)
+	w.woken++
 	for _, p := range m.waiting {
 		if m.record {
-			m.traffic = append(m.traffic, p)
+			m.traffic = append(m.traffic, p.Packet)
 		}
-		if reason := m.Receive(now, raw, p); reason != member.Accepted {
+		age := min(w.now.Sub(p.at), now.Sub(m.read)) // in the queue of a paused machine it has not arrived
+		if reason := m.Receive(now.Add(-age), raw-age, p.Packet); reason != member.Accepted {
 			m.drops[reason]++
 		}
 	}
-	m.waiting = m.waiting[:0]
+	m.waiting, m.read = m.waiting[:0], now
 	w.probe(m)
 	if m.Urgent() || !now.Before(m.Next()) {
 		w.send(m, m.Tick(now, raw))

@@ -23,7 +23,7 @@ func (l *loop) watch(now time.Time) (began bool) {
 	if observed == 0 {
 		return false
 	}
-	if now.Sub(l.start)-time.Duration(l.lastTick.Load()) > time.Duration(l.limit.Load()) {
+	if now.Sub(l.start)-time.Duration(l.heartbeat.Load()) > time.Duration(l.limit.Load()) {
 		l.resumed = now
 	}
 	idle := now.Sub(l.start) - time.Duration(observed)

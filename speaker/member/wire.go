@@ -21,7 +21,7 @@ const (
 	// MaxDatagram fits the minimum MTU of IPv6 (RFC 8200 section 5) with room for a tunnel.
 	MaxDatagram = 1200
 
-	major, minor = 1, 4
+	major, minor = 1, 5
 	headerSize   = 32
 	maxName      = 253 // of a Node: RFC 1123 subdomain
 )
@@ -58,6 +58,9 @@ const (
 	flagNotDirect
 	// With flagDirect: packets of IPv4 virtual servers only. Versions before 1.4 ignore it.
 	flagDirectIPv4
+	// A routine heartbeat: it repeats the state of earlier ones, so its receiver may read it later. Versions before 1.5
+	// ignore it. It belongs to the datagram, not to the node's state.
+	flagRoutine
 )
 
 const flagByGroup = 1 // of a want: answer to the group, because unicast does not arrive
@@ -203,7 +206,7 @@ func (m *message) field(kind byte, v []byte, newer bool) error {
 		if !fixed(helloSize) {
 			return errField
 		}
-		switch m.flags = v[0]; m.flags & (flagDirect | flagNotDirect | flagDirectIPv4) {
+		switch m.flags = v[0] &^ flagRoutine; m.flags & (flagDirect | flagNotDirect | flagDirectIPv4) {
 		case 0, flagDirect, flagNotDirect, flagDirect | flagDirectIPv4:
 		default:
 			return errField

@@ -31,6 +31,8 @@ type Speaker struct {
 	queue   int
 	boot    uint32 // of its process; without a core no process runs
 	waiting []event
+	// lastRead is when it last read, by its own clock.
+	lastRead time.Time
 
 	core    *member.Core
 	tickAt  int64
@@ -190,7 +192,6 @@ func (s *Speaker) Suspend(d time.Duration, queue int) {
 
 // Pause stalls the process for a time.
 func (s *Speaker) Pause(d time.Duration) {
-	last := s.time()
 	s.paused = true
 	s.cluster.Owners.refresh(s)
 	boot := s.boot
@@ -199,11 +200,7 @@ func (s *Speaker) Pause(d time.Duration) {
 			return
 		}
 		s.paused, s.resumed = false, s.cluster.now
-		s.fenced = s.fenced || s.time().Sub(last) > s.core.FenceAfter() // the responders check it before the loop does
-		for i := range s.waiting {
-			s.read(&s.waiting[i])
-		}
-		s.waiting = nil
+		s.fenced = s.fenced || s.core.Outdated(s.time()) // the responders check it before the loop does
 		s.tick()
 		s.cluster.Owners.refresh(s)
 		if s.acting {
@@ -251,28 +248,47 @@ func (s *Speaker) arrive(e *event) {
 		}
 		return
 	}
+	if !s.core.Attentive() && member.Routine(e.data) { // it does not wake the loop
+		s.waiting = append(s.waiting, *e)
+		return
+	}
+	s.readWaiting()
 	s.read(e)
 	switch {
 	case s.core.Urgent():
 		s.tick()
 	case s.core.Changed():
 		s.trigger()
+		fallthrough
+	default:
+		s.scheduleTick()
 	}
+}
+
+// readWaiting reads the datagrams queued in the kernel.
+func (s *Speaker) readWaiting() {
+	for i := range s.waiting {
+		s.read(&s.waiting[i])
+	}
+	s.waiting, s.lastRead = s.waiting[:0], s.time()
 }
 
 func (s *Speaker) read(e *event) {
 	start := s.clock()
+	age := min(time.Duration(s.cluster.now-e.at), s.time().Sub(s.lastRead)) // while suspended, it is in the network card
 	in := member.Packet{Iface: ifaces[e.iface], Source: e.from.addrs[e.iface], OnLink: true, Data: e.data}
-	drop := s.core.Receive(s.time(), s.time().Sub(beginning), in)
+	at := s.time().Add(-age)
+	drop := s.core.Receive(at, at.Sub(beginning), in)
 	s.Cost.Core += s.clock() - start
 	if drop != member.Accepted {
 		s.Drops[drop]++
 	}
 }
 
-// tick is one tick of the liveness loop, after it has read.
+// tick is one tick of the liveness loop.
 func (s *Speaker) tick() {
 	c := s.cluster
+	s.readWaiting()
 	start := s.clock()
 	sends := s.core.Tick(s.time(), s.time().Sub(beginning))
 	took := s.clock() - start
@@ -284,16 +300,31 @@ func (s *Speaker) tick() {
 	if s.core.Changed() {
 		s.trigger()
 	}
-	// A timer and the scheduler are late by up to a millisecond, more on a busy node.
-	late := time.Millisecond
-	if s.busy {
-		late = max(late, c.config.Busy.Heartbeat)
+	s.tickAt = 0
+	s.scheduleTick()
+}
+
+// scheduleTick schedules the next tick, unless it is scheduled already.
+func (s *Speaker) scheduleTick() {
+	c := s.cluster
+	due := max(c.now, int64(s.core.Next().Sub(beginning)+s.behind))
+	if s.tickAt >= c.now && s.tickAt <= due+int64(s.lateness()) {
+		return
 	}
-	s.tickAt = max(c.now, int64(s.core.Next().Sub(beginning)+s.behind)) + c.random.Int64N(int64(late))
+	s.tickAt = due + c.random.Int64N(int64(s.lateness()))
 	if s.core.Urgent() {
 		s.tickAt = c.now
 	}
 	c.queue.push(event{at: s.tickAt, kind: tick, node: s, boot: s.boot})
+}
+
+// lateness is the longest delay of a tick: a timer and the scheduler are late by up to a millisecond, more on a busy
+// node.
+func (s *Speaker) lateness() time.Duration {
+	if s.busy {
+		return max(time.Millisecond, s.cluster.config.Busy.Heartbeat)
+	}
+	return time.Millisecond
 }
 
 // seesFence updates the responders' fence.

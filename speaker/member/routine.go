@@ -1,0 +1,69 @@
+package member
+
+import (
+	"bytes"
+	"slices"
+)
+
+// A heartbeat that only repeats what earlier ones advertised is routine: its flag allows the receiver to read it
+// together with others, at its own next heartbeat, by the time of arrival that the kernel recorded. Everything else is
+// read at once: changes and their repetitions, requests, answers, goodbyes, and all datagrams of earlier versions.
+
+// routineAfter is how many heartbeats in a row advertise a change before they are routine; one may get lost.
+const routineAfter = 3
+
+// heartbeats is what this node's last heartbeats advertised.
+type heartbeats struct {
+	state     []byte
+	unchanged int // number of heartbeats that repeated it
+}
+
+// record records the state in a heartbeat.
+func (h *heartbeats) record(state []byte) {
+	if bytes.Equal(h.state, state) {
+		h.unchanged++
+		return
+	}
+	h.state, h.unchanged = append(h.state[:0], state...), 0
+}
+
+// flagsAt is the offset of the flags of the hello field, the first one, after the node name.
+const flagsAt = headerSize + fieldHeader
+
+// Routine reports whether a datagram is a routine heartbeat. It does not check the tag.
+func Routine(datagram []byte) bool {
+	if len(datagram) <= 3 {
+		return false
+	}
+	name := int(datagram[3])
+	return len(datagram) > flagsAt+name && datagram[headerSize+name] == fieldHello && datagram[flagsAt+name]&flagRoutine != 0
+}
+
+// sendRoutine sends a heartbeat without news to all segments, and to all Nodes. The copy for a node that this one does
+// not receive is not routine: when the machine resumes, or the network works again, it is read at once.
+func (c *Core) sendRoutine(b []byte) {
+	flags := flagsAt + len(c.config.Node)
+	b[flags] |= flagRoutine
+	data := c.finish(b)
+	c.group(data, c.broadcasts)
+	var urgent []byte
+	for _, p := range c.order {
+		for _, addr := range p.addrs {
+			if !c.misses(p) {
+				c.sends = append(c.sends, Send{To: addr, Data: data})
+				continue
+			}
+			if urgent == nil {
+				urgent = append(c.begin(), data[headerSize+len(c.config.Node):len(data)-tagSize]...)
+				urgent[flags] &^= flagRoutine
+				urgent = c.finish(urgent)
+			}
+			c.sends = append(c.sends, Send{To: addr, Data: urgent})
+		}
+	}
+}
+
+// misses reports whether this node does not receive a peer on a path, or the peer reports that of this node.
+func (c *Core) misses(p *peer) bool {
+	return !p.paths[0].up || slices.ContainsFunc(p.paths[1:], func(w path) bool { return w.lost || w.asymmetric })
+}
