@@ -235,7 +235,7 @@ func TestForeign(t *testing.T) {
 	n.mustApply(t, wanted()[:1])
 }
 
-// A strict reverse path filter of the interface becomes loose, also where /proc/sys is read-only.
+// A strict reverse path filter of the interface becomes loose.
 func TestReversePathFilter(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ all, eth1, want string }{{"1", "0", "2"}, {"0", "1", "2"}, {"0", "0", "0"}, {"2", "1", "1"}} {
