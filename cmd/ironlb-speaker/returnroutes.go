@@ -11,7 +11,8 @@ import (
 	"github.com/ironlb/ironlb/ipvs/returnroute"
 )
 
-// returnRoutes are the routes of answers, opened on first use.
+// returnRoutes are the routes of answers. The driver is open only while there are any: its sockets would otherwise fill
+// with notifications that nothing reads.
 type returnRoutes struct {
 	mu     sync.Mutex
 	driver *returnroute.Driver
@@ -31,8 +32,11 @@ func (r *returnRoutes) open() (*returnroute.Driver, error) {
 }
 
 func (r *returnRoutes) close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if r.driver != nil {
 		r.driver.Close()
+		r.driver = nil
 	}
 }
 
@@ -44,7 +48,11 @@ func (r *returnRoutes) Apply(ctx context.Context, want []ipvs.ReturnRoute) ([]ip
 	if err != nil {
 		return nil, err
 	}
-	return d.Apply(ctx, want)
+	done, err := d.Apply(ctx, want)
+	if err == nil && len(want) == 0 {
+		r.close()
+	}
+	return done, err
 }
 
 func (r *returnRoutes) Check(ctx context.Context) (bool, error) {
