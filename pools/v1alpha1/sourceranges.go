@@ -15,7 +15,7 @@ const AnnotationSourceRanges = "service.beta.kubernetes.io/load-balancer-source-
 // +kubebuilder:object:generate=false
 type SourceRanges struct {
 	// Given is set if there was any range, readable or not. Without, every client may connect; with, only Prefixes:
-	// a family without ranges is closed (ipvs.md 2.3.1).
+	// a family without ranges is closed.
 	Given bool
 	// Prefixes are masked, sorted, and each is there once.
 	Prefixes []netip.Prefix
@@ -23,7 +23,7 @@ type SourceRanges struct {
 	Unreadable []string
 }
 
-// ParseSourceRanges reads spec.loadBalancerSourceRanges, or the annotation if that is empty (ipvs.md 7.6.7).
+// ParseSourceRanges reads spec.loadBalancerSourceRanges, or the annotation if that is empty.
 func ParseSourceRanges(spec []string, annotation string) SourceRanges {
 	texts := spec
 	if len(texts) == 0 {

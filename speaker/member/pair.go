@@ -69,14 +69,14 @@ func (s *socket) ownClass() []bpf.Instruction {
 
 // dropsElsewhere returns how many other sockets have dropped their copy of an accepted datagram.
 func (s *socket) dropsElsewhere(a arrival, sockets, deferred []*socket) (n int) {
-	for _, o := range sockets {
-		if o.v6 == s.v6 && o != s && (a.broadcast || s.v6 && a.group) {
-			n++
-		}
+	if !a.broadcast && !(s.v6 && a.group) {
+		return 0
 	}
-	for _, o := range deferred {
-		if o.v6 == s.v6 && o != s && (a.broadcast || s.v6 && a.group) {
-			n++
+	for _, of := range [][]*socket{sockets, deferred} {
+		for _, o := range of {
+			if o.v6 == s.v6 && o != s {
+				n++
+			}
 		}
 	}
 	return n

@@ -37,7 +37,7 @@ const (
 	// maxObserverTime ends the observer phase even if a node that is received has not sent all its claims.
 	maxObserverTime = 3 * time.Second
 	// unstretched is the number of other nodes that the interval suits. With more it grows in proportion, so that a node
-	// never reads more than a few thousand datagrams per second (wire.md 1.3).
+	// never reads more than a few thousand datagrams per second.
 	unstretched = 200
 	// helpers is how many other nodes receive a relay request about a silent one.
 	helpers = 3
