@@ -35,9 +35,8 @@ RETURN_TIER  := ^Test(ReturnRoute|ClientsOfNodeNetworks|KernelAnswers|HostNetwor
 # LAB_TESTS need a real control plane. BGP_TESTS talk to BIRD and FRR.
 LAB_TESTS     = $$(go list ./test/lab/... | grep -v -e /router -e guest$$) ./test/ccm/... ./test/deploy/live ./test/e2e/privileges
 BGP_TESTS    := ./test/lab/router ./speaker/bfd ./speaker/bgp/gobgp ./cmd/ironlb-bgpd ./test/e2e/bgp
-# Tests of test/e2e/proxy that no data plane sees differently, or that test-kernel has as packets (ForwardingDirect): they
-# run on nftables alone, since a guest takes long.
-ANY_DATAPLANE := ^Test(DetectLocalMode|Finalizer|ForwardingDirect|Healthz|Hints|PodsNotCovered|ReadyBeforeItListens|ServiceProxyName|TenantTakesNothing|WithoutNodePorts)$$
+# Tests of test/e2e/proxy that no data plane sees differently: they run on nftables alone, since a guest takes long.
+ANY_DATAPLANE := ^Test(DetectLocalMode|Finalizer|Healthz|Hints|PodsNotCovered|ReadyBeforeItListens|ServiceProxyName|TenantTakesNothing|WithoutNodePorts)$$
 # The same of test/e2e.
 ANY_DATAPLANE_E2E := ^Test(Manifests|NodeDies|PoolValidation|RefusedRequests|SharedAddress|Spread)$$|^TestSpeakerRestart$$/(another|SIG)
 NATIVE_TESTS  = $$(go list ./... | grep -v -e /test/deploy/live -e /test/lab -e /test/ccm -e /test/e2e -e /ipvs/kernel -e /speaker/bfd -e /speaker/bgp/gobgp -e /cmd/ironlb-bgpd)
