@@ -17,10 +17,14 @@ import (
 	"github.com/ironlb/ironlb/ipvs/nftbatch"
 	"github.com/ironlb/ironlb/ipvs/nftopen"
 	"github.com/ironlb/ironlb/ipvs/nftwatch"
+	"github.com/ironlb/ironlb/ipvs/routewatch"
 )
 
 // TableName is the name of the tables, of the families ip and ip6.
 const TableName = "ironlb-direct"
+
+// groups have a notification for each change of the tunnels and of their underlay.
+var groups = []int{unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR}
 
 // Config are the parameters of a Driver.
 type Config struct {
@@ -39,7 +43,7 @@ type Driver struct {
 
 	mu     sync.Mutex
 	watch  *nftwatch.Watch
-	events *linkWatch
+	events *routewatch.Watch // of interfaces, their addresses and neighbors
 	// known means that the fields below equal the kernel's content. foreign reports a change by another program since.
 	known, foreign bool
 	// guarded are the families with a guard of this process.
@@ -72,7 +76,7 @@ func New(cfg Config) (*Driver, error) {
 		d.watch.Close()
 		return nil, fmt.Errorf("open the route netlink socket: %w", err)
 	}
-	if d.events, err = openLinkWatch(); err != nil {
+	if d.events, err = routewatch.Open(groups...); err != nil {
 		d.watch.Close()
 		d.link.Close()
 		return nil, err
@@ -86,7 +90,7 @@ func (d *Driver) Close() {
 	defer d.mu.Unlock()
 	d.watch.Close()
 	d.link.Close()
-	d.events.close()
+	d.events.Close()
 }
 
 // MTU returns the MTU of the tunnels, 0 if there are none.

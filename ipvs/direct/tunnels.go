@@ -8,11 +8,13 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"syscall"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/ipvs/routewatch"
 )
 
 // Device1 and Device2 are the names of the tunnels: to the node of a slot, and to the node that had the slot before.
@@ -299,11 +301,12 @@ func (t *tunnels) intact(d *Driver) (bool, error) {
 			return false, nil
 		}
 	}
-	touched, err := d.events.touched(func(index int) bool {
+	changed, err := d.events.Changed(func(m syscall.NetlinkMessage) bool {
+		index, ok := routewatch.Interface(m)
 		_, under := t.underlay[index]
-		return under || slices.Contains(t.index[:], index)
+		return ok && (under || slices.Contains(t.index[:], index))
 	})
-	if err != nil || !touched {
+	if err != nil || !changed {
 		return err == nil, err
 	}
 	again := tunnels{self: t.self, nodes: t.nodes, index: t.index}

@@ -14,6 +14,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/ipvs/nftopen"
 	"github.com/ironlb/ironlb/ipvs/nftwatch"
+	"github.com/ironlb/ironlb/ipvs/routewatch"
 )
 
 // TableName is the name of the tables of nftables, of the families ip and ip6.
@@ -28,7 +29,7 @@ type Driver struct {
 
 	mu     sync.Mutex
 	watch  *nftwatch.Watch
-	events *routeWatch
+	events *routewatch.Watch // of routes, rules and interfaces
 	// known means that the kernel has what have contains. indexes are the interfaces of its routes.
 	known   bool
 	have    []ipvs.ReturnRoute
@@ -50,7 +51,7 @@ func New(tunnels ...string) (*Driver, error) {
 		d.watch.Close()
 		return nil, fmt.Errorf("open the route netlink socket: %w", err)
 	}
-	if d.events, err = openRouteWatch(); err != nil {
+	if d.events, err = routewatch.Open(groups...); err != nil {
 		d.watch.Close()
 		d.link.Close()
 		return nil, err
@@ -64,7 +65,7 @@ func (d *Driver) Close() {
 	defer d.mu.Unlock()
 	d.watch.Close()
 	d.link.Close()
-	d.events.close()
+	d.events.Close()
 }
 
 // Apply makes the node have these return routes and no others, and returns those that are in effect. It continues after
@@ -80,27 +81,38 @@ func (d *Driver) Apply(ctx context.Context, want []ipvs.ReturnRoute) (done []ipv
 		return slices.Clone(want), nil
 	}
 	d.known, d.indexes = false, make(map[int]struct{})
+	var programmed [len(families)][]table
+	var others [len(families)][]netlink.Rule
 	var errs []error
-	for i := range families {
+	for i, f := range families {
 		var of []ipvs.ReturnRoute
 		for _, r := range want {
 			if familyOf(r.Gateway) == i {
 				of = append(of, r)
 			}
 		}
-		if len(of) == 0 && !families[i].supported() {
+		if len(of) == 0 && !f.supported() {
 			continue
 		}
-		inEffect, err := d.program(ctx, families[i], of)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("program the %s return routes: %w", families[i].title, err))
+		var err error
+		if programmed[i], others[i], err = d.program(ctx, f, of); err != nil {
+			errs = append(errs, fmt.Errorf("program the %s return routes: %w", f.title, err))
 		}
-		done = append(done, inEffect...)
+	}
+	// Those of this call. verify detects a change by another program in the meantime.
+	if err := d.events.Discard(); err != nil {
+		errs = append(errs, err)
+	}
+	for i, f := range families {
+		for _, t := range programmed[i] {
+			if err := d.verify(f, t, others[i]); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			done = append(done, t.ReturnRoute)
+		}
 	}
 	if err := errors.Join(errs...); err != nil {
-		return done, err
-	}
-	if _, err := d.events.touched(nil); err != nil { // by this call
 		return done, err
 	}
 	d.known, d.have = true, slices.Clone(want)
@@ -110,12 +122,12 @@ func (d *Driver) Apply(ctx context.Context, want []ipvs.ReturnRoute) (done []ipv
 	return done, nil
 }
 
-// program makes the kernel have the routes of one family. The order is required: a rule needs the routes of its table,
-// and a mark its rule.
-func (d *Driver) program(ctx context.Context, f family, want []ipvs.ReturnRoute) (done []ipvs.ReturnRoute, err error) {
+// program makes the kernel have the routes of one family, and returns the tables that it has and the rules of other
+// programs. The order is required: a rule needs the routes of its table, and a mark its rule.
+func (d *Driver) program(ctx context.Context, f family, want []ipvs.ReturnRoute) (done []table, others []netlink.Rule, err error) {
 	have, err := d.list(f)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	tables, errs := d.assign(want, have)
 	wanted := wanted(f, tables)
@@ -131,7 +143,7 @@ func (d *Driver) program(ctx context.Context, f family, want []ipvs.ReturnRoute)
 		}
 	}
 	if err := d.setRules(ctx, f, tables); err != nil {
-		return nil, errors.Join(append(errs, err)...)
+		return nil, nil, errors.Join(append(errs, err)...)
 	}
 	for _, r := range have.missingRules(wanted) {
 		if err := d.link.RuleDel(r.netlink(f)); err != nil && !errors.Is(err, unix.ENOENT) {
@@ -143,17 +155,8 @@ func (d *Driver) program(ctx context.Context, f family, want []ipvs.ReturnRoute)
 			errs = append(errs, fmt.Errorf("delete %v: %w", r, err))
 		}
 	}
-	for _, t := range tables {
-		if failed[t.number] {
-			continue
-		}
-		if err := d.verify(f, t, have.others); err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		done = append(done, t.ReturnRoute)
-	}
-	return done, errors.Join(errs...)
+	done = slices.DeleteFunc(tables, func(t table) bool { return failed[t.number] })
+	return done, have.others, errors.Join(errs...)
 }
 
 // Check reports whether everything is as the last Apply left it. Without a change on the node it costs some system
@@ -170,9 +173,9 @@ func (d *Driver) check() (bool, error) {
 		d.known = false
 		return false, err
 	}
-	touched, watchErr := d.events.touched(func(index int) bool { _, is := d.indexes[index]; return is })
+	changed, watchErr := d.events.Changed(d.concerns)
 	tightened := slices.ContainsFunc(d.have, func(r ipvs.ReturnRoute) bool { return r.Gateway.Is4() && strict(r.Interface) })
-	if err != nil || counts != (nftwatch.Counts{}) || touched || watchErr != nil || tightened {
+	if err != nil || counts != (nftwatch.Counts{}) || changed || watchErr != nil || tightened {
 		d.known = false
 	}
 	return d.known, watchErr
