@@ -2,12 +2,60 @@ package main
 
 import (
 	"errors"
+	"fmt"
+	"log/slog"
 	"net/netip"
+	"os/exec"
 	"testing"
 
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 )
+
+func exampleReturnRoutes() []ipvs.ReturnRoute {
+	return []ipvs.ReturnRoute{{
+		Gateway: netip.MustParseAddr("192.0.2.254"), Interface: "lo",
+		Subnets:  []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")},
+		Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.128/25")},
+	}}
+}
+
+// cleanup removes the return routes of an earlier process, and not the rules of others.
+func TestCleanupOfReturnRoutes(t *testing.T) {
+	s := netspace.New(t)
+	s.Address(t, "lo", "192.0.2.1/24")
+	s.Must(t, func() error {
+		rules := func() string {
+			out, err := exec.Command("ip", "-N", "rule", "show").CombinedOutput()
+			if err != nil {
+				t.Fatalf("list rules: %v: %s", err, out)
+			}
+			return string(out)
+		}
+		if out, err := exec.Command("ip", "rule", "add", "pref", "900", "fwmark", "7", "lookup", "99").CombinedOutput(); err != nil {
+			return fmt.Errorf("add a rule: %w: %s", err, out)
+		}
+		foreign := rules()
+		r := &returnRoutes{}
+		if done, err := r.Apply(t.Context(), exampleReturnRoutes()); err != nil || len(done) != 1 {
+			return fmt.Errorf("%v in effect, error %w", done, err)
+		}
+		r.close() // as at the end of a process
+		if rules() == foreign {
+			t.Error("the return routes have no rule")
+		}
+		if err := cleanup(t.Context(), "", slog.New(slog.DiscardHandler)); err != nil {
+			return err
+		}
+		if got := rules(); got != foreign {
+			t.Errorf("after cleanup there are the rules\n%s, want\n%s", got, foreign)
+		}
+		if tables, err := ourTables(t.Context()); err != nil || len(tables) > 0 {
+			t.Errorf("after cleanup there are the tables %v, error %v", tables, err)
+		}
+		return nil
+	})
+}
 
 // The driver of return routes is open only while there are any, and each node removes what an earlier process left.
 func TestReturnRoutesAreClosed(t *testing.T) {
@@ -16,11 +64,7 @@ func TestReturnRoutesAreClosed(t *testing.T) {
 	s.Must(t, func() error {
 		r := &returnRoutes{}
 		defer r.close()
-		want := []ipvs.ReturnRoute{{
-			Gateway: netip.MustParseAddr("192.0.2.254"), Interface: "lo",
-			Subnets:  []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")},
-			Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.128/25")},
-		}}
+		want := exampleReturnRoutes()
 		if done, err := r.Apply(t.Context(), want); err != nil || len(done) != 1 || r.driver == nil {
 			return errors.Join(err, errors.New("the route is not in effect, or the driver is not open"))
 		}
