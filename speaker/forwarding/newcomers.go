@@ -10,7 +10,7 @@ import (
 )
 
 // NewFor is how long an endpoint counts as new after it became ready, and so the maximum duration of its check.
-const NewFor = 2 * time.Second
+const NewFor = 5 * time.Second
 
 // newcomers returns the new endpoints among the ready ones of a list, and when each became ready. A Pod without a
 // readinessProbe is Ready before its program listens and briefly refuses connections; clients of kube-proxy therefore

@@ -351,7 +351,7 @@ func onlyReady(t testing.TB, p *lab.Prober, endpoints []string) {
 	}
 }
 
-// An endpoint on this node or another that becomes ready before it listens causes no failed request, unless it takes 2
+// An endpoint on this node or another that becomes ready before it listens causes no failed request, unless it takes 5
 // s to listen.
 func TestReadyBeforeItListens(t *testing.T) {
 	svc := service(t, "late")
@@ -367,7 +367,7 @@ func TestReadyBeforeItListens(t *testing.T) {
 				t.Logf("%s", s)
 				endpoints(t, "late", "a1")
 				if checks(t, "late") == before {
-					continue // this machine took more than 100 ms to answer, or 2 s until it listened
+					continue // this machine took more than 100 ms to answer, or 5 s until it listened
 				}
 				if s.Failed > 0 {
 					t.Errorf("%s, want no failed request", s)
