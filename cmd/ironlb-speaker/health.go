@@ -58,7 +58,9 @@ func newChecks(source *kube.Source, log *slog.Logger, metrics prometheus.Registe
 		Changed: func(check health.Check, result health.Result) { c.found(view.Check(check), view.CheckResult(result)) },
 	})
 	c.newcomers = health.NewNewcomers(health.NewcomersConfig{
-		Log: log, Metrics: metrics, Limit: forwarding.NewFor,
+		Log: log, Metrics: metrics,
+		// The plan ends a check that has no result after NewFor, and then it would be in no metric.
+		Limit: forwarding.NewFor - 500*time.Millisecond,
 		Ended: func(at netip.AddrPort) {
 			c.found(view.Check{Addr: at.Addr(), Port: at.Port()}, view.CheckResult{Healthy: true, Weight: 1})
 		},

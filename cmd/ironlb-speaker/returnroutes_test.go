@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"os/exec"
+	"strings"
 	"testing"
 
 	"github.com/ironlb/ironlb/ipvs"
@@ -20,35 +21,35 @@ func exampleReturnRoutes() []ipvs.ReturnRoute {
 	}}
 }
 
-// cleanup removes the return routes of an earlier process, and not the rules of others.
+// cleanup removes the return routes of an earlier process, and no rule or route of others.
 func TestCleanupOfReturnRoutes(t *testing.T) {
 	s := netspace.New(t)
 	s.Address(t, "lo", "192.0.2.1/24")
 	s.Must(t, func() error {
-		rules := func() string {
-			out, err := exec.Command("ip", "-N", "rule", "show").CombinedOutput()
+		state := func() string {
+			out, err := exec.Command("sh", "-ec", "ip rule; ip route show table all").CombinedOutput()
 			if err != nil {
-				t.Fatalf("list rules: %v: %s", err, out)
+				t.Fatalf("list rules and routes: %v: %s", err, out)
 			}
 			return string(out)
 		}
 		if out, err := exec.Command("ip", "rule", "add", "pref", "900", "fwmark", "7", "lookup", "99").CombinedOutput(); err != nil {
 			return fmt.Errorf("add a rule: %w: %s", err, out)
 		}
-		foreign := rules()
+		foreign := state()
 		r := &returnRoutes{}
 		if done, err := r.Apply(t.Context(), exampleReturnRoutes()); err != nil || len(done) != 1 {
 			return fmt.Errorf("%v in effect, error %w", done, err)
 		}
 		r.close() // as at the end of a process
-		if rules() == foreign {
-			t.Error("the return routes have no rule")
+		if all := state(); !strings.Contains(all, "lookup 7301") || !strings.Contains(all, "table 7301") {
+			t.Errorf("the return routes have no rule or no route:\n%s", all)
 		}
 		if err := cleanup(t.Context(), "", slog.New(slog.DiscardHandler)); err != nil {
 			return err
 		}
-		if got := rules(); got != foreign {
-			t.Errorf("after cleanup there are the rules\n%s, want\n%s", got, foreign)
+		if got := state(); got != foreign {
+			t.Errorf("after cleanup there are\n%s, want\n%s", got, foreign)
 		}
 		if tables, err := ourTables(t.Context()); err != nil || len(tables) > 0 {
 			t.Errorf("after cleanup there are the tables %v, error %v", tables, err)

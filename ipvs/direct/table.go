@@ -247,19 +247,12 @@ func (d *Driver) run(ctx context.Context, i int, tx *knftables.Transaction) erro
 // counted carries out one transaction on the table of a family. The tables are unknown if it fails, or if another
 // program changed them meanwhile.
 func (d *Driver) counted(i int, transact func() error) error {
-	var ours nftwatch.Counts
-	ours[i] = 1
-	if counts, err := d.watch.Count(); err != nil || counts != (nftwatch.Counts{}) {
-		d.foreign = true
-	}
-	if err := transact(); err != nil {
-		d.foreign = true
-		return err
-	}
-	if counts, err := d.watch.Count(); err != nil || counts != ours {
-		d.foreign = true
-	}
-	return nil
+	alone, err := d.watch.Alone(func() (ours nftwatch.Counts, err error) {
+		ours[i] = 1
+		return ours, transact()
+	})
+	d.foreign = d.foreign || !alone
+	return err
 }
 
 // removeTable deletes the table of a family, whatever exists.

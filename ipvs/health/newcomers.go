@@ -22,7 +22,7 @@ type NewcomersConfig struct {
 	Ended func(netip.AddrPort)
 	// Ask checks whether an endpoint accepts connections; halfOpen is the default.
 	Ask func(context.Context, netip.AddrPort) error
-	// Timeout is the timeout of an answer (100 ms), Limit that of a full check (2 s). After a refusal the next attempt
+	// Timeout is the timeout of an answer (100 ms), Limit that of a full check (5 s). After a refusal the next attempt
 	// follows after Interval (20 ms), which grows by half each time up to LongestInterval (200 ms): each node sends
 	// attempts.
 	Timeout, Limit, Interval, LongestInterval time.Duration
@@ -47,7 +47,7 @@ func NewNewcomers(cfg NewcomersConfig) *Newcomers {
 	orDefault(&cfg.Timeout, 100*time.Millisecond)
 	orDefault(&cfg.Interval, 20*time.Millisecond)
 	orDefault(&cfg.LongestInterval, 200*time.Millisecond)
-	orDefault(&cfg.Limit, 2*time.Second)
+	orDefault(&cfg.Limit, 5*time.Second)
 	orDefault(&cfg.Concurrency, 64)
 	if cfg.Ask == nil {
 		cfg.Ask = halfOpen

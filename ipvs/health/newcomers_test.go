@@ -82,11 +82,11 @@ func TestNewcomers(t *testing.T) {
 	}{
 		"listens":          {0, 0, ms, ms, "accepted"},
 		"begins to listen": {50 * ms, 0, 50 * ms, 110 * ms, "late"},
-		"listens at last":  {1700 * ms, 0, 1700 * ms, 2000 * ms, "late"},
-		"never listens":    {time.Hour, 0, 2000 * ms, 2000 * ms, "refused"},
+		"listens at last":  {4700 * ms, 0, 4700 * ms, 5000 * ms, "late"},
+		"never listens":    {time.Hour, 0, 5000 * ms, 5000 * ms, "refused"},
 		"does not answer":  {-1, 0, 100 * ms, 100 * ms, "unanswered"},
 		"refuses, then does not answer, then listens": {time.Second, 30 * ms, time.Second, 1400 * ms, "late"},
-		"refuses, then does not answer":               {time.Hour, 30 * ms, 2000 * ms, 2000 * ms, "refused"},
+		"refuses, then does not answer":               {time.Hour, 30 * ms, 5000 * ms, 5000 * ms, "refused"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -153,7 +153,7 @@ func TestNewcomersAreMany(t *testing.T) {
 		n := health.NewNewcomers(health.NewcomersConfig{Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(), Ask: e.ask, Ended: e.record})
 		defer n.Close()
 		n.Set(ports(1, 5000))
-		time.Sleep(2 * time.Second)
+		time.Sleep(5 * time.Second)
 		synctest.Wait()
 		if len(e.ended) != 5000 || e.most != 64 {
 			t.Errorf("%d of 5000 ended, %d at once, want 64", len(e.ended), e.most)

@@ -126,3 +126,15 @@ func tableOf(data []byte) (family byte, name string) {
 	}
 	return 0, ""
 }
+
+// Alone calls transact, which returns the transactions that it carried out, and reports whether there was no other one
+// since the last call. It reports false after an error, or if notifications were lost.
+func (w *Watch) Alone(transact func() (ours Counts, err error)) (alone bool, err error) {
+	before, lostBefore := w.Count()
+	ours, err := transact()
+	if err != nil {
+		return false, err
+	}
+	after, lostAfter := w.Count()
+	return lostBefore == nil && lostAfter == nil && before == (Counts{}) && after == ours, nil
+}

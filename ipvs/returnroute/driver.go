@@ -81,8 +81,8 @@ func (d *Driver) Apply(ctx context.Context, want []ipvs.ReturnRoute) (done []ipv
 		return slices.Clone(want), nil
 	}
 	d.known, d.indexes = false, make(map[int]struct{})
+	alone := true
 	var programmed [len(families)][]table
-	var others [len(families)][]netlink.Rule
 	var errs []error
 	for i, f := range families {
 		var of []ipvs.ReturnRoute
@@ -94,18 +94,27 @@ func (d *Driver) Apply(ctx context.Context, want []ipvs.ReturnRoute) (done []ipv
 		if len(of) == 0 && !f.supported() {
 			continue
 		}
-		var err error
-		if programmed[i], others[i], err = d.program(ctx, f, of); err != nil {
+		tables, onlyOurs, err := d.program(ctx, i, of)
+		if err != nil {
 			errs = append(errs, fmt.Errorf("program the %s return routes: %w", f.title, err))
 		}
+		programmed[i], alone = tables, alone && onlyOurs
 	}
-	// Those of this call. verify detects a change by another program in the meantime.
-	if err := d.events.Discard(); err != nil {
+	if err := d.events.Discard(); err != nil { // the notifications of this call
 		errs = append(errs, err)
 	}
 	for i, f := range families {
+		if len(programmed[i]) == 0 && !f.supported() {
+			continue
+		}
+		have, err := d.list(f)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		alone = alone && have.equal(wanted(f, programmed[i]))
 		for _, t := range programmed[i] {
-			if err := d.verify(f, t, others[i]); err != nil {
+			if err := d.verify(f, t, have.others); err != nil {
 				errs = append(errs, err)
 				continue
 			}
@@ -115,19 +124,19 @@ func (d *Driver) Apply(ctx context.Context, want []ipvs.ReturnRoute) (done []ipv
 	if err := errors.Join(errs...); err != nil {
 		return done, err
 	}
-	d.known, d.have = true, slices.Clone(want)
-	if _, err := d.watch.Count(); err != nil {
-		d.known = false
-	}
+	// Another program may have changed something meanwhile.
+	d.known, d.have = alone, slices.Clone(want)
 	return done, nil
 }
 
-// program makes the kernel have the routes of one family, and returns the tables that it has and the rules of other
-// programs. The order is required: a rule needs the routes of its table, and a mark its rule.
-func (d *Driver) program(ctx context.Context, f family, want []ipvs.ReturnRoute) (done []table, others []netlink.Rule, err error) {
+// program makes the kernel have the routes of one family. It returns the tables without an error, and whether no other
+// program changed the table of nftables. The order is required: a rule needs the routes of its table, and a mark its
+// rule.
+func (d *Driver) program(ctx context.Context, i int, want []ipvs.ReturnRoute) (done []table, alone bool, err error) {
+	f := families[i]
 	have, err := d.list(f)
 	if err != nil {
-		return nil, nil, err
+		return nil, false, err
 	}
 	tables, errs := d.assign(want, have)
 	wanted := wanted(f, tables)
@@ -142,8 +151,8 @@ func (d *Driver) program(ctx context.Context, f family, want []ipvs.ReturnRoute)
 			errs, failed[r.routes] = append(errs, fmt.Errorf("add %v: %w", r, err)), true
 		}
 	}
-	if err := d.setRules(ctx, f, tables); err != nil {
-		return nil, nil, errors.Join(append(errs, err)...)
+	if alone, err = d.setRules(ctx, i, tables); err != nil {
+		return nil, false, errors.Join(append(errs, err)...)
 	}
 	for _, r := range have.missingRules(wanted) {
 		if err := d.link.RuleDel(r.netlink(f)); err != nil && !errors.Is(err, unix.ENOENT) {
@@ -156,7 +165,7 @@ func (d *Driver) program(ctx context.Context, f family, want []ipvs.ReturnRoute)
 		}
 	}
 	done = slices.DeleteFunc(tables, func(t table) bool { return failed[t.number] })
-	return done, have.others, errors.Join(errs...)
+	return done, alone, errors.Join(errs...)
 }
 
 // Check reports whether everything is as the last Apply left it. Without a change on the node it costs some system

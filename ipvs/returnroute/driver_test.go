@@ -130,6 +130,37 @@ func TestRemove(t *testing.T) {
 	}
 }
 
+// A change by another program during Apply is detected, and repaired by the next one.
+func TestChangeDuringApply(t *testing.T) {
+	t.Parallel()
+	for _, harm := range []string{
+		"ip rule del priority 1074", "ip -6 rule del priority 1075", "ip route flush table 7301", "nft flush table ip ironlb-return",
+	} {
+		n := newNode(t)
+		transactions := 0
+		n.driver.AfterTransaction(func() {
+			if transactions++; transactions == len(families) {
+				if out, err := exec.Command("sh", "-c", harm).CombinedOutput(); err != nil {
+					t.Errorf("%s: %v: %s", harm, err, out)
+				}
+			}
+		})
+		_, err := n.apply(wanted())
+		if n.check(t) {
+			t.Errorf("%s during Apply, which returned %v: everything is intact", harm, err)
+		}
+		n.mustApply(t, wanted())
+		if !n.check(t) {
+			t.Errorf("%s, and another Apply: not intact", harm)
+		}
+		got := n.state(t)
+		n.restart(t)
+		if n.mustApply(t, wanted()); n.state(t) != got {
+			t.Errorf("%s, and another Apply:\n%s, want\n%s", harm, got, n.state(t))
+		}
+	}
+}
+
 // A change by another program is found and repaired.
 func TestRepair(t *testing.T) {
 	t.Parallel()

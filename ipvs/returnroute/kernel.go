@@ -3,6 +3,7 @@ package returnroute
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -106,6 +107,11 @@ func (s state) missingRules(have state) (missing []rule) {
 	}
 	slices.SortFunc(missing, func(a, b rule) int { return a.priority - b.priority })
 	return missing
+}
+
+// equal reports whether both have the same routes and rules of ours.
+func (s state) equal(other state) bool {
+	return maps.Equal(s.routes, other.routes) && maps.Equal(s.rules, other.rules)
 }
 
 func (r route) netlink() *netlink.Route {

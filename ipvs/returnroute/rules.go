@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"sigs.k8s.io/knftables"
+
+	"github.com/ironlb/ironlb/ipvs/nftwatch"
 )
 
 // Label is the bit of the conntrack label of connections whose requests arrive on the interface of the return route, or
@@ -60,8 +62,9 @@ func chains(tables []table, tunnels []string) []chain {
 }
 
 // setRules makes the nftables table of a family have the rules of these tables, in one transaction. Without any there
-// is no table.
-func (d *Driver) setRules(ctx context.Context, f family, tables []table) error {
+// is no table. It reports whether no other program changed the table.
+func (d *Driver) setRules(ctx context.Context, i int, tables []table) (alone bool, err error) {
+	f := families[i]
 	tx := d.nft.NewTransaction()
 	obj := &knftables.Table{Family: f.name, Name: TableName}
 	if len(tables) > 0 {
@@ -81,8 +84,16 @@ func (d *Driver) setRules(ctx context.Context, f family, tables []table) error {
 			}
 		}
 	}
-	if err := d.nft.Run(ctx, tx); err != nil && !(len(tables) == 0 && knftables.IsNotFound(err)) {
-		return fmt.Errorf("write nftables table %s %s: %w", f.name, TableName, err)
+	alone, err = d.watch.Alone(func() (ours nftwatch.Counts, err error) {
+		if err = d.nft.Run(ctx, tx); err == nil {
+			ours[i] = 1
+		} else if len(tables) == 0 && knftables.IsNotFound(err) {
+			err = nil
+		}
+		return ours, err
+	})
+	if err != nil {
+		return false, fmt.Errorf("write nftables table %s %s: %w", f.name, TableName, err)
 	}
-	return nil
+	return alone, nil
 }

@@ -20,8 +20,8 @@ import (
 )
 
 // TestReturnRoutes: the nodes' default route leads to another network than the pool's. A client behind the router of
-// the pool's network is answered only with returnRoutes. A node without the route is not forwarded to directly, and
-// with the field all state is removed.
+// the pool's network is answered only with returnRoutes. A node without the route is not forwarded to directly. Without
+// the field all state is removed.
 func TestReturnRoutes(t *testing.T) {
 	for _, n := range cluster.Nodes {
 		elsewhere(t, n)
@@ -45,8 +45,14 @@ func TestReturnRoutes(t *testing.T) {
 		return r.InEffect && r.Gateway == cluster.Router.Addr.String()
 	})
 
+	for _, n := range cluster.Nodes {
+		if state, err := returnState(t.Context(), n); err != nil || state == "" {
+			t.Errorf("%s has no state of return routes, error %v", n.Name, err)
+		}
+	}
+
+	forward(t, "back", "direct")
 	t.Run("direct", func(t *testing.T) {
-		forward(t, "back", "direct")
 		eventually(t, patience, "the Pod sees the client", func(ctx context.Context) error {
 			s, err := cluster.Remote.Ask(ctx, lab.Probe{Network: "tcp", Target: http, Count: 1, Timeout: 3 * time.Second})
 			if err == nil && s.Clients[cluster.Remote.Addr.String()] != 1 {
@@ -64,23 +70,35 @@ func TestReturnRoutes(t *testing.T) {
 		reachable(t, cluster.Client, http)
 		returnRoutes(t, v1alpha1.ReturnRoute{Gateway: cluster.Router.Addr.String()})
 		reachable(t, cluster.Remote, http)
+		direct(t, http.Addr())
 	})
 	returnRoutes(t)
 	for _, n := range cluster.Nodes {
-		withoutReturnRoutes(t, n)
+		eventually(t, patience, n.Name+" has no state of return routes", func(ctx context.Context) error {
+			state, err := returnState(ctx, n)
+			if err == nil && state != "" {
+				err = errors.New(state)
+			}
+			return err
+		})
 	}
 }
 
 // elsewhere makes the node's default route lead to the network of the API server, until the end of the test.
 func elsewhere(t testing.TB, n *lab.Node) {
 	t.Helper()
-	route := func(ctx context.Context, to ...string) {
-		if _, err := n.Exec(ctx, append([]string{"ip", "route", "replace", "default"}, to...)...); err != nil {
+	route := func(ctx context.Context, to ...string) error {
+		_, err := n.Exec(ctx, append([]string{"ip", "route", "replace", "default"}, to...)...)
+		return err
+	}
+	t.Cleanup(func() {
+		if err := route(context.WithoutCancel(t.Context()), "via", cluster.Router.Addr.String()); err != nil {
 			t.Error(err)
 		}
+	})
+	if err := route(t.Context(), "dev", "api0"); err != nil {
+		t.Fatal(err)
 	}
-	t.Cleanup(func() { route(context.WithoutCancel(t.Context()), "via", cluster.Router.Addr.String()) })
-	route(t.Context(), "dev", "api0")
 }
 
 // returnRoutes sets those of the pool, none at the end of the test.
@@ -158,21 +176,29 @@ func notDirect(t testing.TB, name string, addr netip.Addr, reason string) {
 	})
 }
 
-// withoutReturnRoutes waits until the node has no rule and no table of return routes.
-func withoutReturnRoutes(t testing.TB, n *lab.Node) {
+// direct waits until the VirtualIP does not have the condition NotDirect any more.
+func direct(t testing.TB, addr netip.Addr) {
 	t.Helper()
-	eventually(t, patience, n.Name+" has no state of return routes", func(ctx context.Context) error {
-		rules, err := n.Exec(ctx, "ip", "-N", "rule", "show")
-		if err != nil {
+	eventually(t, patience, "the VirtualIP is forwarded directly", func(ctx context.Context) error {
+		var vip v1alpha1.VirtualIP
+		if err := cluster.Objects.Get(ctx, types.NamespacedName{Name: addr.String()}, &vip); err != nil {
 			return err
 		}
-		tables, err := n.Exec(ctx, "nft", "list", "tables")
-		if err != nil {
-			return err
-		}
-		if strings.Contains(rules, "lookup 73") || strings.Contains(tables, "ironlb-return") {
-			return errors.New(rules + tables)
+		if c := meta.FindStatusCondition(vip.Status.Conditions, v1alpha1.ConditionNotDirect); c != nil && c.Status == metav1.ConditionTrue {
+			return fmt.Errorf("its conditions are %+v", vip.Status.Conditions)
 		}
 		return nil
 	})
+}
+
+// returnState returns the node's rules and routes with the protocol number of return routes, and their tables of
+// nftables.
+func returnState(ctx context.Context, n *lab.Node) (state string, err error) {
+	all, err := n.Exec(ctx, "sh", "-ec", "ip rule; ip -6 rule; ip route show table all; ip -6 route show table all; nft list tables")
+	for line := range strings.Lines(all) {
+		if strings.Contains(line, "proto 73") || strings.Contains(line, "ironlb-return") {
+			state += line
+		}
+	}
+	return state, err
 }
