@@ -108,7 +108,7 @@ test-unit: ## the tests that need neither root nor packages
 # BACKGROUND_TESTS wait for conditions. They run at the same time, with low priority.
 TESTS            := test-native test-bgp test-failover test-e2e test-proxy test-installed test-upstream test-paused \
 	test-proxy-ipvs test-e2e-ipvs test-retransmit
-BACKGROUND_TESTS := test-kernel test-lab
+BACKGROUND_TESTS := test-kernel test-lab test-alongside test-images
 
 # An emulated guest next to other work needs less time with one processor.
 test-kernel test-retransmit: export IRONLB_LAB_CPUS := 1
@@ -140,6 +140,9 @@ test-speaker: root deps ## the speaker and its drivers; BGP with routers: test-b
 .PHONY: test-native
 test-native: root ## unit tests, and those that need network namespaces (root)
 	@$(REPORT) $(NATIVE_TESTS)
+
+.PHONY: test-images
+test-images: ## the builder of the images, and the CRDs with the oldest Kubernetes
 	@go -C deploy/images test ./...
 	@go -C test/deploy/oldest test ./...
 
@@ -174,8 +177,11 @@ test-proxy-ipvs: root ## as the only service proxy, with IPVS (root)
 	@$(REPORT) -count=1 -timeout 40m -skip '$(ANY_DATAPLANE)' ./test/e2e/proxy
 
 .PHONY: test-proxy
-test-proxy: root ## as the only service proxy, and alongside kube-proxy, on nftables (root)
+test-proxy: root ## as the only service proxy, on nftables (root)
 	@IRONLB_DATAPLANE=nftables $(REPORT) -count=1 -timeout 15m ./test/e2e/proxy -args -rate 100
+
+.PHONY: test-alongside
+test-alongside: root ## alongside kube-proxy, on nftables; IPVS and the other modes: test-kube-proxy (root)
 	@IRONLB_DATAPLANE=nftables $(REPORT) -count=1 -timeout 15m ./test/e2e/kubeproxy
 
 .PHONY: test-failover

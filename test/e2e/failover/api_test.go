@@ -19,8 +19,7 @@ import (
 // TestAPIServerDown: while the API server is unreachable every address is answered continuously. The VirtualIPs of a
 // dead node move, and no others. Nothing moves when the server and the node return.
 func TestAPIServerDown(t *testing.T) {
-	s := serving(t, 3)
-	before := s.settled("at the start")
+	s, before := serving(t, 3)
 	victim := before[s.vips[0].service]
 	// On another node, so it must stay unaffected.
 	var bystander vip
@@ -86,7 +85,7 @@ func TestAPIServerDown(t *testing.T) {
 // takes no VirtualIP from the new owners. After a restart of all speakers every address is answered and served again,
 // by one node each. Nothing moves when the server returns.
 func TestStartsWithoutAPIServer(t *testing.T) {
-	s := serving(t, 3)
+	s, _ := serving(t, 3)
 	k := keepState(t)
 	before := s.settled("with speakers that keep their state")
 	s.reported(before)

@@ -192,8 +192,7 @@ func has(t *testing.T, host *lab.Machine, addr netip.Addr) (leave func(context.C
 // TestForeignClaim: a host that claims an owned address is reported. The owner answers with a claim at once, but not
 // again within ten seconds (RFC 5227 2.4, DEFEND_INTERVAL).
 func TestForeignClaim(t *testing.T) {
-	s := serving(t, 2)
-	owners := s.settled("at the start")
+	s, owners := serving(t, 2)
 	for f, family := range []string{"IPv4", "IPv6"} {
 		t.Run(family, func(t *testing.T) {
 			v := s.vips[f]

@@ -56,8 +56,7 @@ func powerOn(ctx context.Context, n *lab.Node) error {
 func TestFaults(t *testing.T) {
 	for _, f := range faults() {
 		t.Run(f.name, func(t *testing.T) {
-			s := serving(t, 6)
-			before := s.settled("at the start")
+			s, before := serving(t, 6)
 			victim := before[s.vips[0].service]
 			s.victims = []*lab.Node{victim}
 			stop := s.client(s.vips[0])

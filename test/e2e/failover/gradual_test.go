@@ -20,7 +20,7 @@ func TestGradual(t *testing.T) {
 	const delay = 5 * time.Second
 	setRebalance(t, v1alpha1.RebalanceGradual, &metav1.Duration{Duration: delay})
 	t.Cleanup(func() { setRebalance(t, "", nil) })
-	s := serving(t, 3)
+	s, _ := serving(t, 3)
 	began := time.Now()
 	before := s.balanced("at the start", cluster.Nodes[:candidates])
 	victim := before[s.vips[0].service]

@@ -46,8 +46,7 @@ func (s *scene) agreed(since time.Time, what string) owners {
 func TestOneWayLoss(t *testing.T) {
 	for _, asymmetric := range []int{1, 2} {
 		t.Run(fmt.Sprintf("%d others do not receive the owner", asymmetric), func(t *testing.T) {
-			s := serving(t, 3)
-			before := s.settled("at the start")
+			s, before := serving(t, 3)
 			holder := before[s.vips[0].service]
 			var losses []lab.Loss
 			for _, o := range others(holder)[:asymmetric] {
@@ -73,8 +72,7 @@ func TestOneWayLoss(t *testing.T) {
 // TestPartition: no node receives another, while the clients receive all. Each node then owns everything, as required;
 // one owner is left when they reconnect.
 func TestPartition(t *testing.T) {
-	s := serving(t, 3)
-	s.settled("at the start")
+	s, _ := serving(t, 3)
 	t.Cleanup(func() { pass(t) })
 	if err := cluster.Lose(t.Context(), cluster.AmongNodes(100)...); err != nil {
 		t.Fatal(err)
@@ -95,8 +93,7 @@ func TestPartition(t *testing.T) {
 
 // TestLoss: a network that loses one frame in twenty moves nothing.
 func TestLoss(t *testing.T) {
-	s := serving(t, 3)
-	before := s.settled("at the start")
+	s, before := serving(t, 3)
 	t.Cleanup(func() { pass(t) })
 	if err := cluster.Lose(t.Context(), cluster.AmongNodes(5)...); err != nil {
 		t.Fatal(err)
@@ -108,8 +105,7 @@ func TestLoss(t *testing.T) {
 // TestPause: a speaker that is stopped for five seconds and resumes answers no request of that time, and takes nothing
 // back.
 func TestPause(t *testing.T) {
-	s := serving(t, 3)
-	before := s.settled("at the start")
+	s, before := serving(t, 3)
 	holder := before[s.vips[0].service]
 	s.victims = []*lab.Node{holder}
 	began := time.Now()
@@ -143,8 +139,7 @@ func TestIsolated(t *testing.T) {
 			}
 		})
 	}
-	s := serving(t, 3)
-	before := s.settled("at the start")
+	s, before := serving(t, 3)
 	victim := before[s.vips[0].service]
 	began := time.Now()
 	if err := victim.CutLAN(t.Context()); err != nil {

@@ -15,26 +15,26 @@ import (
 // move a client opens two hundred connections a second to each address. None may fail, except one whose handshake spans
 // the move, which happens in one of some hundred moves.
 func TestPoliteStop(t *testing.T) {
-	s := serving(t, 1)
-	s.handOvers(func(ctx context.Context, n *lab.Node) error { return n.StopSpeaker() },
+	s, before := serving(t, 1)
+	s.handOvers(before, func(ctx context.Context, n *lab.Node) error { return n.StopSpeaker() },
 		func(ctx context.Context, n *lab.Node) error { return n.StartSpeaker(ctx, "--config", speakerConfig()) })
 }
 
 // TestDrain: see TestPoliteStop.
 func TestDrain(t *testing.T) {
-	s := serving(t, 1)
-	s.handOvers(func(ctx context.Context, n *lab.Node) error { return n.Exclude(ctx) },
+	s, before := serving(t, 1)
+	s.handOvers(before, func(ctx context.Context, n *lab.Node) error { return n.Exclude(ctx) },
 		func(ctx context.Context, n *lab.Node) error { return n.Include(ctx) })
 }
 
 // TestReplaced: speakers replaced one after the other, as by an upgrade, move nothing, no new connection fails, and no
 // open one breaks. With -candidates 5 -pull 60s it is a rollout over five nodes that pull an image.
 func TestReplaced(t *testing.T) {
-	s := serving(t, candidates)
+	s, now := serving(t, candidates)
 	check := s.undisturbed()
 	for range max(1, *moves/3) {
 		for _, n := range cluster.Nodes[:candidates] {
-			s.replace(n, *pull)
+			now = s.replace(now, n, *pull)
 		}
 	}
 	check()
@@ -42,17 +42,17 @@ func TestReplaced(t *testing.T) {
 
 // TestReplacedLate: the next speaker starts late, as after an image pull.
 func TestReplacedLate(t *testing.T) {
-	s := serving(t, 1)
-	holder := s.settled("at the start")[s.vips[0].service]
+	s, before := serving(t, 1)
+	holder := before[s.vips[0].service]
 	check := s.undisturbed()
-	s.replace(holder, 40*time.Second)
+	s.replace(before, holder, 20*time.Second)
 	check()
 }
 
 // TestDiesAway: a node that loses its power while its speaker is replaced is detected within seconds.
 func TestDiesAway(t *testing.T) {
-	s := serving(t, 1)
-	holder := s.settled("at the start")[s.vips[0].service]
+	s, before := serving(t, 1)
+	holder := before[s.vips[0].service]
 	if err := holder.ReplaceSpeaker(); err != nil {
 		t.Fatal(err)
 	}
@@ -80,10 +80,9 @@ func TestDiesAway(t *testing.T) {
 	}
 }
 
-// replace ends a speaker as a kubelet does, and starts the next one after a while. Nothing moves.
-func (s *scene) replace(n *lab.Node, pull time.Duration) {
+// replace ends a speaker as a kubelet does, and starts the next one after a while. Nothing moves. It returns the owners.
+func (s *scene) replace(before owners, n *lab.Node, pull time.Duration) owners {
 	s.t.Helper()
-	before := s.settled("before the end of " + n.Name)
 	if err := n.ReplaceSpeaker(); err != nil {
 		s.t.Fatal(err)
 	}
@@ -99,6 +98,7 @@ func (s *scene) replace(n *lab.Node, pull time.Duration) {
 			s.t.Fatalf("%s went from %s to %s", v.service, before[v.service].Name, now[v.service].Name)
 		}
 	}
+	return now
 }
 
 // undisturbed starts clients of the first VirtualIP, and keeps a connection to each address open. The returned function
@@ -145,10 +145,10 @@ func (s *scene) undisturbed() (check func()) {
 }
 
 // handOvers moves the only VirtualIP as often as -moves requires.
-func (s *scene) handOvers(leave, back func(context.Context, *lab.Node) error) {
+func (s *scene) handOvers(before owners, leave, back func(context.Context, *lab.Node) error) {
 	s.t.Helper()
 	v := s.vips[0]
-	holder := s.settled("at the start")[v.service]
+	holder := before[v.service]
 	stop := s.client(v)
 	began := time.Now()
 	overlaps := 0

@@ -94,15 +94,14 @@ func watched(t *testing.T, n int) *scene {
 	return s
 }
 
-// serving creates n VirtualIPs and waits until each has its owner.
-func serving(t *testing.T, n int) *scene {
+// serving creates n VirtualIPs and waits until each has its owner, which it returns.
+func serving(t *testing.T, n int) (*scene, owners) {
 	t.Helper()
 	s := watched(t, n)
 	for _, v := range s.vips {
 		s.serve(v)
 	}
-	s.settled("at the start")
-	return s
+	return s, s.settled("at the start")
 }
 
 // serve creates the Service with the addresses, until the end of the test.

@@ -37,17 +37,19 @@ func faults() []fault {
 		{name: "containerd restarted", do: restartContainerd},
 		{name: "ironlb-speaker Pod deleted", do: func(t *testing.T, owner *lab.Node) { deletePod(t, owner, "ironlb-speaker") }},
 		{name: "ironlb-bgpd Pod deleted", do: func(t *testing.T, owner *lab.Node) { deletePod(t, owner, "ironlb-bgpd") }},
+		{name: "chart upgraded", do: func(t *testing.T, _ *lab.Node) {
+			// At the pace of the chart, which start does not set.
+			err := cluster.Install(t.Context(), "--reuse-values", "--set", "speaker.podAnnotations.upgraded=yes", "--set", "speaker.minReadySeconds=15")
+			if err != nil {
+				t.Error(err)
+			}
+			kubectl(t, append(system, "rollout", "status", "--timeout=180s", "daemonset/ironlb-speaker")...)
+		}},
 		{name: "ironlb-speaker rolled out", do: func(t *testing.T, _ *lab.Node) { rollOut(t, "daemonset/ironlb-speaker") }},
 		{name: "ironlb-ccm rolled out", do: func(t *testing.T, _ *lab.Node) { rollOut(t, "deployment/ironlb-ccm") }},
 		{name: "kube-proxy rolled out", do: func(t *testing.T, _ *lab.Node) {
 			kubectl(t, "-n", "kube-system", "rollout", "restart", "daemonset/kube-proxy")
 			kubectl(t, "-n", "kube-system", "rollout", "status", "--timeout=120s", "daemonset/kube-proxy")
-		}},
-		{name: "chart upgraded", do: func(t *testing.T, _ *lab.Node) {
-			if err := cluster.Install(t.Context(), "--reuse-values", "--set", "speaker.podAnnotations.upgraded=yes"); err != nil {
-				t.Error(err)
-			}
-			kubectl(t, append(system, "rollout", "status", "--timeout=180s", "daemonset/ironlb-speaker")...)
 		}},
 		{name: "kubectl drain and uncordon", moves: 1, do: drain},
 		{name: "node rebooted", lossy: true, do: reboot},
