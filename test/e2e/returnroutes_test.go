@@ -196,7 +196,8 @@ func direct(t testing.TB, addr netip.Addr) {
 func returnState(ctx context.Context, n *lab.Node) (state string, err error) {
 	all, err := n.Exec(ctx, "sh", "-ec", "ip rule; ip -6 rule; ip route show table all; ip -6 route show table all; nft list tables")
 	for line := range strings.Lines(all) {
-		if strings.Contains(line, "proto 73") || strings.Contains(line, "ironlb-return") {
+		ours := strings.Contains(line, "proto 73") && !strings.Contains(line, "table local") // there are the virtual addresses
+		if ours || strings.Contains(line, "ironlb-return") {
 			state += line
 		}
 	}

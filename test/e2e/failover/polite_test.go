@@ -80,7 +80,8 @@ func TestDiesAway(t *testing.T) {
 	}
 }
 
-// replace ends a speaker as a kubelet does, and starts the next one after a while. Nothing moves. It returns the owners.
+// replace ends a speaker as a kubelet does, and starts the next one after a while. Nothing moves. It returns the
+// owners.
 func (s *scene) replace(before owners, n *lab.Node, pull time.Duration) owners {
 	s.t.Helper()
 	if err := n.ReplaceSpeaker(); err != nil {
