@@ -243,6 +243,31 @@ func silent(t *testing.T, s *scene) {
 	})
 }
 
+// unknown waits until no speaker has a VirtualIP, and no node answers. After an outage of the API server it takes a
+// while until a speaker has received the deletion of another test's Service. Until then it would treat a Service of the
+// same name as that one, whose addresses it has always used.
+func unknown(t *testing.T, s *scene) {
+	t.Helper()
+	for _, n := range cluster.Nodes {
+		if p := n.Speaker(); p == nil || !p.Running() {
+			continue
+		}
+		eventually(t, patience, n.Name+" has no VirtualIP", func(ctx context.Context) error {
+			metrics, err := n.Exec(ctx, "curl", "-fsS", "--max-time", "2", "http://127.0.0.1:7473/metrics")
+			if err != nil {
+				return err
+			}
+			for line := range strings.Lines(metrics) {
+				if strings.HasPrefix(line, "ironlb_speaker_vips{") && !strings.HasSuffix(line, " 0\n") {
+					return errors.New(line)
+				}
+			}
+			return nil
+		})
+	}
+	silent(t, s)
+}
+
 // answered returns the time from a moment until an address was first answered, in steps of a tenth of a second.
 func answered(s *scene, a netip.Addr, since time.Time) time.Duration {
 	for at := since; at.Before(time.Now()); at = at.Add(100 * time.Millisecond) {
