@@ -104,10 +104,11 @@ test-unit: ## the tests that need neither root nor packages
 	@go -C deploy/images test -short ./...
 	@go -C test/deploy/oldest test ./...
 
-# TESTS have limits on how soon clients are served again, so they run one after the other; those in a guest are last.
-# BACKGROUND_TESTS wait for conditions. They run at the same time, with low priority.
-TESTS            := test-native test-bgp test-failover test-e2e test-proxy test-installed test-upstream test-paused \
-	test-proxy-ipvs test-e2e-ipvs test-retransmit
+# TESTS have limits on how soon clients are served again, so they run one after the other. BACKGROUND_TESTS wait for
+# conditions. They run at the same time, with low priority, which does not apply between the kubelets of both: each
+# node has a cpu cgroup of its own. So test-upstream, which keeps its nodes busy, is last.
+TESTS            := test-native test-bgp test-failover test-e2e test-proxy test-installed test-paused \
+	test-proxy-ipvs test-e2e-ipvs test-retransmit test-upstream
 BACKGROUND_TESTS := test-kernel test-lab test-alongside test-images
 
 # An emulated guest next to other work needs less time with one processor.

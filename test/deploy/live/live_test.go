@@ -30,7 +30,7 @@ type world struct {
 }
 
 func newWorld(t *testing.T, version string) world {
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute) // other tests run at the same time
 	t.Cleanup(cancel)
 	c, err := chart.Open(ctx, nil, chart.Versions...)
 	if err != nil {

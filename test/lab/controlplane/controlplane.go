@@ -165,9 +165,10 @@ func (cp *ControlPlane) run(ctx context.Context, name string, flags []string) (*
 	return p, nil
 }
 
-// waitReady polls the API server's readiness. It gives up when the API server or etcd ends, or after 60 seconds.
+// waitReady polls the API server's readiness. It gives up when the API server or etcd ends, or after 2
+// minutes: other tests may run at the same time.
 func (cp *ControlPlane) waitReady(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 60*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
