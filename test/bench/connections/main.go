@@ -63,6 +63,7 @@ func parse() (o options, err error) {
 	var modes, networks, only string
 	flag.StringVar(&modes, "modes", strings.Join(scenario.Modes, ","), "ways of forwarding, in this order")
 	flag.StringVar(&networks, "networks", onLAN+","+routed, "lan: the client is on the nodes' LAN; bgp: behind a router")
+	flag.StringVar(&o.DataPlane, "dataplane", scenario.NFTables, "nftables, or ipvs, in a guest if this kernel has none")
 	flag.StringVar(&only, "run", ".", "regular expression: which faults")
 	flag.IntVar(&o.rounds, "rounds", 1, "how often each fault happens")
 	flag.IntVar(&o.Conns, "conns", 1000, "established connections")
@@ -84,6 +85,7 @@ func parse() (o options, err error) {
 	}{
 		{"-modes", o.modes, scenario.Modes},
 		{"-networks", o.networks, []string{onLAN, routed}},
+		{"-dataplane", []string{o.DataPlane}, []string{scenario.NFTables, scenario.IPVS}},
 		{"-disturb", []string{o.Disturb}, []string{"", scenario.Slots, scenario.Conntrack}},
 	} {
 		for _, name := range c.have {

@@ -1,5 +1,6 @@
 // Package direct counts connections that faults break, with forwarding "pod" and "direct", in small. The client is
-// outside the nodes. test/bench/connections runs all faults, with a thousand connections.
+// outside the nodes. test/bench/connections runs all faults, with a thousand connections. IRONLB_DATAPLANE selects the
+// data plane: "nftables" (default; natively) or "ipvs" (in a guest if this kernel has no IPVS).
 package direct
 
 import (
@@ -10,17 +11,31 @@ import (
 	"time"
 
 	"github.com/ironlb/ironlb/test/bench/connections/scenario"
+	"github.com/ironlb/ironlb/test/e2e/scene"
 	"github.com/ironlb/ironlb/test/lab"
 	"github.com/ironlb/ironlb/test/lab/connections"
 )
 
-var conns = flag.Int("conns", 120, "established connections")
+// dataplane is the data plane of the entire run.
+var dataplane = scene.DataPlane(scene.NFTables)
+
+// An emulated guest is busy with 10 lines per second.
+var (
+	conns = flag.Int("conns", map[string]int{scene.NFTables: 120, scene.IPVS: 30}[dataplane], "established connections")
+	every = flag.Duration("every", map[string]time.Duration{
+		scene.NFTables: 250 * time.Millisecond, scene.IPVS: 3 * time.Second,
+	}[dataplane], "time from one line of a connection to the next")
+)
 
 func config() scenario.Config {
-	return scenario.Config{
-		Mode: scenario.Pod, Conns: *conns, Every: 250 * time.Millisecond, Open: 20 * time.Millisecond,
+	c := scenario.Config{
+		Mode: scenario.Pod, DataPlane: dataplane, Conns: *conns, Every: *every, Open: 20 * time.Millisecond,
 		Bound: 10 * time.Second, Watch: 3 * time.Second,
 	}
+	if dataplane == scene.IPVS {
+		c.Open, c.Bound, c.Watch = time.Second, 30*time.Second, 9*time.Second
+	}
+	return c
 }
 
 var bench *scenario.Bench

@@ -5,6 +5,7 @@
 package scenario
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,7 +29,6 @@ import (
 	"github.com/ironlb/ironlb/test/lab/connections"
 	"github.com/ironlb/ironlb/test/lab/host"
 	"github.com/ironlb/ironlb/test/lab/process"
-	"github.com/ironlb/ironlb/test/lab/steady"
 )
 
 // Modes of forwarding.
@@ -52,15 +52,23 @@ const (
 	service  = "web"
 )
 
+// Data planes, as in the speaker's configuration.
+const (
+	NFTables = "nftables"
+	IPVS     = "ipvs"
+)
+
 // Config of a run.
 type Config struct {
-	Mode  string
-	BGP   bool          // announced to a router with equal-cost routes, with the client behind it; else on the client's LAN
-	Conns int           // established connections
-	Every time.Duration // between two lines of a connection
-	Open  time.Duration // between two connections that are opened in addition
-	Bound time.Duration // an answer that takes longer is missing
-	Watch time.Duration // for which connections are observed after the effect of a fault
+	Mode string
+	// DataPlane of the speakers; "" is NFTables. IPVS takes a guest where this kernel has none.
+	DataPlane string
+	BGP       bool          // announced to a router with equal-cost routes, with the client behind it; else on the client's LAN
+	Conns     int           // established connections
+	Every     time.Duration // between two lines of a connection
+	Open      time.Duration // between two connections that are opened in addition
+	Bound     time.Duration // an answer that takes longer is missing
+	Watch     time.Duration // for which connections are observed after the effect of a fault
 	// Disturb makes one node differ from the others during each fault: the owner, or the first of several next hops. It
 	// is "" (not), Slots or Conntrack.
 	Disturb  string
@@ -72,7 +80,7 @@ type Config struct {
 type Bench struct {
 	Cluster *lab.Cluster
 	cfg     Config
-	watcher *steady.Watcher
+	watcher owners
 	routed  *routed // with Config.BGP
 	targets []netip.AddrPort
 	on      map[string]*lab.Node // of each Pod
@@ -83,8 +91,12 @@ type Bench struct {
 
 // Lab returns the lab of a run.
 func Lab(cfg Config) lab.Config {
+	kernel := lab.Native
+	if cfg.DataPlane == IPVS {
+		kernel = lab.Auto
+	}
 	return lab.Config{
-		Nodes: hosts + 1, Kernel: lab.Native, BGP: cfg.BGP, KubeProxy: cfg.Mode == KubeProxy, Progress: cfg.Progress,
+		Nodes: hosts + 1, Kernel: kernel, BGP: cfg.BGP, KubeProxy: cfg.Mode == KubeProxy, Progress: cfg.Progress,
 	}
 }
 
@@ -117,7 +129,7 @@ func Use(ctx context.Context, c *lab.Cluster, cfg Config) (b *Bench, err error) 
 		Cluster: c, cfg: cfg, on: map[string]*lab.Node{}, up: map[*lab.Node]bool{},
 		proxies: map[*lab.Node]*process.Process{}, next: rand.IntN(1 << 16),
 	}
-	if err := os.WriteFile(b.speakerConfig(), []byte("dataplane: nftables\n"), 0o600); err != nil {
+	if err := os.WriteFile(b.speakerConfig(), []byte("dataplane: "+cmp.Or(cfg.DataPlane, NFTables)+"\n"), 0o600); err != nil {
 		return b, err
 	}
 	flags := []string{"--leader-elect=false"}
@@ -154,17 +166,7 @@ func Use(ctx context.Context, c *lab.Cluster, cfg Config) (b *Bench, err error) 
 		b.routed, err = b.startRouter(ctx)
 		return b, err
 	}
-	bare, err := c.AddPort(ctx, "watch")
-	if err != nil {
-		return b, err
-	}
-	var addrs []netip.Addr
-	for _, t := range b.targets {
-		addrs = append(addrs, t.Addr())
-	}
-	b.watcher, err = steady.Watch(ctx, steady.WatchConfig{
-		Namespace: bare.Namespace, Interface: bare.Interface, From4: lab.AskFrom, From6: lab.AskFrom6, Addrs: addrs,
-	})
+	b.watcher, err = b.watch(ctx)
 	return b, err
 }
 
@@ -271,7 +273,7 @@ func (b *Bench) SetForwarding(ctx context.Context, forwarding string) error {
 
 // Wired returns why the nodes do not forward directly; nil if they do.
 func (b *Bench) Wired(ctx context.Context) error {
-	return b.Cluster.Eventually(ctx, 10*time.Second, "the nodes forward directly", b.wired)
+	return b.Cluster.Eventually(ctx, patience, "the nodes forward directly", b.wired)
 }
 
 func (b *Bench) wired(ctx context.Context) error {
@@ -393,11 +395,15 @@ func (b *Bench) client() *lab.Machine {
 
 // connect waits until the Service is served, starts the client, and waits until every connection is established.
 func (b *Bench) connect(ctx context.Context) (*lab.Connections, error) {
+	kept, every, bound := 10*pods, 100*time.Millisecond, time.Second
+	if b.cfg.Conns < kept {
+		kept, every, bound = b.cfg.Conns, b.cfg.Every, b.cfg.Bound
+	}
 	err := b.Cluster.Eventually(ctx, 2*patience, "the Service is served", func(ctx context.Context) error {
-		k, err := b.establish(ctx, 5*time.Second, &connections.Client{
-			Targets: b.targets, Kept: 10 * pods, Every: 100 * time.Millisecond, Bound: time.Second, Port: b.next,
+		k, err := b.establish(ctx, 5*time.Second+2*every, &connections.Client{
+			Targets: b.targets, Kept: kept, Every: every, Bound: bound, Port: b.next,
 		})
-		if b.next += 10 * pods; err != nil {
+		if b.next += kept; err != nil {
 			return err
 		}
 		_, _, err = k.Stop()

@@ -278,7 +278,7 @@ func (b *Bench) Run(ctx context.Context, s Scenario) (row connections.Row, err e
 		}
 	}
 	if b.watcher != nil {
-		row.Moves = b.watcher.Seen(b.targets[0].Addr(), r.fault.Began, time.Now()).Moves()
+		row.Moves = b.watcher.Moves(b.targets[0].Addr(), r.fault.Began, time.Now())
 	}
 	row.Answered = b.answered(lives)
 	for _, l := range lives {
@@ -286,7 +286,11 @@ func (b *Bench) Run(ctx context.Context, s Scenario) (row connections.Row, err e
 			row.Masked.Add(l.Client != b.client().Addr.String() && l.Client != b.client().Addr6.String())
 		}
 	}
-	row.Count, row.Done = connections.CountLives(lives, r.fault), done
+	fault, err := b.inClientTime(ctx, r.fault)
+	if err != nil {
+		return row, err
+	}
+	row.Count, row.Done = connections.CountLives(lives, fault), done
 	if row.Before > 0 {
 		err = fmt.Errorf("%d connections broke before the fault: %s", row.Before, row.Count)
 	}
