@@ -70,7 +70,7 @@ func TestReturnRoutes(t *testing.T) {
 		reachable(t, cluster.Client, http)
 		returnRoutes(t, v1alpha1.ReturnRoute{Gateway: cluster.Router.Addr.String()})
 		reachable(t, cluster.Remote, http)
-		direct(t, http.Addr())
+		fallback(t, http.Addr(), "")
 	})
 	returnRoutes(t)
 	for _, n := range cluster.Nodes {
@@ -149,17 +149,7 @@ func forward(t testing.TB, name, forwarding string) {
 // notDirect waits for the condition of the VirtualIP and the Event of the Service that name the reason.
 func notDirect(t testing.TB, name string, addr netip.Addr, reason string) {
 	t.Helper()
-	eventually(t, patience, "the VirtualIP has the condition NotDirect for "+reason, func(ctx context.Context) error {
-		var vip v1alpha1.VirtualIP
-		if err := cluster.Objects.Get(ctx, types.NamespacedName{Name: addr.String()}, &vip); err != nil {
-			return err
-		}
-		c := meta.FindStatusCondition(vip.Status.Conditions, v1alpha1.ConditionNotDirect)
-		if c == nil || c.Status != metav1.ConditionTrue || c.Reason != reason {
-			return fmt.Errorf("its conditions are %+v", vip.Status.Conditions)
-		}
-		return nil
-	})
+	fallback(t, addr, reason)
 	eventually(t, patience, "the Service has an Event for "+reason, func(ctx context.Context) error {
 		events, err := cluster.Kube.CoreV1().Events(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{
 			FieldSelector: "involvedObject.name=" + name + ",reason=" + reason,
@@ -176,25 +166,31 @@ func notDirect(t testing.TB, name string, addr netip.Addr, reason string) {
 	})
 }
 
-// direct waits until the VirtualIP does not have the condition NotDirect any more.
-func direct(t testing.TB, addr netip.Addr) {
+// fallback waits until the condition NotDirect of the VirtualIP has the reason; "" until there is none.
+func fallback(t testing.TB, addr netip.Addr, reason string) {
 	t.Helper()
-	eventually(t, patience, "the VirtualIP is forwarded directly", func(ctx context.Context) error {
+	eventually(t, patience, fmt.Sprintf("the reason of condition NotDirect is %q", reason), func(ctx context.Context) error {
 		var vip v1alpha1.VirtualIP
 		if err := cluster.Objects.Get(ctx, types.NamespacedName{Name: addr.String()}, &vip); err != nil {
 			return err
 		}
-		if c := meta.FindStatusCondition(vip.Status.Conditions, v1alpha1.ConditionNotDirect); c != nil && c.Status == metav1.ConditionTrue {
+		got := ""
+		c := meta.FindStatusCondition(vip.Status.Conditions, v1alpha1.ConditionNotDirect)
+		if c != nil && c.Status == metav1.ConditionTrue {
+			got = c.Reason
+		}
+		if got != reason {
 			return fmt.Errorf("its conditions are %+v", vip.Status.Conditions)
 		}
 		return nil
 	})
 }
 
-// returnState returns the node's rules and routes with the protocol number of return routes, and their tables of
-// nftables.
+// returnState returns the node's rules and routes with the protocol number of return routes, and the tables
+// of nftables.
 func returnState(ctx context.Context, n *lab.Node) (state string, err error) {
-	all, err := n.Exec(ctx, "sh", "-ec", "ip rule; ip -6 rule; ip route show table all; ip -6 route show table all; nft list tables")
+	all, err := n.Exec(ctx, "sh", "-ec",
+		"ip rule; ip -6 rule; ip route show table all; ip -6 route show table all; nft list tables")
 	for line := range strings.Lines(all) {
 		ours := strings.Contains(line, "proto 73") && !strings.Contains(line, "table local") // there are the virtual addresses
 		if ours || strings.Contains(line, "ironlb-return") {
