@@ -81,7 +81,8 @@ func (d *Driver) verify(f family, t table, others []netlink.Rule) error {
 		}
 	}
 	if len(before) == 0 {
-		return fmt.Errorf("answers do not leave by %v dev %s: another program changed its routes or rules, which are restored", t.Gateway, t.Interface)
+		return fmt.Errorf("answers do not leave by %v dev %s: another program changed its routes or rules, which are restored",
+			t.Gateway, t.Interface)
 	}
 	return fmt.Errorf("answers do not leave by %v dev %s: a rule of another program is before %d (%s): give it a greater priority, or limit it",
 		t.Gateway, t.Interface, markPriority, strings.Join(before, ", "))

@@ -38,8 +38,9 @@ func faults() []fault {
 		{name: "ironlb-speaker Pod deleted", do: func(t *testing.T, owner *lab.Node) { deletePod(t, owner, "ironlb-speaker") }},
 		{name: "ironlb-bgpd Pod deleted", do: func(t *testing.T, owner *lab.Node) { deletePod(t, owner, "ironlb-bgpd") }},
 		{name: "chart upgraded", do: func(t *testing.T, _ *lab.Node) {
-			// At the pace of the chart, which start does not set.
-			err := cluster.Install(t.Context(), "--reuse-values", "--set", "speaker.podAnnotations.upgraded=yes", "--set", "speaker.minReadySeconds=15")
+			// start sets minReadySeconds to 0; this is the chart's value.
+			err := cluster.Install(t.Context(), "--reuse-values",
+				"--set", "speaker.podAnnotations.upgraded=yes,speaker.minReadySeconds=15")
 			if err != nil {
 				t.Error(err)
 			}

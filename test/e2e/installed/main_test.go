@@ -26,7 +26,8 @@ func TestMain(m *testing.M) {
 
 // start installs IronLB with its first pool in one pass. Only TestChaos upgrades at the chart's pace.
 func start(ctx context.Context) error {
-	return cluster.Install(ctx, "--values", "test/lab/demo/values.yaml", "--set", "speaker.minReadySeconds=0,bgpd.minReadySeconds=0")
+	return cluster.Install(ctx, "--values", "test/lab/demo/values.yaml",
+		"--set", "speaker.minReadySeconds=0,bgpd.minReadySeconds=0")
 }
 
 // eventually fails the test unless check returns nil within the limit.

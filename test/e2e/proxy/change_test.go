@@ -351,8 +351,8 @@ func onlyReady(t testing.TB, p *lab.Prober, endpoints []string) {
 	}
 }
 
-// An endpoint on this node or another that becomes ready before it listens causes no failed request. To listen, it
-// has 5 s.
+// An endpoint on this node or another that becomes ready before it listens causes no failed request if it listens
+// within 5 s.
 func TestReadyBeforeItListens(t *testing.T) {
 	svc := service(t, "late")
 	endpoints(t, "late", "a1")

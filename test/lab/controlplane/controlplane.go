@@ -165,8 +165,8 @@ func (cp *ControlPlane) run(ctx context.Context, name string, flags []string) (*
 	return p, nil
 }
 
-// waitReady polls the API server's readiness. It gives up when the API server or etcd ends, or after 2
-// minutes: other tests may run at the same time.
+// waitReady polls the API server's readiness. It gives up when the API server or etcd ends, or after 2 minutes: other
+// tests may run at the same time.
 func (cp *ControlPlane) waitReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()

@@ -63,7 +63,7 @@ type Config struct {
 	Mode string
 	// DataPlane of the speakers; "" is NFTables. IPVS takes a guest where this kernel has none.
 	DataPlane string
-	BGP       bool          // announced to a router with equal-cost routes, with the client behind it; else on the client's LAN
+	BGP       bool          // to a router with equal-cost routes and the client behind it; else on the client's LAN
 	Conns     int           // established connections
 	Every     time.Duration // between two lines of a connection
 	Open      time.Duration // between two connections that are opened in addition
