@@ -202,8 +202,9 @@ test-paused: root ## a node that is a paused virtual machine (root)
 test-installed: root ## as installed: chart and images on nodes with kubelets, and what clients lose while parts fail (root)
 	@$(REPORT) -count=1 -timeout 25m -skip '$(SLOW_FAULTS)' ./test/e2e/installed
 
-# Roll-outs that "chart upgraded" covers as well, and a drain, whose Pods end under the load of the other tests.
-SLOW_FAULTS := TestChaos/((ironlb-ccm|ironlb-speaker|kube-proxy)_rolled_out|kubectl_drain)
+# Roll-outs that "chart upgraded" covers as well, a deletion that TestPodsReplaced has on all nodes, and a drain, whose
+# Pods end under the load of the other tests.
+SLOW_FAULTS := TestChaos/((ironlb-ccm|ironlb-speaker|kube-proxy)_rolled_out|ironlb-bgpd_Pod_deleted|kubectl_drain)
 
 .PHONY: chaos
 chaos: root deps ## the table of what clients lose while each part of a cluster fails or is replaced: 8 minutes (root)

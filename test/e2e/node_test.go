@@ -156,14 +156,14 @@ func restartAsked(t *testing.T, addr netip.Addr, node *lab.Node, end func(*lab.N
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := requests.WaitAnswers(t.Context(), patience, 2*second); err != nil {
+	if err := requests.WaitAnswers(t.Context(), patience, second); err != nil {
 		t.Fatal(err)
 	}
 	if err := end(node); err != nil {
 		t.Fatal(err)
 	}
 	// Some requests without a speaker, the rest during its start and after.
-	if err := requests.WaitAnswers(t.Context(), patience, 4*second); err != nil {
+	if err := requests.WaitAnswers(t.Context(), patience, 3*second); err != nil {
 		t.Fatal(err)
 	}
 	if err := startSpeaker(t.Context(), node); err != nil {
@@ -172,7 +172,7 @@ func restartAsked(t *testing.T, addr netip.Addr, node *lab.Node, end func(*lab.N
 	if err := node.SpeakerReady(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := requests.WaitAnswers(t.Context(), patience, 2*second); err != nil {
+	if err := requests.WaitAnswers(t.Context(), patience, second); err != nil {
 		t.Fatal(err)
 	}
 	s, err := requests.Stop()

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -31,20 +32,7 @@ func TestAPIServerDown(t *testing.T) {
 	stop := s.client(bystander)
 
 	began := time.Now()
-	if err := cluster.StopAPIServer(); err != nil {
-		t.Fatal(err)
-	}
-	up := false
-	restore := func() {
-		if up {
-			return
-		}
-		up = true
-		if err := cluster.StartAPIServer(context.WithoutCancel(t.Context())); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Cleanup(restore)
+	restore := stopAPIServer(t)
 	s.lasts(before, began, *apiDown/2)
 	s.stayed(began, before, before)
 
@@ -97,20 +85,7 @@ func TestStartsWithoutAPIServer(t *testing.T) {
 		}
 		return nil
 	})
-	if err := cluster.StopAPIServer(); err != nil {
-		t.Fatal(err)
-	}
-	up := false
-	restore := func() {
-		if up {
-			return
-		}
-		up = true
-		if err := cluster.StartAPIServer(context.WithoutCancel(t.Context())); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Cleanup(restore)
+	restore := stopAPIServer(t)
 
 	victim := before[s.vips[0].service]
 	died := time.Now()
@@ -153,6 +128,27 @@ func TestStartsWithoutAPIServer(t *testing.T) {
 	s.reported(now)
 }
 
+// stopAPIServer stops the API server until the returned function is called, or the end of the test, which replaces
+// ironlb-ccm: client-go reconnects within a minute (test/ccm waits for that), and Services are deleted next.
+func stopAPIServer(t *testing.T) (restore func()) {
+	t.Helper()
+	if err := cluster.StopAPIServer(); err != nil {
+		t.Fatal(err)
+	}
+	restore = sync.OnceFunc(func() {
+		if err := cluster.StartAPIServer(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() {
+		restore()
+		if err := startCCM(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return restore
+}
+
 func stateDir() string { return filepath.Join(cluster.Dir, "state") }
 
 // keeping restarts speakers that keep their state, without the API server, as the kubelet does. The lab's own way to
@@ -175,7 +171,7 @@ func keepState(t *testing.T) *keeping {
 		for _, n := range cluster.Nodes[:candidates] {
 			var err error
 			if p := k.runs[n]; p != nil && p.Running() {
-				err = p.Stop(patience)
+				err = p.Kill()
 			}
 			if !n.Speaker().Running() {
 				err = errors.Join(err, n.StartSpeaker(context.Background(), "--config", speakerConfig()))
@@ -190,7 +186,7 @@ func keepState(t *testing.T) *keeping {
 		if k.argv[n], err = n.SpeakerArgv(t.Context(), "--config", config); err != nil {
 			t.Fatal(err)
 		}
-		if err := n.StopSpeaker(); err != nil {
+		if err := n.KillSpeaker(); err != nil {
 			t.Fatal(err)
 		}
 		k.start(n)

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/ironlb/ironlb/test/lab"
+	"github.com/ironlb/ironlb/test/lab/process"
 )
 
 var (
@@ -33,6 +34,8 @@ func init() { flag.IntVar(&candidates, "candidates", 3, "nodes that may answer a
 
 // cluster is shared by all tests. Each removes its objects, and leaves all nodes up with a speaker.
 var cluster *lab.Cluster
+
+var ccm *process.Process
 
 const objects = `
 apiVersion: ironlb.io/v1alpha1
@@ -60,8 +63,7 @@ func start(ctx context.Context) error {
 	if err := os.WriteFile(speakerConfig(), []byte("dataplane: nftables\n"), 0o600); err != nil {
 		return err
 	}
-	// No election: a replica that loses the API server for long would end, and this is the only one.
-	if _, err := cluster.StartCCM(ctx, "--leader-elect=false"); err != nil {
+	if err := startCCM(ctx); err != nil {
 		return err
 	}
 	for _, n := range cluster.Nodes[:candidates] {
@@ -76,6 +78,18 @@ func start(ctx context.Context) error {
 		return err
 	}
 	_, err := cluster.AddPod(ctx, lab.PodSpec{Name: "web", Node: cluster.Node(candidates), Labels: map[string]string{"app": "web"}})
+	return err
+}
+
+// startCCM starts ironlb-ccm, and kills the one that runs. There is no election: a replica that loses the API server
+// for long would end, and this is the only one.
+func startCCM(ctx context.Context) (err error) {
+	if ccm != nil {
+		if err := ccm.Kill(); err != nil {
+			return err
+		}
+	}
+	ccm, err = cluster.StartCCM(ctx, "--leader-elect=false")
 	return err
 }
 

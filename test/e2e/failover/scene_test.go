@@ -37,6 +37,7 @@ type scene struct {
 	t    *testing.T
 	w    *steady.Watcher
 	vips []vip
+	made []vip // those with a Service
 	// fences counts the fences of each node's speaker at the start, published are the nodes logged for more since, victims
 	// those stopped by the test.
 	fences             map[*lab.Node]int
@@ -91,6 +92,7 @@ func watched(t *testing.T, n int) *scene {
 			t.Error(err)
 		}
 	})
+	t.Cleanup(s.withdraw)
 	return s
 }
 
@@ -127,20 +129,27 @@ func (s *scene) serve(v vip) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.t.Cleanup(func() {
-		// After an outage client-go reconnects to the API server within a minute.
-		eventually(s.t, 2*patience, "Service "+v.service+" is gone", func(ctx context.Context) error {
-			if err := services.Delete(ctx, v.service, metav1.DeleteOptions{}); !apierrors.IsNotFound(err) {
-				return errors.Join(err, errors.New("it is still there"))
+	s.made = append(s.made, v)
+}
+
+// withdraw deletes the Services, and waits until they and their VirtualIPs are gone.
+func (s *scene) withdraw() {
+	services := cluster.Kube.CoreV1().Services(metav1.NamespaceDefault)
+	eventually(s.t, 2*patience, "the Services are gone", func(ctx context.Context) (err error) {
+		for _, v := range s.made {
+			if deleted := services.Delete(ctx, v.service, metav1.DeleteOptions{}); !apierrors.IsNotFound(deleted) {
+				err = errors.Join(err, deleted, errors.New(v.service+" is still there"))
 			}
-			return nil
-		})
-		eventually(s.t, patience, "the VirtualIP of "+v.service+" is gone", func(ctx context.Context) error {
+		}
+		return err
+	})
+	eventually(s.t, patience, "the VirtualIPs are gone", func(ctx context.Context) error {
+		for _, v := range s.made {
 			if obj, err := virtualIP(ctx, v); err != nil || obj != nil {
-				return errors.Join(err, errors.New("it is still there"))
+				return errors.Join(err, errors.New("that of "+v.service+" is still there"))
 			}
-			return nil
-		})
+		}
+		return nil
 	})
 }
 
