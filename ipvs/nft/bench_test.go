@@ -87,6 +87,11 @@ func BenchmarkBuild(b *testing.B) {
 					if _, err := filter.Build(context.Background(), want); err != nil {
 						return err
 					}
+					b.StopTimer()
+					if err := filter.Remove(context.Background()); err != nil {
+						return err
+					}
+					b.StartTimer()
 				}
 				return nil
 			})

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os/exec"
 	"sync"
 
@@ -60,10 +61,15 @@ func (f *Filter) Close() {
 	f.changes.Close()
 }
 
-// run carries out an own transaction on a table, and detects any foreign one that touched the tables meanwhile.
+// run carries out an own transaction of nft on a table.
 func (f *Filter) run(ctx context.Context, t *table, tx *knftables.Transaction) error {
+	return f.counted(t, func() error { return t.nft.Run(ctx, tx) })
+}
+
+// counted carries out an own transaction on a table, and detects any foreign one that touched the tables meanwhile.
+func (f *Filter) counted(t *table, transact func() error) error {
 	f.notice(nil)
-	if err := t.nft.Run(ctx, tx); err != nil {
+	if err := transact(); err != nil {
 		return err
 	}
 	f.notice(t)
@@ -95,8 +101,9 @@ func (f *Filter) check(e ipvs.Element) error {
 	return f.tables[familyOf(e)].usable()
 }
 
-// Build rebuilds the tables, each in one transaction that replaces the existing one, also that of an earlier process:
-// packets meet the old rules or the new ones. It returns the number of elements written.
+// Build makes the tables equal to the filter, whatever exists, and returns the number of elements written. A table with
+// the definition that an earlier Build gave it gets the differences. A table of an earlier process, or with other
+// rules, is replaced in one transaction: packets meet the old rules or the new ones.
 //
 // A family without elements has no table.
 func (f *Filter) Build(ctx context.Context, want ipvs.Filter) (int, error) {
@@ -129,21 +136,22 @@ func (f *Filter) Build(ctx context.Context, want ipvs.Filter) (int, error) {
 }
 
 func (f *Filter) build(ctx context.Context, t *table, want ipvs.Filter) (int, error) {
-	f.notice(nil) // earlier changes do not count, since the table is replaced
+	f.notice(nil) // earlier changes do not count, since the table is made equal to the filter
 	built, spoiled, suspect := t.built, t.spoiled, t.suspect
 	t.built, t.spoiled, t.suspect = false, false, false
 	elements, groups := reduce(want)
-	if err := f.run(ctx, t, t.replacement(elements, !f.DropPing)); err != nil {
-		t.built, t.spoiled, t.suspect = built, spoiled || t.spoiled, suspect || t.suspect // unchanged
+	written, err := f.write(ctx, t, elements)
+	if err != nil {
+		t.built, t.spoiled, t.suspect = built, spoiled || t.spoiled, suspect || t.suspect
 		return 0, err
 	}
-	_, shape, err := list(ctx, t.family, true)
-	if err != nil {
+	if t.definition, err = definition(t.family); err != nil {
 		return 0, fmt.Errorf("read it back: %w", err)
 	}
 	f.notice(nil)
-	t.built, t.shape, t.have, t.groups = true, shape, want, groups
-	return len(elements), nil
+	t.trusted, t.ping = !t.spoiled && !t.suspect, !f.DropPing
+	t.built, t.have, t.groups = true, want, groups
+	return written, nil
 }
 
 // Update applies changes to the built tables, per family in one transaction that contains only elements, and returns
@@ -195,7 +203,7 @@ func (f *Filter) update(ctx context.Context, t *table, changes []ipvs.FilterChan
 	}
 	written := t.groups.change(changes)
 	if len(written) != 0 {
-		if err := f.run(ctx, t, t.edit(written)); err != nil {
+		if err := f.edit(ctx, t, written); err != nil {
 			_, t.groups = reduce(t.have)
 			return 0, err
 		}
@@ -235,13 +243,11 @@ func (f *Filter) List(ctx context.Context) (ipvs.Filter, error) {
 		if t.nft == nil {
 			continue
 		}
-		have, _, err := list(ctx, t.family, false)
-		if err != nil && !errors.Is(err, errForeignContent) {
+		have, err := list(ctx, t.family)
+		if err != nil {
 			return nil, fmt.Errorf("list %v: %w", t, err)
 		}
-		for e := range have {
-			all[e] = struct{}{}
-		}
+		maps.Copy(all, have.elements)
 	}
 	return all, nil
 }
@@ -256,7 +262,7 @@ func (f *Filter) Remove(ctx context.Context) error {
 		if t.nft == nil {
 			continue
 		}
-		if err := f.run(ctx, t, t.replacement(nil, true)); err != nil {
+		if err := f.run(ctx, t, t.removal()); err != nil {
 			errs = append(errs, fmt.Errorf("delete %v: %w", t, err))
 		}
 	}

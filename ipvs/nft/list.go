@@ -4,143 +4,148 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/netip"
 	"os/exec"
 	"strings"
 
 	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/ipvs/nftbatch"
 )
 
-// errForeignContent reports foreign content in IronLB's table.
-var errForeignContent = errors.New("unexpected content")
+// listing is the content of the sets of a table.
+type listing struct {
+	elements ipvs.Filter
+	// keys are those of foreign elements in the plain sets: with a key, a comment or a time-out that this package does
+	// not write. intervals are the other sets with a foreign element.
+	keys      map[ipvs.Set][][]byte
+	intervals map[ipvs.Set]struct{}
+	// catchAll is set if a plain set has an element for all others, which has no key.
+	catchAll bool
+}
 
-// list returns the elements of the table's sets, and the remaining definition as text that changes with any edit of a
-// rule, a chain or a set. Without a table both are empty. For foreign content it returns errForeignContent together
-// with the text. With terse it reads only the text.
-//
-// One run of nft returns both; knftables can list neither a rule's text nor all sets at once.
-func list(ctx context.Context, f family, terse bool) (ipvs.Filter, string, error) {
-	args := []string{"--json", "list", "table", string(f.nft), TableName}
-	if terse {
-		args = append([]string{"--terse"}, args...)
+// foreign reports whether a set has an element that this package does not write.
+func (l listing) foreign() bool { return l.catchAll || len(l.keys)+len(l.intervals) > 0 }
+
+// list lists the sets of the table of a family: the plain ones over netlink, since nft takes seconds to print many
+// elements. Without a table there are none.
+func list(ctx context.Context, f family) (listing, error) {
+	l := listing{elements: make(ipvs.Filter), keys: make(map[ipvs.Set][][]byte), intervals: make(map[ipvs.Set]struct{})}
+	lister, err := nftbatch.NewLister()
+	if err != nil {
+		return listing{}, err
 	}
-	cmd := exec.CommandContext(ctx, "nft", args...)
+	defer lister.Close()
+	for s := range ipvs.NumSets {
+		switch {
+		case plain(s):
+			err = l.addPlain(lister, f, s)
+		case shapes[s] != 0:
+			err = l.addIntervals(ctx, f, s)
+		}
+		if err != nil {
+			return listing{}, err
+		}
+	}
+	return l, nil
+}
+
+func (l *listing) addPlain(lister *nftbatch.Lister, f family, s ipvs.Set) error {
+	elements, err := lister.Elements(f.number, TableName, s.String())
+	for _, raw := range elements {
+		if e, ok := parseOctets(f, s, raw.Key); ok && raw.Comment == "" && !raw.Timeout {
+			l.elements[e] = struct{}{}
+		} else {
+			l.keys[s] = append(l.keys[s], raw.Key)
+			l.catchAll = l.catchAll || raw.Key == nil
+		}
+	}
+	return err
+}
+
+func (l listing) addIntervals(ctx context.Context, f family, s ipvs.Set) error {
+	out, err := output(ctx, "list", "set", string(f.nft), TableName, s.String())
+	if err != nil || out == nil {
+		return err
+	}
+	elements, foreign, err := parse(f, s, out)
+	for _, e := range elements {
+		l.elements[e] = struct{}{}
+	}
+	if foreign {
+		l.intervals[s] = struct{}{}
+	}
+	return err
+}
+
+// output returns what nft prints as JSON, nil if an object is missing.
+func output(ctx context.Context, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, "nft", append([]string{"--json"}, args...)...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	switch {
 	case err != nil && strings.Contains(stderr.String(), "No such file or directory"):
-		return ipvs.Filter{}, "", nil
+		return nil, nil
 	case err != nil:
-		return nil, "", fmt.Errorf("%w: %s", err, bytes.TrimSpace(stderr.Bytes()))
+		return nil, fmt.Errorf("%w: %s", err, bytes.TrimSpace(stderr.Bytes()))
 	}
-	return parse(f, out)
+	return out, nil
 }
 
-// parse parses the output of "nft --json list table" of a family.
-func parse(f family, out []byte) (ipvs.Filter, string, error) {
-	var listing struct {
-		Objects []map[string]json.RawMessage `json:"nftables"`
+// definition returns the definition of the table of a family, empty without one.
+func definition(f family) (string, error) {
+	lister, err := nftbatch.NewLister()
+	if err != nil {
+		return "", err
 	}
-	if err := json.Unmarshal(out, &listing); err != nil {
-		return nil, "", fmt.Errorf("parse the output of nft: %w", err)
+	defer lister.Close()
+	return lister.Definition(f.number, TableName)
+}
+
+// parse parses the output of "nft --json list set" of a set with intervals. foreign reports elements that this package
+// does not write.
+func parse(f family, s ipvs.Set, out []byte) (elements []ipvs.Element, foreign bool, err error) {
+	var objects struct {
+		NFTables []struct {
+			Set *struct{ Elem []json.RawMessage }
+		}
 	}
-	have := make(ipvs.Filter)
-	var shape strings.Builder
-	var errs []error
-	for _, object := range listing.Objects {
-		for kind, raw := range object {
-			switch kind {
-			case "metainfo": // the version of nft
-			case "set":
-				definition, err := parseSet(f, have, raw)
-				errs = append(errs, err)
-				fmt.Fprintf(&shape, "set %s\n", definition)
-			default:
-				fmt.Fprintf(&shape, "%s %s\n", kind, raw)
+	if err := json.Unmarshal(out, &objects); err != nil {
+		return nil, false, fmt.Errorf("parse set %v: %w", s, err)
+	}
+	for _, object := range objects.NFTables {
+		if object.Set == nil {
+			continue
+		}
+		for _, raw := range object.Set.Elem {
+			if e, ok := parseElement(f, s, raw); ok {
+				elements = append(elements, e)
+			} else {
+				foreign = true
 			}
 		}
 	}
-	return have, shape.String(), errors.Join(errs...)
+	return elements, foreign, nil
 }
 
-// parseSet puts the elements of a set into have and returns the definition of the set without them.
-func parseSet(f family, have ipvs.Filter, raw []byte) ([]byte, error) {
-	var set map[string]json.RawMessage
-	if err := json.Unmarshal(raw, &set); err != nil {
-		return nil, fmt.Errorf("parse a set: %w", err)
-	}
-	var name string
-	if err := json.Unmarshal(set["name"], &name); err != nil {
-		return nil, fmt.Errorf("parse the name of a set: %w", err)
-	}
-	var elements []json.RawMessage
-	if elem, ok := set["elem"]; ok {
-		if err := json.Unmarshal(elem, &elements); err != nil {
-			return nil, fmt.Errorf("parse the elements of set %s: %w", name, err)
-		}
-	}
-	delete(set, "elem")
-	definition, err := json.Marshal(set) // sorts the keys
-	if err != nil {
-		return nil, err
-	}
-	var errs []error
-	kind := setNamed(name)
-	for _, raw := range elements {
-		element, ok := parseElement(f, kind, raw)
-		if !ok {
-			errs = append(errs, fmt.Errorf("%w in set %s: %s", errForeignContent, name, raw))
-			continue
-		}
-		have[element] = struct{}{}
-	}
-	return definition, errors.Join(errs...)
-}
-
-// setNamed returns the set of that name, 0 if there is none.
-func setNamed(name string) ipvs.Set {
-	for s := range ipvs.NumSets {
-		if shapes[s] != 0 && s.String() == name {
-			return s
-		}
-	}
-	return 0
-}
-
-// parseElement parses an element of a set. An element with a comment or a time-out is foreign.
-func parseElement(f family, s ipvs.Set, raw []byte) (ipvs.Element, bool) {
-	e := ipvs.Element{Set: s}
-	parts := []json.RawMessage{raw}
-	if shape := shapeOf(s); shape == pair || shape == server || shape == serverFrom {
+// parseElement parses an element of a set with intervals. An element with a comment or a time-out is foreign.
+func parseElement(f family, s ipvs.Set, raw []byte) (e ipvs.Element, ok bool) {
+	e.Set = s
+	switch shapeOf(s) {
+	case prefix:
+		e.Prefix, ok = parsePrefix(raw)
+	case incoming:
+		e.Prefix, ok = f.everything, json.Unmarshal(raw, &e.Interface) == nil
+	case serverFrom:
 		var concatenation struct {
-			Concat []json.RawMessage `json:"concat"`
+			Concat []json.RawMessage
 		}
-		if json.Unmarshal(raw, &concatenation) != nil {
+		if json.Unmarshal(raw, &concatenation) != nil || len(concatenation.Concat) != 4 {
 			return e, false
 		}
-		parts = concatenation.Concat
-	}
-	ok := false
-	switch shape, n := shapeOf(s), len(parts); {
-	case shape == address && n == 1:
-		e.Key.Addr, ok = parseAddr(parts[0])
-	case shape == pair && n == 2:
-		var again netip.Addr
-		e.Key.Addr, ok = parseAddr(parts[0])
-		again, _ = parseAddr(parts[1])
-		ok = ok && again == e.Key.Addr
-	case shape == prefix && n == 1:
-		e.Prefix, ok = parsePrefix(parts[0])
-	case shape == incoming && n == 1:
-		e.Prefix, ok = f.everything, json.Unmarshal(parts[0], &e.Interface) == nil
-	case shape == server && n == 3:
-		e.Key, ok = parseKey(parts)
-	case shape == serverFrom && n == 4:
-		if e.Key, ok = parseKey(parts); ok {
-			e.Prefix, ok = parsePrefix(parts[3])
+		if e.Key, ok = parseKey(concatenation.Concat); ok {
+			e.Prefix, ok = parsePrefix(concatenation.Concat[3])
 		}
 	}
 	return e, ok && validate(e) == ""

@@ -1,72 +1,116 @@
 package nft
 
 import (
-	"maps"
+	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/ironlb/ironlb/ipvs"
 )
 
-// sample is what nft 1.0.6 prints, with and without /etc/protocols.
-const sample = `{"nftables": [
-{"metainfo": {"version": "1.0.6", "release_name": "Lester Gooch #5", "json_schema_version": 1}},
-{"table": {"family": "ip", "name": "ironlb", "handle": 1}},
-{"set": {"family": "ip", "name": "addresses", "table": "ironlb", "type": "ipv4_addr", "handle": 3, "elem": ["203.0.113.4"]}},
-{"set": {"family": "ip", "name": "served", "table": "ironlb", "type": ["ipv4_addr", "inet_proto", "inet_service"], "handle": 4,
- "elem": [{"concat": ["203.0.113.4", "udp", 53]}, {"concat": ["203.0.113.4", "sctp", 80]}, {"concat": ["203.0.113.4", 6, 80]}]}},
-{"set": {"family": "ip", "name": "pods", "table": "ironlb", "type": "ipv4_addr", "flags": ["interval"],
- "elem": [{"prefix": {"addr": "198.51.100.0", "len": 25}}, "198.51.100.200"]}},
-{"set": {"family": "ip", "name": "allowed", "table": "ironlb", "type": ["ipv4_addr", "inet_proto", "inet_service", "ipv4_addr"],
- "flags": ["interval"], "elem": [{"concat": ["203.0.113.4", "udp", 53, {"prefix": {"addr": "0.0.0.0", "len": 0}}]},
- {"concat": ["203.0.113.4", "tcp", 53, "192.0.2.1"]}]}},
-{"set": {"family": "ip", "name": "hairpin", "type": ["ipv4_addr", "ipv4_addr"], "elem": [{"concat": ["198.51.100.2", "198.51.100.2"]}]}},
-{"set": {"family": "ip", "name": "pod-interfaces", "type": "ifname", "flags": ["interval"], "elem": ["cali*", "cni0"]}},
-{"chain": {"family": "ip", "table": "ironlb", "name": "postrouting", "handle": 2, "type": "nat", "hook": "postrouting", "prio": 100}}
-]}`
+// listed is what nft 1.0.6 prints for a set.
+func listed(elements string) []byte {
+	return fmt.Appendf(nil, `{"nftables": [{"metainfo": {"version": "1.0.6", "release_name": "Lester Gooch #5", "json_schema_version": 1}},
+{"set": {"family": "ip", "name": "x", "table": "ironlb", "type": "ipv4_addr", "flags": ["interval"], "elem": [%s]}}]}`, elements)
+}
+
+// samples have protocols with and without /etc/protocols.
+var samples = map[ipvs.Set]string{
+	ipvs.Pods: `{"prefix": {"addr": "198.51.100.0", "len": 25}}, "198.51.100.200"`,
+	ipvs.Allowed: `{"concat": ["203.0.113.4", "udp", 53, {"prefix": {"addr": "0.0.0.0", "len": 0}}]},
+		{"concat": ["203.0.113.4", 6, 53, "192.0.2.1"]}`,
+	ipvs.PodInterfaces: `"cali*", "cni0"`,
+}
 
 func TestParse(t *testing.T) {
-	got, shape, err := parse(families[0], []byte(sample))
-	if err != nil || shape == "" {
-		t.Fatalf("shape %q, error %v", shape, err)
-	}
 	vip := netip.MustParseAddr("203.0.113.4")
-	want := ipvs.Filter{
-		{Set: ipvs.Addresses, Key: ipvs.Key{Addr: vip}}:                             {},
-		{Set: ipvs.Served, Key: ipvs.Key{Addr: vip, Protocol: ipvs.UDP, Port: 53}}:  {},
-		{Set: ipvs.Served, Key: ipvs.Key{Addr: vip, Protocol: ipvs.SCTP, Port: 80}}: {},
-		{Set: ipvs.Served, Key: ipvs.Key{Addr: vip, Protocol: ipvs.TCP, Port: 80}}:  {},
-		{Set: ipvs.Pods, Prefix: netip.MustParsePrefix("198.51.100.0/25")}:          {},
-		{Set: ipvs.Pods, Prefix: netip.MustParsePrefix("198.51.100.200/32")}:        {},
-		{Set: ipvs.Allowed, Key: ipvs.Key{Addr: vip, Protocol: ipvs.UDP, Port: 53},
-			Prefix: netip.MustParsePrefix("0.0.0.0/0")}: {},
-		{Set: ipvs.Allowed, Key: ipvs.Key{Addr: vip, Protocol: ipvs.TCP, Port: 53},
-			Prefix: netip.MustParsePrefix("192.0.2.1/32")}: {},
-		{Set: ipvs.PodInterfaces, Prefix: netip.MustParsePrefix("0.0.0.0/0"), Interface: "cali*"}: {},
-		{Set: ipvs.PodInterfaces, Prefix: netip.MustParsePrefix("0.0.0.0/0"), Interface: "cni0"}:  {},
-		{Set: ipvs.Hairpin, Key: ipvs.Key{Addr: netip.MustParseAddr("198.51.100.2")}}:             {},
+	everything := netip.MustParsePrefix("0.0.0.0/0")
+	for set, want := range map[ipvs.Set][]ipvs.Element{
+		ipvs.Pods: {{Prefix: netip.MustParsePrefix("198.51.100.0/25")}, {Prefix: netip.MustParsePrefix("198.51.100.200/32")}},
+		ipvs.Allowed: {
+			{Key: ipvs.Key{Addr: vip, Protocol: ipvs.UDP, Port: 53}, Prefix: everything},
+			{Key: ipvs.Key{Addr: vip, Protocol: ipvs.TCP, Port: 53}, Prefix: netip.MustParsePrefix("192.0.2.1/32")},
+		},
+		ipvs.PodInterfaces: {{Prefix: everything, Interface: "cali*"}, {Prefix: everything, Interface: "cni0"}},
+	} {
+		for i := range want {
+			want[i].Set = set
+		}
+		got, foreign, err := parse(families[0], set, listed(samples[set]))
+		if err != nil || foreign || !slices.Equal(got, want) {
+			t.Errorf("%v: got %v, foreign %v, error %v; want %v", set, got, foreign, err, want)
+		}
+		if got, foreign, err = parse(families[0], set, listed(samples[set]+`, {"elem": {"val": "x", "comment": "y"}}`)); err != nil || !foreign || len(got) != len(want) {
+			t.Errorf("%v with a foreign element: got %v, foreign %v, error %v", set, got, foreign, err)
+		}
 	}
-	if !maps.Equal(got, want) {
-		t.Errorf("got %v, want %v", got, want)
+}
+
+// TestOctets: an element of a plain set is the same after both conversions. Other keys are foreign.
+func TestOctets(t *testing.T) {
+	for i, addr := range []netip.Addr{netip.MustParseAddr("203.0.113.4"), netip.MustParseAddr("2001:db8::4")} {
+		key := ipvs.Key{Addr: addr, Protocol: ipvs.SCTP, Port: 80}
+		for set := range ipvs.NumSets {
+			if !plain(set) {
+				continue
+			}
+			e := ipvs.Element{Set: set, Key: key}
+			if shapes[set] != server {
+				e.Key = ipvs.Key{Addr: addr}
+			}
+			raw := octets(e)
+			if got, ok := parseOctets(families[i], set, raw); !ok || got != e {
+				t.Errorf("%v: got %v, %v", e, got, ok)
+			}
+			padded := slices.Clone(raw)
+			padded[len(raw)-1]++ // of a port, the padding
+			for _, foreign := range [][]byte{nil, raw[1:], append(slices.Clone(raw), 0, 0, 0, 0), make([]byte, 64), padded} {
+				if shapes[set] == address && slices.Equal(foreign, padded) {
+					continue // another address
+				}
+				if got, ok := parseOctets(families[i], set, foreign); ok {
+					t.Errorf("octets %x of %v: %v", foreign, set, got)
+				}
+			}
+			if got, ok := parseOctets(families[1-i], set, raw); ok {
+				t.Errorf("%v in the table of the other family: %v", e, got)
+			}
+		}
 	}
 }
 
 // FuzzParse feeds possible output of another program, or of another version of nft.
 func FuzzParse(f *testing.F) {
-	f.Add([]byte(sample))
-	f.Add([]byte(`{"nftables": [{"set": {"name": "served", "elem": [{"concat": ["203.0.113.4", "tcp", -1]}]}}]}`))
-	f.Add([]byte(`{"nftables": [{"set": {"name": "addresses", "elem": [{"elem": {"val": "203.0.113.4", "comment": "x"}}]}}]}`))
-	f.Add([]byte(`{"nftables": [{"set": {"name": "pods", "elem": [{"range": ["203.0.113.4", "203.0.113.6"]}]}}]}`))
-	f.Add([]byte(`{"nftables": [{"set": {"name": "pods", "elem": [{"prefix": {"addr": "203.0.113.4", "len": 99}}]}}]}`))
-	f.Add([]byte(`{"nftables": [{"set": {"name": "allowed", "elem": [{"concat": ["2001:db8::", 6, 1, {"prefix": {"addr": "::", "len": 0}}]}]}}]}`))
-	f.Add([]byte(`{"nftables": [{"set": 1}, {"set": {}}, {"rule": null}]}`))
-	f.Fuzz(func(t *testing.T, out []byte) {
-		have, _, err := parse(families[0], out)
-		if have == nil && err == nil {
-			t.Error("no content and no error")
+	for set, sample := range samples {
+		f.Add(uint8(set), listed(sample))
+	}
+	f.Add(uint8(ipvs.Pods), listed(`{"range": ["203.0.113.4", "203.0.113.6"]}`))
+	f.Add(uint8(ipvs.Pods), listed(`{"prefix": {"addr": "203.0.113.4", "len": 99}}`))
+	f.Add(uint8(ipvs.Allowed), listed(`{"concat": ["2001:db8::", 6, 1, {"prefix": {"addr": "::", "len": 0}}]}`))
+	f.Add(uint8(ipvs.Allowed), listed(`{"concat": ["203.0.113.4", "tcp", -1, "192.0.2.1"]}`))
+	f.Add(uint8(ipvs.Pods), []byte(`{"nftables": [{"set": 1}, {"set": {}}, {"rule": null}]}`))
+	f.Fuzz(func(t *testing.T, set uint8, out []byte) {
+		elements, _, err := parse(families[0], ipvs.Set(set), out)
+		if err != nil && elements != nil {
+			t.Error("elements and an error")
 		}
-		for e := range have {
+		for _, e := range elements {
 			if wrong := validate(e); wrong != "" {
+				t.Errorf("parsed %v: %s", e, wrong)
+			}
+		}
+	})
+}
+
+// FuzzOctets feeds keys that another program may have added.
+func FuzzOctets(f *testing.F) {
+	f.Add(uint8(ipvs.Hairpin), []byte{192, 0, 2, 1, 192, 0, 2, 1})
+	f.Add(uint8(ipvs.Served), []byte{192, 0, 2, 1, 6, 0, 0, 0, 0, 80, 0, 0})
+	f.Fuzz(func(t *testing.T, set uint8, key []byte) {
+		for _, family := range families {
+			e, ok := parseOctets(family, ipvs.Set(set%uint8(ipvs.NumSets)), key)
+			if wrong := validate(e); ok && wrong != "" {
 				t.Errorf("parsed %v: %s", e, wrong)
 			}
 		}

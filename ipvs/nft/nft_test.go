@@ -189,8 +189,12 @@ case "$* " in *" -f "*) printf '%s\n' "$input" | ` + real + ` "$@";; *) exec ` +
 // TestHealing damages the tables in every way as another program; Check detects each, Update refuses, Build repairs it.
 func TestHealing(t *testing.T) {
 	n := newNode(t)
-	n.apply(t, web())
-	pristine := n.nft(t, "list", "ruleset")
+	n.apply(t, everything())
+	tables := func() string {
+		return n.nft(t, "-t", "list", "table", "ip", "ironlb") + n.nft(t, "-t", "list", "table", "ip6", "ironlb")
+	}
+	pristine := tables()
+	handles := func() string { return n.nft(t, "-a", "-t", "list", "ruleset") }
 	for _, spoil := range []string{
 		"flush ruleset",
 		"delete table ip ironlb",
@@ -203,24 +207,34 @@ func TestHealing(t *testing.T) {
 		"add element ip6 ironlb pods { 2001:db8::-2001:db8::5 }",
 		"delete element ip ironlb masqueraded { 203.0.113.4 . tcp . 80 }",
 		`add element ip ironlb addresses { 203.0.113.9 comment "foreign" }`,
+		"add element ip ironlb served { * }",
+		"flush set ip ironlb allowed",
+		"flush set ip6 ironlb service-networks; flush set ip6 ironlb addresses",
+		`add element ip ironlb pod-interfaces { "other*" }`,
+		"add table ip ironlb { flags dormant; }",
 		"add set ip ironlb more { type ipv4_addr; elements = { 192.0.2.1 } }",
 	} {
 		for _, lost := range []bool{false, true} {
 			n.wantIntact(t, true)
+			before := handles()
 			n.nft(t, spoil)
 			if lost {
 				n.filter.Lose() // detectable only by the list
 			}
 			n.wantIntact(t, false)
 			err := n.Do(func() error {
-				_, err := n.filter.Update(context.Background(), ipvs.DiffFilter(web(), everything()))
+				_, err := n.filter.Update(context.Background(), ipvs.DiffFilter(everything(), web()))
 				return err
 			})
 			if err == nil || !strings.Contains(err.Error(), "build it") {
 				t.Errorf("after %q Update = %v, want an error that requests a rebuild", spoil, err)
 			}
-			n.wantWritten(t, web(), 6)
-			if got := n.nft(t, "list", "ruleset"); got != pristine {
+			n.apply(t, everything())
+			n.wantListed(t, everything())
+			if now := handles(); strings.Contains(spoil, " element ") && !strings.Contains(spoil, "*") && now != before {
+				t.Errorf("after %q more than elements was replaced: before\n%s\nnow\n%s", spoil, before, now)
+			}
+			if got := tables(); got != pristine {
 				t.Errorf("after %q and Build\n%s\nwant\n%s", spoil, got, pristine)
 			}
 		}
@@ -335,4 +349,20 @@ func TestPrefixes(t *testing.T) {
 type group struct {
 	set ipvs.Set
 	key ipvs.Key
+}
+
+// TestManyElements: a table that needs several transactions is complete, and the next Build writes nothing.
+func TestManyElements(t *testing.T) {
+	n := newNode(t)
+	many := web4()
+	for i := range 21000 {
+		many[of(ipvs.Served, ipvs.Key{Addr: netip.AddrFrom4([4]byte{203, 0, 114, byte(i)}), Protocol: ipvs.TCP, Port: uint16(1 + i/256)})] = struct{}{}
+	}
+	n.wantWritten(t, many, len(many))
+	n.wantListed(t, many)
+	n.wantIntact(t, true)
+	n.nft(t, "delete element ip ironlb served { 203.0.114.9 . tcp . 5 }")
+	n.wantIntact(t, false)
+	n.wantWritten(t, many, 1)
+	n.wantListed(t, many)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os/exec"
 	"strings"
 
@@ -18,7 +19,7 @@ func (f *Filter) Probe(ctx context.Context, elements ipvs.Filter) error {
 	if err := t.usable(); err != nil {
 		return err
 	}
-	if err := t.nft.Check(ctx, t.replacement(elements, !f.DropPing)); err != nil {
+	if err := t.nft.Check(ctx, t.replacement(maps.Keys(elements), !f.DropPing)); err != nil {
 		line, _, _ := strings.Cut(err.Error(), "\n")
 		return fmt.Errorf("probe the rules of %v: %s", t, line)
 	}

@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"bytes"
 	"net/netip"
 	"regexp"
 	"strconv"
@@ -8,6 +9,7 @@ import (
 	"sigs.k8s.io/knftables"
 
 	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/ipvs/nftbatch"
 )
 
 // label is Label in nft's notation.
@@ -64,6 +66,37 @@ func setOf(s ipvs.Set, f family) *knftables.Set {
 		set.Flags = []knftables.SetFlag{knftables.IntervalFlag}
 	}
 	return set
+}
+
+// plain reports whether the elements of a set are written and listed over netlink. Those of intervals are left to nft,
+// which gives them one of several forms.
+func plain(s ipvs.Set) bool { return shapes[s] != 0 && !types[shapes[s]].interval }
+
+// octets returns an element of a plain set in the form of the kernel.
+func octets(e ipvs.Element) []byte {
+	switch addr := e.Key.Addr.AsSlice(); shapes[e.Set] {
+	case address:
+		return addr
+	case pair:
+		return nftbatch.Concat(addr, addr)
+	}
+	return nftbatch.VirtualServer(e.Key)
+}
+
+// parseOctets is the reverse of octets.
+func parseOctets(f family, s ipvs.Set, key []byte) (ipvs.Element, bool) {
+	e, ok := ipvs.Element{Set: s}, false
+	switch shapes[s] {
+	case address:
+		e.Key.Addr, ok = netip.AddrFromSlice(key)
+	case pair:
+		half := len(key) / 2
+		e.Key.Addr, ok = netip.AddrFromSlice(key[:half])
+		ok = ok && bytes.Equal(key[:half], key[half:])
+	case server:
+		e.Key, ok = nftbatch.ParseVirtualServer(key)
+	}
+	return e, ok && e.Key.Addr.Is4() == f.everything.Addr().Is4() && validate(e) == "" && bytes.Equal(octets(e), key)
 }
 
 // fields returns an element in nft's notation.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"strings"
 
@@ -25,11 +26,13 @@ type table struct {
 	// spoiled reports a foreign change of the table since it was built. suspect reports a possible one since the table
 	// was last listed.
 	spoiled, suspect bool
-	// have is the wanted content of the table, and groups are its prefixes. shape is the remaining definition, as
-	// listed when the table was built.
+	// have is the wanted content of the table, and groups are its prefixes.
 	have   ipvs.Filter
 	groups groups
-	shape  string
+	// definition is the remaining definition as listed when the table was built, with a rule for ping or without. It is
+	// trusted unless another program may have changed the table meanwhile, or a repair of the table failed.
+	definition    string
+	ping, trusted bool
 }
 
 // errNotBuilt reports that the table must be built first.
@@ -54,15 +57,17 @@ func (t *table) usable() error {
 	return nil
 }
 
-// replacement returns the transaction that rebuilds the table with these elements, whatever exists. Without elements it
-// deletes the table: its hooks would cost every packet a conntrack lookup.
-func (t *table) replacement(elements ipvs.Filter, ping bool) *knftables.Transaction {
+// removal returns the transaction that deletes the table, whatever exists.
+func (t *table) removal() *knftables.Transaction {
 	tx := t.nft.NewTransaction()
 	tx.Add(&knftables.Table{}) // so that deleting it cannot fail
 	tx.Delete(&knftables.Table{})
-	if len(elements) == 0 {
-		return tx
-	}
+	return tx
+}
+
+// replacement returns the transaction that replaces the table, whatever exists, by one with these elements.
+func (t *table) replacement(elements iter.Seq[ipvs.Element], ping bool) *knftables.Transaction {
+	tx := t.removal()
 	tx.Add(&knftables.Table{})
 	for s := range ipvs.NumSets {
 		if shapes[s] != 0 {
@@ -75,10 +80,15 @@ func (t *table) replacement(elements ipvs.Filter, ping bool) *knftables.Transact
 			tx.Add(&knftables.Rule{Chain: c.name, Rule: t.family.words.Replace(dropPing)})
 		}
 	}
+	add(tx, elements)
+	return tx
+}
+
+// add adds elements.
+func add(tx *knftables.Transaction, elements iter.Seq[ipvs.Element]) {
 	for e := range elements {
 		tx.Add(&knftables.Element{Set: e.Set.String(), Key: fields(e)})
 	}
-	return tx
 }
 
 // add adds the chain and its rules to the transaction.
@@ -125,10 +135,8 @@ func (t *table) edit(changes []ipvs.FilterChange) *knftables.Transaction {
 // but cannot delete it.
 func (t *table) rewrite(tx *knftables.Transaction, set ipvs.Set, changes []ipvs.FilterChange) {
 	after := ipvs.Filter{}
-	for e := range t.have {
-		if e.Set == set {
-			after[e] = struct{}{}
-		}
+	for e := range of(t.have, set) {
+		after[e] = struct{}{}
 	}
 	for _, c := range changes {
 		switch {
@@ -139,9 +147,23 @@ func (t *table) rewrite(tx *knftables.Transaction, set ipvs.Set, changes []ipvs.
 			after[c.Element] = struct{}{}
 		}
 	}
+	replaceSet(tx, set, after)
+}
+
+// replaceSet replaces all elements of a set by those of the filter.
+func replaceSet(tx *knftables.Transaction, set ipvs.Set, f ipvs.Filter) {
 	tx.Flush(&knftables.Set{Name: set.String()})
-	for e := range after {
-		tx.Add(&knftables.Element{Set: set.String(), Key: fields(e)})
+	add(tx, of(f, set))
+}
+
+// of yields the elements of a set.
+func of(f ipvs.Filter, set ipvs.Set) iter.Seq[ipvs.Element] {
+	return func(yield func(ipvs.Element) bool) {
+		for e := range f {
+			if e.Set == set && !yield(e) {
+				return
+			}
+		}
 	}
 }
 
@@ -172,10 +194,14 @@ func (t *table) intact(ctx context.Context) (bool, error) {
 	if t.nft == nil {
 		return true, nil
 	}
-	have, shape, err := list(ctx, t.family, false)
-	if err != nil && !errors.Is(err, errForeignContent) {
+	now, err := definition(t.family)
+	if err != nil || now != t.definition {
 		return false, err
 	}
-	reduced, _ := reduce(t.have)
-	return err == nil && shape == t.shape && maps.Equal(have, reduced), nil
+	have, err := list(ctx, t.family)
+	if err != nil {
+		return false, err
+	}
+	want, _ := reduce(t.have)
+	return !have.foreign() && maps.Equal(have.elements, want), nil
 }

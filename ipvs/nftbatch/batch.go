@@ -29,6 +29,8 @@ type Element struct {
 	Chain   string
 	// Comment is up to 254 octets.
 	Comment string
+	// Timeout is set for a listed element that expires. A batch does not write it.
+	Timeout bool
 }
 
 // Batch is a transaction of changes of one table. The kernel carries out all of them or none.

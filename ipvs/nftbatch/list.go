@@ -1,7 +1,9 @@
 package nftbatch
 
 import (
+	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
 
@@ -11,12 +13,16 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 )
 
-// Lister lists sets and maps of one network namespace.
+// Lister lists sets, maps and tables of one network namespace.
 type Lister struct{ conn *netlink.Conn }
+
+// bufferSize makes the kernel send as many elements at once as it can (netlink_dump, 32 KiB). For each message it
+// passes all elements that it has sent before (nft_rhash_walk), so that small messages make a long list quadratic.
+const bufferSize = 64 << 10
 
 // NewLister returns a Lister for the network namespace of the calling thread.
 func NewLister() (*Lister, error) {
-	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{MessageBufferSize: bufferSize})
 	if err != nil {
 		return nil, fmt.Errorf("open a netlink socket: %w", err)
 	}
@@ -26,7 +32,7 @@ func NewLister() (*Lister, error) {
 // Close ends the lister.
 func (l *Lister) Close() { l.conn.Close() }
 
-// Elements returns the elements of a set or map. If it changes during the call, old and new ones may be mixed.
+// Elements returns the elements of a set or map, none if it does not exist.
 func (l *Lister) Elements(family byte, table, set string) ([]Element, error) {
 	e := netlink.NewAttributeEncoder()
 	e.String(unix.NFTA_SET_ELEM_LIST_TABLE, table)
@@ -35,32 +41,63 @@ func (l *Lister) Elements(family byte, table, set string) ([]Element, error) {
 	if err != nil {
 		return nil, err
 	}
-	answers, err := l.conn.Execute(netlink.Message{
-		Header: netlink.Header{
-			Type:  netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETSETELEM),
-			Flags: netlink.Request | netlink.Dump,
-		},
-		Data: append([]byte{family, unix.NFNETLINK_V0, 0, 0}, attributes...),
-	})
-	if err != nil {
+	answers, err := l.dump(unix.NFT_MSG_GETSETELEM, family, attributes)
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return nil, nil
+	case err != nil:
 		return nil, fmt.Errorf("list set %s of nftables table %s: %w", set, table, err)
 	}
 	var elements []Element
 	for _, a := range answers {
-		if elements, err = appendElements(elements, a.Data); err != nil {
+		if elements, err = appendElements(elements, a); err != nil {
 			return nil, fmt.Errorf("list set %s of nftables table %s: %w", set, table, err)
 		}
 	}
 	return elements, nil
 }
 
+// dumpTries is how often a list is repeated that a change of nftables, by any program, has interrupted.
+const dumpTries = 20
+
+// dump returns the answers to a request, without struct nfgenmsg, all of one generation of nftables: the kernel sends a
+// long list in parts, and resumes at a number of elements.
+func (l *Lister) dump(request uint16, family byte, attributes []byte) (answers [][]byte, err error) {
+	for range dumpTries {
+		messages, err := l.conn.Execute(netlink.Message{
+			Header: netlink.Header{
+				Type:  netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | request),
+				Flags: netlink.Request | netlink.Dump,
+			},
+			Data: append([]byte{family, unix.NFNETLINK_V0, 0, 0}, attributes...),
+		})
+		if err != nil {
+			return nil, err
+		}
+		answers, generation := make([][]byte, 0, len(messages)), []byte(nil)
+		for _, m := range messages {
+			const header = 4 // struct nfgenmsg; its res_id is the generation
+			if len(m.Data) < header {
+				return nil, fmt.Errorf("a message of %d octets", len(m.Data))
+			}
+			if generation == nil {
+				generation = m.Data[2:header]
+			}
+			if !bytes.Equal(generation, m.Data[2:header]) {
+				break
+			}
+			answers = append(answers, m.Data[header:])
+		}
+		if len(answers) == len(messages) {
+			return answers, nil
+		}
+	}
+	return nil, fmt.Errorf("nftables changed during each of %d lists", dumpTries)
+}
+
 // appendElements appends those of a message.
 func appendElements(elements []Element, message []byte) ([]Element, error) {
-	const header = 4 // struct nfgenmsg
-	if len(message) < header {
-		return nil, fmt.Errorf("a message of %d octets", len(message))
-	}
-	err := each(message[header:], func(kind uint16, list []byte) error {
+	err := each(message, func(kind uint16, list []byte) error {
 		if kind != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
 			return nil
 		}
@@ -103,6 +140,8 @@ func parseElement(data []byte) (e Element, err error) {
 			return each(value, func(kind uint16, data []byte) error { return e.parseData(kind, data) })
 		case unix.NFTA_SET_ELEM_USERDATA:
 			e.Comment = commentOf(value)
+		case unix.NFTA_SET_ELEM_TIMEOUT:
+			e.Timeout = true
 		}
 		return nil
 	})

@@ -60,6 +60,8 @@ type Balancer struct {
 type table struct {
 	exists  bool
 	classes map[class]struct{}
+	// definition is the table without elements, empty if another program may have changed it since.
+	definition string
 	// stale means that affinity may contain clients of a real server that gets no new connections.
 	stale bool
 }

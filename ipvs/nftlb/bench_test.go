@@ -121,3 +121,39 @@ func BenchmarkObserve(b *testing.B) {
 		return nil
 	})
 }
+
+// BenchmarkEdit repairs one element that another program deleted, among many virtual servers.
+func BenchmarkEdit(b *testing.B) {
+	for _, n := range []int{100, 20000} {
+		b.Run(fmt.Sprintf("services=%d", n), func(b *testing.B) {
+			table := many(n, rr)
+			key := table.Keys()[n/2]
+			netspace.New(b).Must(b, func() error {
+				balancer, err := nftlb.New(nftlb.AllTraffic)
+				if err != nil {
+					return err
+				}
+				defer balancer.Close()
+				if _, err := balancer.Apply(ipvs.Diff(nil, table)); err != nil {
+					return err
+				}
+				for b.Loop() {
+					b.StopTimer()
+					edit := fmt.Sprintf("delete element ip ironlb-lb reals-tcp { %v . %d . 0 }", key.Addr, key.Port)
+					if err := netspace.NFT(edit); err != nil {
+						return err
+					}
+					b.StartTimer()
+					have, err := balancer.List()
+					if err != nil {
+						return err
+					}
+					if _, err := balancer.Apply(ipvs.Diff(have, table)); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		})
+	}
+}

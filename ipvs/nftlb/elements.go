@@ -104,22 +104,33 @@ func (w writer) write(c change) {
 
 // add adds the change to a batch.
 func (c change) add(batch *nftbatch.Batch) {
-	e := nftbatch.Element{Key: nftbatch.VirtualServer(c.virtual), Comment: c.comment}
-	if c.isSlot {
-		e.Key = nftbatch.Concat(octets(netip.AddrPortFrom(c.virtual.Addr, c.virtual.Port)), nftbatch.Uint32(c.slot))
+	if c.remove {
+		batch.Delete(c.set, c.octets())
+	} else {
+		batch.Add(c.set, c.netlink())
 	}
+}
+
+// octets returns the key of the element.
+func (e element) octets() []byte {
+	if e.isSlot {
+		return nftbatch.Concat(octets(netip.AddrPortFrom(e.virtual.Addr, e.virtual.Port)), nftbatch.Uint32(e.slot))
+	}
+	return nftbatch.VirtualServer(e.virtual)
+}
+
+// netlink returns the element in the form of the kernel.
+func (e element) netlink() nftbatch.Element {
+	out := nftbatch.Element{Key: e.octets(), Comment: e.comment}
 	switch {
-	case c.remove:
-		batch.Delete(c.set, e.Key)
-		return
-	case c.isSlot:
-		e.Value = octets(c.real)
-	case c.isVerdict && c.class.choice == refuse:
-		e.Verdict = nftbatch.Return
-	case c.isVerdict:
-		e.Verdict, e.Chain = nftbatch.Goto, c.class.name()
+	case e.isSlot:
+		out.Value = octets(e.real)
+	case e.isVerdict && e.class.choice == refuse:
+		out.Verdict = nftbatch.Return
+	case e.isVerdict:
+		out.Verdict, out.Chain = nftbatch.Goto, e.class.name()
 	}
-	batch.Add(c.set, e)
+	return out
 }
 
 // octets returns an address and a port as parts of a key, or as a value.

@@ -54,8 +54,26 @@ var ParseSettings = parseSettings
 // ParseReal is parseReal.
 var ParseReal = parseReal
 
-// Parse is parse; it returns the number of virtual servers.
-func Parse(out []byte) (int, error) {
-	l, err := parse(out)
-	return len(l.virtuals), err
+// Parse parses the output of nft as a list of affinity, and returns the number of entries.
+func Parse(out []byte) (n int, err error) {
+	elements, err := parse(out)
+	for _, raw := range elements {
+		if _, ok := parseAffinity(raw); ok {
+			n++
+		}
+	}
+	return n, err
 }
+
+// ParseElement parses an element of a set or map over netlink, and reports whether it belongs to a virtual server.
+func ParseElement(family int, set string, e nftbatch.Element) bool {
+	l := listing{virtuals: make(map[ipvs.Key]*virtual), elements: make(map[ipvs.Key][]located)}
+	l.add(families[family], located{set, e})
+	for key := range l.elements {
+		_ = l.differs(key)
+	}
+	return len(l.elements) > 0
+}
+
+// ElementSets is elementSets.
+var ElementSets = elementSets

@@ -43,3 +43,16 @@ func familyOf(key ipvs.Key) int {
 	}
 	return nftwatch.IP6
 }
+
+// podsOf returns the sources whose packets are of the family: an interface receives both.
+func (f family) podsOf(pods ipvs.PodSources) ipvs.PodSources {
+	of := ipvs.PodSources{Interfaces: pods.Interfaces}
+	for _, p := range pods.Prefixes {
+		if p.Addr().Is4() == f.is4() {
+			of.Prefixes = append(of.Prefixes, p)
+		}
+	}
+	return of
+}
+
+func (f family) is4() bool { return f.name == knftables.IPv4Family }

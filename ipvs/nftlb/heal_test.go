@@ -62,18 +62,31 @@ func TestHealing(t *testing.T) {
 		`add element ip ironlb-lb virtuals { 203.0.113.9 . tcp . 22 comment "foreign" : goto random-2 }`,
 		"delete element ip ironlb-lb sticky { 203.0.113.4 . udp . 53 }",
 		"add element ip ironlb-lb refused { 203.0.113.4 . tcp . 80 }",
+		"add element ip ironlb-lb virtuals { * : drop }",
+		"add element ip ironlb-lb pods { 192.0.2.1-192.0.2.5 }",
+		"add element ip ironlb-lb affinity { 192.0.2.7 . 203.0.113.4 . udp . 53 timeout 0s : 192.0.2.9 . 53 }",
+		"add table ip ironlb-lb { flags dormant; }",
 	} {
+		before := command(t, space, "nft", "-a", "-t", "list", "ruleset")
 		command(t, space, "nft", spoil)
 		if _, err := d.Virtuals(); err != nil {
 			t.Errorf("after %q: %v", spoil, err)
 		}
 		apply()
+		if now := command(t, space, "nft", "-a", "-t", "list", "ruleset"); strings.Contains(spoil, " element ") && !strings.Contains(spoil, "*") && !strings.Contains(spoil, " affinity ") && now != before {
+			t.Errorf("after %q more than elements was replaced: before\n%s\nnow\n%s", spoil, before, now)
+		}
 		if got := lines(t, space); !slices.Equal(got, pristine) {
 			t.Errorf("after %q the table is\n%s\nwant\n%s", spoil, strings.Join(got, "\n"), strings.Join(pristine, "\n"))
 		}
 		sameEverywhere(t, d, want)
 		if got := command(t, space, "nft", "list", "set", "ip", "ironlb-lb", "refused"); strings.Contains(got, "elements") {
 			t.Errorf("after %q: %s", spoil, got)
+		}
+		for _, set := range []string{"set ip ironlb-lb pods", "map ip ironlb-lb affinity"} {
+			if got := command(t, space, "nft", "list "+set); strings.Contains(got, "elements") {
+				t.Errorf("after %q: %s", spoil, got)
+			}
 		}
 		if got := command(t, space, "nft", "list", "map", "ip", "ironlb-lb", "sticky"); strings.Count(got, "goto") != 1 {
 			t.Errorf("after %q: %s", spoil, got)

@@ -8,7 +8,9 @@ import (
 	"testing"
 
 	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/ipvs/nftbatch"
 	"github.com/ironlb/ironlb/ipvs/nftlb"
+	"github.com/ironlb/ironlb/ipvs/nftwatch"
 )
 
 const idle = 1 << 20
@@ -171,11 +173,31 @@ func FuzzSettings(f *testing.F) {
 	})
 }
 
+// TestParse: the affinity that nft lists is read.
+func TestParse(t *testing.T) {
+	if n, err := nftlb.Parse([]byte(affinityList)); n != 1 || err != nil {
+		t.Errorf("%d entries, error %v; want 1", n, err)
+	}
+}
+
+const affinityList = `{"nftables":[{"map":{"name":"affinity","elem":[` +
+	`[{"elem":{"val":{"concat":["192.0.2.9","203.0.113.4",6,80]},"timeout":9,"expires":3}},{"concat":["192.0.2.1",8080]}]]}}]}`
+
 // FuzzParse: no output of nft makes the parser fail.
 func FuzzParse(f *testing.F) {
-	f.Add([]byte(`{"nftables":[{"map":{"name":"virtuals","elem":[[{"elem":{"val":{"concat":["203.0.113.4","tcp",80]},"comment":"rr"}},{"return":null}]]}},` +
-		`{"map":{"name":"reals-tcp","elem":[[{"elem":{"val":{"concat":["203.0.113.4",80,0]},"comment":"Masq 1"}},{"concat":["192.0.2.1",8080]}]]}},` +
-		`{"map":{"name":"affinity","elem":[[{"elem":{"val":{"concat":["192.0.2.9","203.0.113.4",6,80]},"timeout":9,"expires":3}},{"concat":["192.0.2.1",8080]}]]}},` +
-		`{"set":{"name":"pods","elem":[{"prefix":{"addr":"192.0.2.0","len":24}},"198.51.100.1",{"range":["192.0.2.1","192.0.2.2"]}]}}]}`))
+	f.Add([]byte(affinityList))
+	f.Add([]byte(`{"nftables":[{"set":{"name":"pods","elem":[{"prefix":{"addr":"192.0.2.0","len":24}},{"range":["192.0.2.1","192.0.2.2"]}]}}]}`))
 	f.Fuzz(func(t *testing.T, out []byte) { _, _ = nftlb.Parse(out) })
+}
+
+// FuzzElements: no element of another program makes the driver fail.
+func FuzzElements(f *testing.F) {
+	f.Add(uint8(0), []byte{203, 0, 113, 4, 6, 0, 0, 0, 0, 80, 0, 0}, []byte(nil), "rr", "random-1")
+	f.Add(uint8(1), []byte{203, 0, 113, 4, 0, 80, 0, 0, 0, 0, 0, 0}, []byte{192, 0, 2, 1, 0, 80, 0, 0}, "Masq 1", "")
+	f.Fuzz(func(t *testing.T, set uint8, key, value []byte, comment, chain string) {
+		e := nftbatch.Element{Key: key, Value: value, Comment: comment, Chain: chain}
+		for family := range nftwatch.NumFamilies {
+			nftlb.ParseElement(family, nftlb.ElementSets[int(set)%len(nftlb.ElementSets)], e)
+		}
+	})
 }

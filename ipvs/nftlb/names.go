@@ -28,5 +28,19 @@ var mapReals = map[ipvs.Protocol]string{ipvs.TCP: "reals-tcp", ipvs.UDP: "reals-
 
 var protocols = []ipvs.Protocol{ipvs.TCP, ipvs.UDP, ipvs.SCTP}
 
+// protocolOf is the reverse of mapReals.
+var protocolOf = func() map[string]ipvs.Protocol {
+	reverse := make(map[string]ipvs.Protocol)
+	for p, name := range mapReals {
+		reverse[name] = p
+	}
+	return reverse
+}()
+
+// elementSets are the sets and maps of virtual servers.
+var elementSets = []string{
+	mapVirtuals, mapReals[ipvs.TCP], mapReals[ipvs.UDP], mapReals[ipvs.SCTP], mapSticky, setRefused,
+}
+
 // nftName returns nft's name for the protocol.
 func nftName(p ipvs.Protocol) string { return strings.ToLower(p.String()) }

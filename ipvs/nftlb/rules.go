@@ -159,12 +159,11 @@ func (w writer) pods(pods ipvs.PodSources) {
 	for _, set := range []string{setPods, setPodInterfaces} {
 		w.tx.Flush(&knftables.Set{Family: w.name, Table: w.table, Name: set})
 	}
+	pods = w.podsOf(pods)
 	for _, name := range pods.Interfaces {
 		w.element(knftables.Element{Set: setPodInterfaces, Key: []string{strconv.Quote(name)}}, false)
 	}
 	for _, p := range pods.Prefixes {
-		if p.Addr().Is4() == (w.name == knftables.IPv4Family) {
-			w.element(knftables.Element{Set: setPods, Key: []string{p.String()}}, false)
-		}
+		w.element(knftables.Element{Set: setPods, Key: []string{p.String()}}, false)
 	}
 }

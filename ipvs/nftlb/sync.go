@@ -1,17 +1,22 @@
 package nftlb
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 
+	"sigs.k8s.io/knftables"
+
 	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/ipvs/nftbatch"
 	"github.com/ironlb/ironlb/ipvs/nftwatch"
 )
 
 // sync makes the known state equal to the kernel's content. Without a foreign change of the tables that costs a system
-// call. Otherwise, and in a new process, it reads them and rebuilds them from their content, each in one transaction.
-// This repairs rules that another program edited or an earlier version created, and detects missing virtual servers.
+// call. Otherwise, and in a new process, it reads them. A table with other rules than this process wrote is replaced by
+// one with its content, in one transaction. This repairs rules that another program edited or an earlier version
+// created. Of others, the elements of each virtual server that is not as the package writes it are replaced.
 func (b *Balancer) sync() error {
 	counts, err := b.watch.Count()
 	if b.known && err == nil && counts == (nftwatch.Counts{}) {
@@ -23,34 +28,106 @@ func (b *Balancer) sync() error {
 	var found [nftwatch.NumFamilies]listing
 	for i, f := range families {
 		if found[i], err = list(f, b.scope.Table()); err != nil {
-			return err
+			return fmt.Errorf("list nftables table %s %s: %w", f.name, b.scope.Table(), err)
 		}
 		maps.Copy(virtuals, found[i].virtuals)
-		if b.have == nil {
-			b.pods.Prefixes = append(b.pods.Prefixes, found[i].pods.Prefixes...)
-			b.pods.Interfaces = append(b.pods.Interfaces, found[i].pods.Interfaces...)
-		}
 	}
 	if b.have == nil {
-		b.pods.Prefixes = ipvs.Disjoint(b.pods.Prefixes)
-		b.pods.Interfaces = slices.Compact(slices.Sorted(slices.Values(b.pods.Interfaces)))
+		if err := b.adoptPods(); err != nil {
+			return err
+		}
 	}
 	b.have, b.known = virtuals, true
-	for i := range families {
-		b.tables[i] = table{}
-		if !found[i].exists {
-			continue
+	for i, l := range found {
+		t := &b.tables[i]
+		switch {
+		case l.definition == "":
+			*t = table{}
+		case l.definition == t.definition && !l.catchAll:
+			err = b.replaceDiffering(i, l)
+		default:
+			err = b.rebuild(i, l)
 		}
-		if err := b.rebuild(i, found[i]); err != nil {
-			b.known = false
+		if err != nil {
+			b.known, t.definition = false, "" // replaced next
 			return fmt.Errorf("rebuild nftables table %s %s: %w", families[i].name, b.scope.Table(), err)
 		}
 	}
 	return nil
 }
 
+// adoptPods makes the sources of cluster-internal packets of an earlier process the known ones.
+func (b *Balancer) adoptPods() error {
+	for _, f := range families {
+		pods, _, err := listPods(f, b.scope.Table())
+		if err != nil {
+			return err
+		}
+		b.pods.Prefixes = append(b.pods.Prefixes, pods.Prefixes...)
+		b.pods.Interfaces = append(b.pods.Interfaces, pods.Interfaces...)
+	}
+	b.pods.Prefixes = ipvs.Disjoint(b.pods.Prefixes)
+	b.pods.Interfaces = slices.Compact(slices.Sorted(slices.Values(b.pods.Interfaces)))
+	return nil
+}
+
+// replaceDiffering replaces the elements of virtual servers that are not as the package writes them, and deletes those
+// of none. It does the same for the sources of cluster-internal packets. With foreign affinity it rebuilds the table.
+func (b *Balancer) replaceDiffering(family int, l listing) error {
+	if _, foreign, err := listAffinity(families[family], b.scope.Table()); err != nil || foreign {
+		return errors.Join(err, b.rebuild(family, l))
+	}
+	var differing []ipvs.Key
+	for key := range l.elements {
+		if l.differs(key) {
+			differing = append(differing, key)
+		}
+	}
+	if err := b.prepare(differing, l.virtuals); err != nil {
+		return err
+	}
+	batch := nftbatch.New(families[family].number, b.scope.Table())
+	for _, e := range l.foreign {
+		batch.Delete(e.set, e.Key)
+	}
+	for _, key := range differing {
+		for _, e := range l.elements[key] {
+			batch.Delete(e.set, e.Key)
+		}
+		changes(key, nil, l.virtuals[key], func(c change) { c.add(batch) })
+	}
+	if err := b.replacePods(family); err != nil {
+		return err
+	}
+	b.tables[family].stale = true
+	if batch.Len() == 0 {
+		return nil
+	}
+	return b.runFunc(func() error { return b.send(batch) }, one(family))
+}
+
+func (b *Balancer) replacePods(family int) error {
+	f := families[family]
+	have, foreign, err := listPods(f, b.scope.Table())
+	if err != nil {
+		return err
+	}
+	want := f.podsOf(b.pods)
+	have.Prefixes, have.Interfaces = ipvs.Disjoint(have.Prefixes), slices.Sorted(slices.Values(have.Interfaces))
+	if have.Equal(want) && !foreign {
+		return nil
+	}
+	tx := b.nft.NewTransaction()
+	b.writer(tx, family).pods(b.pods)
+	return b.run(tx, one(family))
+}
+
 // rebuild replaces the table of a family by one with the content of the listing.
 func (b *Balancer) rebuild(family int, l listing) error {
+	affinity, _, err := listAffinity(families[family], b.scope.Table())
+	if err != nil {
+		return err
+	}
 	tx := b.nft.NewTransaction()
 	w := b.writer(tx, family)
 	w.newTable(b.scope)
@@ -66,19 +143,36 @@ func (b *Balancer) rebuild(family int, l listing) error {
 	for key, v := range l.virtuals {
 		changes(key, nil, v, w.write)
 	}
-	for _, r := range l.affinity {
+	for _, r := range affinity {
 		if live(l.virtuals[r.virtual], r.real) {
 			w.affinity(r)
 		}
 	}
-	if err := b.run(tx, one(family)); err != nil {
+	text, err := b.define(family, tx, order)
+	if err != nil {
 		return err
 	}
-	if err := b.addWithAffinity(family, order); err != nil {
-		return err
-	}
-	b.tables[family] = table{exists: true, classes: classes}
+	b.tables[family] = table{exists: true, classes: classes, definition: text}
 	return nil
+}
+
+// define carries out a transaction with the chains of classes, and returns the definition of the table after it.
+func (b *Balancer) define(family int, tx *knftables.Transaction, classes []class) (string, error) {
+	if err := b.run(tx, one(family)); err != nil {
+		return "", err
+	}
+	if err := b.addWithAffinity(family, classes); err != nil {
+		return "", err
+	}
+	text, err := definition(families[family], b.scope.Table())
+	if err != nil {
+		return "", err
+	}
+	if counts, err := b.watch.Count(); err != nil || counts != (nftwatch.Counts{}) || !b.known {
+		b.known = false
+		return "", nil
+	}
+	return text, nil
 }
 
 // one returns the count of one transaction on the table of a family.
@@ -145,15 +239,14 @@ func (b *Balancer) makeChains(family int, classes map[class]struct{}) error {
 	for _, c := range order {
 		w.class(c)
 	}
-	if err := b.run(tx, one(family)); err != nil {
-		return err
-	}
-	if err := b.addWithAffinity(family, order); err != nil {
+	text, err := b.define(family, tx, order)
+	if err != nil {
 		return err
 	}
 	if !t.exists {
 		*t = table{exists: true, classes: make(map[class]struct{})}
 	}
+	t.definition = text
 	maps.Copy(t.classes, classes)
 	return nil
 }
@@ -176,7 +269,7 @@ func (b *Balancer) deleteStale() error {
 
 // deleteStaleOnce reports whether it found any.
 func (b *Balancer) deleteStaleOnce(family int) (bool, error) {
-	all, err := listAffinity(families[family], b.scope.Table())
+	all, _, err := listAffinity(families[family], b.scope.Table())
 	if err != nil {
 		return true, err
 	}

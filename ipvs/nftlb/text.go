@@ -102,8 +102,7 @@ func (p parts) addrPort(i int) (netip.AddrPort, bool) {
 
 // elementKey is the key of an element of a set or map, with nft's additional fields.
 type elementKey struct {
-	parts   parts
-	comment string
+	parts parts
 	// timeout and expires are seconds, 0 without a time-out.
 	timeout, expires uint32
 }
@@ -113,7 +112,6 @@ func parseKey(raw json.RawMessage) (elementKey, bool) {
 	var outer struct {
 		Elem *struct {
 			Val              json.RawMessage
-			Comment          string
 			Timeout, Expires uint32
 		}
 		Concat parts
@@ -125,7 +123,6 @@ func parseKey(raw json.RawMessage) (elementKey, bool) {
 		return elementKey{parts: outer.Concat}, outer.Concat != nil
 	}
 	key, ok := parseKey(outer.Elem.Val)
-	key.comment = outer.Elem.Comment
 	key.timeout, key.expires = outer.Elem.Timeout, outer.Elem.Expires
 	return key, ok
 }

@@ -142,6 +142,8 @@ func goneAt(t *testing.T, l *lab, addr, loose string, sets ...ipvs.Set) {
 		for _, name := range []string{"all", "pod1"} {
 			l.node.Sysctl(t, fmt.Sprintf("net.ipv4.conf.%s.send_redirects", name), "0")
 		}
+	} else { // IPv6 has no such setting
+		l.node.Sysctl(t, "net.ipv6.icmp.ratelimit", "0")
 	}
 	l.become(t, both)
 	l.node.Sysctl(t, "net.netfilter.nf_conntrack_tcp_loose", loose)
