@@ -329,8 +329,8 @@ func TestListsSeldomWhatTakesLong(t *testing.T) {
 		time.Sleep(100 * time.Second)
 		synctest.Wait()
 		w.mu.Lock()
-		if w.lists < 20 || w.lists > 26 {
-			t.Errorf("%d full lists in 100 s, want one in 4 s", w.lists)
+		if w.lists < 10 || w.lists > 12 {
+			t.Errorf("%d full lists in 100 s, want one in 9 s", w.lists)
 		}
 		w.mu.Unlock()
 		w.kernel.Flush()

@@ -231,11 +231,12 @@ func (i worldIPVS) Apply(ops []ipvs.Op) ([]ipvs.Op, error) {
 	return done, err
 }
 
-// worldCounting is an IPVS that counts its entries.
+// worldCounting is an IPVS that counts its virtual servers of IPv4.
 type worldCounting struct{ worldIPVS }
 
 func (i worldCounting) Count() (int, error) {
 	table, err := i.w.kernel.List()
+	maps.DeleteFunc(table, func(key ipvs.Key, _ ipvs.VirtualServer) bool { return !key.Addr.Is4() })
 	return len(table), err
 }
 

@@ -36,8 +36,8 @@ type VirtualServers interface {
 	Apply(ops []ipvs.Op) (done []ipvs.Op, err error)
 }
 
-// Counter is a VirtualServers that counts its entries at no cost, which reveals a flush. The count need not be
-// complete, but must always include the same entries.
+// Counter is a VirtualServers that counts those of IPv4 at no cost, which reveals a flush. Other programs' may be
+// included.
 type Counter interface {
 	Count() (int, error)
 }

@@ -12,14 +12,17 @@ import (
 
 // How often lists of virtual servers are repeated.
 const (
-	// backoffFactor bounds the cost of an operation that repeats: after one that took d, the next one waits backoffFactor
-	// times d. The maximum depends on what else would reveal a change.
+	// backoffFactor bounds the cost of an operation that repeats for a while: after one that took d, the next one waits
+	// backoffFactor times d. auditFactor is that of lists, which repeat always: 1 % of a core. The maximum depends on
+	// what else would reveal a change.
 	backoffFactor = 20
-	// fullListMin and fullListMax apply to lists of real servers, which cost one request per virtual server.
-	// virtualsListMax leaves time to restore an edit within two seconds.
-	fullListMin     = 900 * time.Millisecond
-	fullListMax     = 10 * time.Second
-	virtualsListMax = 1400 * time.Millisecond
+	auditFactor   = 100
+	// listMax applies to lists of virtual servers, and with listMin to those of real servers, which cost one request per
+	// virtual server: an edit is restored within ten seconds. uncountedMax applies to lists of virtual servers whose
+	// number the driver does not count, those of IPv6: a flush is restored within two seconds.
+	listMin      = 900 * time.Millisecond
+	listMax      = 9 * time.Second
+	uncountedMax = 1400 * time.Millisecond
 	// watchedListEvery applies to lists of a Watcher, which would find nothing else than an error of this program.
 	watchedListEvery = time.Minute
 	// applyMost is the number of virtual servers that are changed at once: the memory that a change takes does not grow
@@ -31,14 +34,18 @@ const (
 // driver, has none and is never changed.
 type servers struct {
 	driver VirtualServers
-	// have is nil until the first list. keys are its keys by address, reals the number of its real servers.
-	have  ipvs.Table
-	keys  map[netip.Addr]map[ipvs.Key]struct{}
-	reals int
-	// count is what the driver's Counter returned when have was last listed or changed.
+	// have is nil until the first list. keys are its keys by address, reals the number of its real servers, uncounted that
+	// of its virtual servers that a Counter does not count.
+	have             ipvs.Table
+	keys             map[netip.Addr]map[ipvs.Key]struct{}
+	reals, uncounted int
+	// count is what the driver's Counter returned before have was last listed, changed by what was added and deleted.
 	count int
-	// virtuals is when the virtual servers are listed next, full when they are listed with their real servers.
-	virtuals, full time.Time
+	// listed is when the virtual servers were last listed, and rest how long to wait for the next time, unless uncounted.
+	// full is when they are listed with their real servers.
+	listed time.Time
+	rest   time.Duration
+	full   time.Time
 	// generation is what the driver's Watcher returned before have was last listed. stale is set if have may differ from
 	// the driver's state since: an own change failed.
 	generation uint64
@@ -47,21 +54,21 @@ type servers struct {
 
 // observe brings have up to date and reports whether it was wrong. owned reports whether a virtual server is owned.
 //
-// A list of all real servers costs one request per virtual server, so its interval grows with its duration. The
-// interval of the list of virtual servers alone also grows, within bounds that let an edit be found in time. The number
-// of virtual servers reveals a flush. A Watcher detects each change, so that nothing is listed while there is none.
+// The interval of each list grows with its duration, within bounds that let an edit be found in time. The number of
+// virtual servers reveals a flush. A Watcher detects each change, so that nothing is listed while there is none.
 func (t *servers) observe(owned func(ipvs.Key) bool) (differs bool, err error) {
 	if t.driver == nil {
 		return false, nil
 	}
 	start := time.Now()
 	generation, watched, err := t.watched()
+	count, counts := t.counted()
 	switch {
 	case err != nil:
 		return false, err
 	case watched && t.have != nil && !t.stale && generation == t.generation && start.Before(t.full):
 		return false, nil
-	case !watched && t.have != nil && start.Before(t.virtuals) && start.Before(t.full) && t.counted():
+	case !watched && t.have != nil && start.Before(t.due(counts)) && start.Before(t.full) && count == t.count:
 		return false, nil
 	}
 	virtuals, err := t.driver.Virtuals()
@@ -75,9 +82,8 @@ func (t *servers) observe(owned func(ipvs.Key) bool) (differs bool, err error) {
 		}
 	}
 	seen := time.Now()
-	t.virtuals = seen.Add(min(backoffFactor*seen.Sub(start), virtualsListMax))
+	t.count, t.listed, t.rest = count, seen, min(auditFactor*seen.Sub(start), listMax)
 	if t.have != nil && !watched && seen.Before(t.full) && t.same(virtuals, owned) {
-		t.recount()
 		return false, nil
 	}
 	table, err := t.driver.ListOf(ours)
@@ -85,11 +91,19 @@ func (t *servers) observe(owned func(ipvs.Key) bool) (differs bool, err error) {
 		return false, err
 	}
 	listed := time.Now()
-	t.full = listed.Add(min(max(backoffFactor*listed.Sub(start), fullListMin), fullListMax))
+	t.full = listed.Add(min(max(auditFactor*listed.Sub(start), listMin), listMax))
 	if watched {
 		t.full, t.generation, t.stale = listed.Add(watchedListEvery), generation, false
 	}
 	return t.set(table, owned), nil
+}
+
+// due returns when the virtual servers are listed next.
+func (t *servers) due(counts bool) time.Time {
+	if !counts || t.uncounted > 0 {
+		return t.listed.Add(min(t.rest, uncountedMax))
+	}
+	return t.listed.Add(t.rest)
 }
 
 // watched returns the generation of a Watcher.
@@ -118,12 +132,11 @@ func (t *servers) same(virtuals map[ipvs.Key]ipvs.Settings, owned func(ipvs.Key)
 
 // set replaces have by the owned part of a table and reports whether they differ.
 func (t *servers) set(table ipvs.Table, owned func(ipvs.Key) bool) (differs bool) {
-	t.recount()
 	maps.DeleteFunc(table, func(key ipvs.Key, _ ipvs.VirtualServer) bool { return !owned(key) })
 	if t.have != nil && t.have.Equal(table) {
 		return false
 	}
-	t.have, t.keys, t.reals = table, map[netip.Addr]map[ipvs.Key]struct{}{}, 0
+	t.have, t.keys, t.reals, t.uncounted = table, map[netip.Addr]map[ipvs.Key]struct{}{}, 0, 0
 	for key := range table {
 		t.reindex(key, 0)
 	}
@@ -155,12 +168,15 @@ func (t *servers) relist(addrs map[netip.Addr]struct{}, owned func(ipvs.Key) boo
 	return nil
 }
 
-// reindex updates the index and the number of real servers after a change of one virtual server. before is its previous
-// number of real servers.
+// reindex updates the index and the numbers after a change of one virtual server. before is its previous number of real
+// servers.
 func (t *servers) reindex(key ipvs.Key, before int) {
 	vs, exists := t.have[key]
 	t.reals += len(vs.RealServers) - before
+	_, existed := t.keys[key.Addr][key]
 	switch {
+	case exists == existed:
+		return
 	case exists && t.keys[key.Addr] == nil:
 		t.keys[key.Addr] = map[ipvs.Key]struct{}{key: {}}
 	case exists:
@@ -170,6 +186,14 @@ func (t *servers) reindex(key ipvs.Key, before int) {
 		if len(t.keys[key.Addr]) == 0 {
 			delete(t.keys, key.Addr)
 		}
+	}
+	if key.Addr.Is4() {
+		return
+	}
+	if exists {
+		t.uncounted++
+	} else {
+		t.uncounted--
 	}
 }
 
@@ -199,8 +223,14 @@ func (t *servers) apply(keys []ipvs.Key, wanted ipvs.Table) (done []ipvs.Op, fai
 			failed[op.Virtual] = struct{}{}
 		}
 		t.reindex(op.Virtual, before)
+		switch {
+		case !op.Virtual.Addr.Is4():
+		case op.Action == ipvs.AddVirtual:
+			t.count++
+		case op.Action == ipvs.DeleteVirtual:
+			t.count--
+		}
 	}
-	t.recount()
 	for i, n := 0, 0; i < len(ops); i++ {
 		if n < len(done) && done[n] == ops[i] {
 			n++
@@ -211,21 +241,15 @@ func (t *servers) apply(keys []ipvs.Key, wanted ipvs.Table) (done []ipvs.Op, fai
 	return done, failed, err
 }
 
-// counted reports whether the number of entries in the driver is unchanged.
-func (t *servers) counted() bool {
+// counted returns the number of a Counter, and whether there is one.
+func (t *servers) counted() (count int, counts bool) {
 	counter, ok := t.driver.(Counter)
 	if !ok {
-		return true
+		return t.count, false
 	}
-	n, err := counter.Count()
-	return err == nil && n == t.count
-}
-
-func (t *servers) recount() {
-	if counter, ok := t.driver.(Counter); ok {
-		var err error
-		if t.count, err = counter.Count(); err != nil {
-			t.count = -1
-		}
+	count, err := counter.Count()
+	if err != nil {
+		return -1, true
 	}
+	return count, true
 }
