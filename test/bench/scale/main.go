@@ -12,6 +12,7 @@
 //	p50-ms     from the write of the EndpointSlice until the first change of the kernel's table; the new endpoint may
 //	           follow later, after its check (endpointChecks); p99-ms likewise
 //	cpu-ms     CPU time of one change
+//	behind-s   at a constant rate of changes: from the last one until it is programmed
 //	repair-s   from the damage until it is repaired
 //
 //	go run ./test/bench/scale -services 1000,5000,10000
@@ -38,6 +39,8 @@ type options struct {
 	window  time.Duration
 	limit   time.Duration
 	changes int
+	rate    int
+	churn   time.Duration
 	keep    string
 	inside  bool
 }
@@ -68,6 +71,8 @@ func parse() (o options, err error) {
 	flag.DurationVar(&o.window, "window", 30*time.Second, "how long the idle process is measured")
 	flag.DurationVar(&o.limit, "limit", 5*time.Minute, "how long the process may take to be ready")
 	flag.IntVar(&o.changes, "changes", 100, "changed endpoints to measure, one after the other")
+	flag.IntVar(&o.rate, "rate", 200, "changed endpoints per second, at a constant rate")
+	flag.DurationVar(&o.churn, "churn", time.Minute, "how long endpoints change at that rate")
 	flag.StringVar(&o.keep, "keep", "", "a folder for the log and the metrics of each process")
 	flag.BoolVar(&o.inside, "inside", false, "run in this network namespace, which must be a new one")
 	flag.Parse()
@@ -78,8 +83,8 @@ func parse() (o options, err error) {
 		}
 		o.sizes = append(o.sizes, n)
 	}
-	if o.window < time.Second || o.limit < time.Second || o.changes < 0 {
-		return o, errors.New("-window and -limit are from 1s, -changes from 0")
+	if o.window < time.Second || o.limit < time.Second || o.changes < 0 || o.rate < 1 || o.churn < 0 || o.churn > 0 && o.churn < time.Second {
+		return o, errors.New("-window and -limit are from 1s, -changes from 0, -rate from 1, -churn 0 or from 1s")
 	}
 	return o, nil
 }

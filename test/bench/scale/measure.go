@@ -13,7 +13,7 @@ import (
 )
 
 func (b *bench) measure(ctx context.Context) error {
-	for _, step := range []func(context.Context) error{b.cold, b.idle, b.change, b.repair} {
+	for _, step := range []func(context.Context) error{b.cold, b.idle, b.change, b.churn, b.repair} {
 		if err := step(ctx); err != nil {
 			return fmt.Errorf("%w; the log ends with:\n%s", err, b.p.lastLines())
 		}
@@ -157,7 +157,7 @@ func (b *bench) change(ctx context.Context) error {
 	for n := range b.o.changes {
 		i := n * b.services / b.o.changes
 		start := time.Now()
-		b.api.replace("endpointslices", i, endpointSlice(i, 1))
+		b.changeEndpoint(i)
 		err := b.until(ctx, time.Millisecond, "programmed", func() (bool, string) {
 			counts, err := watch.Count()
 			return err != nil || counts[nftwatch.IP] > 0, "the kernel reports no change"

@@ -61,13 +61,14 @@ func connect() error {
 type bench struct {
 	o        options
 	services int
+	changed  []int // how often the endpoints of each Service were changed
 	dir      string
 	api      *apiserver
 	p        *process
 }
 
 func measureSize(ctx context.Context, o options, size int) (err error) {
-	b := &bench{o: o, services: size}
+	b := &bench{o: o, services: size, changed: make([]int, size)}
 	if b.dir, err = os.MkdirTemp("", "bench-scale"); err != nil {
 		return err
 	}
