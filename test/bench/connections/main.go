@@ -72,6 +72,7 @@ func parse() (o options, err error) {
 	flag.DurationVar(&o.Bound, "bound", 10*time.Second, "time after which an answer is missing")
 	flag.DurationVar(&o.Watch, "watch", 10*time.Second, "how long connections are observed after the effect of a fault")
 	flag.StringVar(&o.Disturb, "disturb", "", "make the owner, or node1, differ from the other nodes during each fault: slots or conntrack")
+	flag.BoolVar(&o.Sync, "sync", false, "with -dataplane ipvs: the kernel's sync daemons run on each node")
 	flag.StringVar(&o.logs, "logs", "", "a folder to save the lab's logs in, with all that the client observed")
 	flag.Parse()
 	o.Progress, o.Keep = os.Stderr, o.logs != ""
@@ -93,6 +94,9 @@ func parse() (o options, err error) {
 				return o, fmt.Errorf("%s: %q is none of %s", c.flag, name, strings.Join(c.known, ", "))
 			}
 		}
+	}
+	if o.Sync && o.DataPlane != scenario.IPVS {
+		return o, errors.New("-sync: only IPVS has sync daemons: set -dataplane ipvs")
 	}
 	if o.Conns < 1 || o.rounds < 1 || o.Every <= 0 || o.Open <= 0 || o.Bound <= 0 || o.Watch < 0 {
 		return o, errors.New("-conns and -rounds are from 1, -every, -open and -bound above 0, -watch from 0")

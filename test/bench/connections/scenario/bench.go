@@ -72,6 +72,7 @@ type Config struct {
 	// Disturb makes one node differ from the others during each fault: the owner, or the first of several next hops. It
 	// is "" (not), Slots or Conntrack.
 	Disturb  string
+	Sync     bool // with IPVS: the kernel's sync daemons run on each node
 	Keep     bool // all that the client observed stays in the lab's logs
 	Progress io.Writer
 }
@@ -200,10 +201,34 @@ func (b *Bench) startNode(ctx context.Context, n *lab.Node) error {
 			return err
 		}
 	}
-	if p := n.Speaker(); p != nil && p.Running() {
-		return nil
+	if p := n.Speaker(); p == nil || !p.Running() {
+		if err := n.StartSpeaker(ctx, "--config", b.speakerConfig()); err != nil {
+			return err
+		}
 	}
-	return n.StartSpeaker(ctx, "--config", b.speakerConfig())
+	if b.cfg.Sync {
+		return b.sync(ctx, n)
+	}
+	return nil
+}
+
+// sync starts the daemons that send and receive the connections of IPVS, unless they run (ip_vs_sync.c).
+func (b *Bench) sync(ctx context.Context, n *lab.Node) error {
+	return b.Cluster.Eventually(ctx, patience, n.Name+" has sync daemons", func(ctx context.Context) error {
+		running, err := n.Exec(ctx, "ipvsadm", "-l", "--daemon")
+		if err != nil {
+			return err
+		}
+		for _, state := range []string{"master", "backup"} {
+			if strings.Contains(running, state) {
+				continue
+			}
+			if _, err := n.Exec(ctx, "ipvsadm", "--start-daemon", state, "--mcast-interface", "eth0", "--syncid", "1"); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // powerOff cuts the power of a node, powerOn restores it.
