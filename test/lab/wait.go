@@ -6,15 +6,14 @@ import (
 	"time"
 )
 
-// Eventually calls check every 100 ms until it returns nil. It fails after limit with check's last error, and at once
+// Eventually calls check every 100 ms, or as often as leaves it half of the time, until it returns nil. It fails after limit with check's last error, and at once
 // when a part of the lab has ended.
 func (c *Cluster) Eventually(ctx context.Context, limit time.Duration, what string, check func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
 	var last error
 	for {
+		began := time.Now()
 		err := check(ctx)
 		if err == nil {
 			return nil
@@ -28,7 +27,7 @@ func (c *Cluster) Eventually(ctx context.Context, limit time.Duration, what stri
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("wait for %s: not within %s: %w", what, limit, last)
-		case <-tick.C:
+		case <-time.After(max(100*time.Millisecond, time.Since(began))):
 		}
 	}
 }

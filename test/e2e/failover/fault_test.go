@@ -107,7 +107,7 @@ func TestFaults(t *testing.T) {
 			since := time.Now()
 			heal()
 			if now := s.settledFor(watch, "after the return"); f.parted {
-				s.handedOver(since, after, now)
+				s.check(since, after, now, reunited)
 			} else {
 				s.stayed(since, after, now)
 			}

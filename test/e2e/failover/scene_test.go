@@ -27,9 +27,10 @@ const (
 	udpPort = 53
 	tcpPort = 90
 
-	patience = time.Minute     // timeout on a busy machine
-	calm     = 2 * time.Second // time with one answering station per address until the state is settled
-	watch    = 5 * time.Second // time without moves after a return: longer than a speaker observes before it claims anything
+	patience   = time.Minute     // timeout on a busy machine
+	calm       = 2 * time.Second // time with one answering station per address until the state is settled
+	readyEvery = time.Second     // interval of checks whether speakers are ready: each is a process
+	watch      = 5 * time.Second // time without moves after a return: longer than a speaker observes before it claims anything
 )
 
 // scene is some VirtualIPs of both families, with their watcher.
@@ -188,16 +189,19 @@ func (s *scene) settled(when string) owners {
 // settledFor is settled with another span.
 func (s *scene) settledFor(span time.Duration, when string) owners {
 	s.t.Helper()
-	began := time.Now()
+	began, checked := time.Now(), time.Time{}
 	all := owners{}
 	eventually(s.t, patience+span, "each VirtualIP has one owner "+when, func(ctx context.Context) error {
-		for _, n := range cluster.Nodes {
-			if p := n.Speaker(); p != nil && p.Running() {
-				if err := ready(ctx, n); err != nil {
-					began = time.Now()
-					return err
+		if time.Since(checked) > readyEvery {
+			for _, n := range cluster.Nodes {
+				if p := n.Speaker(); p != nil && p.Running() {
+					if err := ready(ctx, n); err != nil {
+						began = time.Now()
+						return err
+					}
 				}
 			}
+			checked = time.Now()
 		}
 		if time.Since(began) < span {
 			return errors.New("it is too early to decide")
@@ -266,8 +270,11 @@ func (o owners) String() string {
 }
 
 // overlap is the number of requests that two nodes may answer during a handover, because the successor answers before
-// the old owner stops, or after a partition: some tenths of a second.
+// the old owner stops: some tenths of a second.
 const overlap = 3
+
+// reunited is the number of requests that two nodes may answer after the end of a partition.
+const reunited = int(oneSecond / steady.AskEvery)
 
 // stayed checks that only the VirtualIPs of moved nodes have moved since a moment, and no request had two answers.
 func (s *scene) stayed(since time.Time, before, now owners, moved ...*lab.Node) {
