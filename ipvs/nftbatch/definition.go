@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -27,12 +28,21 @@ var definitions = []struct {
 const nftaSetCount, nftaFlowtableUse = 20, 4
 
 // Definition returns a table without the elements of its sets, in a form that is equal while no program changes a
-// chain, a rule, a set or another object of it, and that no other table has: it includes the handles. Without a table it
-// is empty. The program nft reads all elements for it (1.0.6, list --terse).
+// chain, a rule, a set or another object of it, and that no other table has: it includes the handles. Without a table
+// it is empty. The program nft reads all elements for it (1.0.6, list --terse).
 func (l *Lister) Definition(family byte, table string) (string, error) {
 	var text strings.Builder
 	for _, d := range definitions {
-		answers, err := l.dump(d.request, family, nil)
+		var attributes []byte
+		if d.request == unix.NFT_MSG_GETRULE { // other tables may have many rules
+			e := netlink.NewAttributeEncoder()
+			e.String(unix.NFTA_RULE_TABLE, table)
+			var err error
+			if attributes, err = e.Encode(); err != nil {
+				return "", err
+			}
+		}
+		answers, err := l.dump(d.request, family, attributes)
 		switch {
 		case d.request > unix.NFT_MSG_GETRULE && errors.Is(err, unix.EINVAL): // this kernel has no such objects
 			continue
