@@ -79,6 +79,7 @@ func New(config *rest.Config, o Options, trigger func(), log *slog.Logger) (*Cli
 	}
 	vips, services, nodes := source.informers[kindVIP].GetStore(), source.informers[kindService].GetStore(), source.informers[kindNode].GetStore()
 	c := &Client{Source: source, Status: newReporter(vips, patcher(own), log), Events: newEvents(o.Node, services, clients.CoreV1())}
+	c.Status.events = source.events[kindVIP].Load
 	if source.snapshot != nil {
 		c.Status.fromSnapshot = func() bool { _, fromSnapshot := source.FromSnapshot(); return fromSnapshot }
 		source.snapshot.over = c.Status.trigger

@@ -25,8 +25,8 @@ import (
 const (
 	// writesPerSecond and writesBurst limit the writes of one speaker.
 	writesPerSecond, writesBurst = 20, 50
-	// relist is the interval of resyncs without a change. They find foreign writes and failed writes. No VirtualIP
-	// is written twice within it with the same content.
+	// relist is the interval of resyncs. They find foreign writes and failed writes, and do nothing if neither is
+	// possible. No VirtualIP is written twice within it with the same content.
 	relist = 5 * time.Second
 	// afterConflict is the delay until the informer has the version that a write conflicted with.
 	afterConflict = 200 * time.Millisecond
@@ -47,11 +47,19 @@ type Reporter struct {
 	fromSnapshot func() bool
 	// published is called with every report before it is written.
 	published func(map[string]report.VIPStatus)
+	// events counts the changes of the store; nil if that is unknown.
+	events func() uint64
+	// settled are the state and the events at which every status was in the store.
+	settled settled
 
 	mu       sync.Mutex
 	want     map[string]report.VIPStatus
 	conflict Conflict
+	// reports counts the changes of want and conflict.
+	reports uint64
 }
+
+type settled struct{ reports, events uint64 }
 
 // Conflict is a conflict between kube-proxy and the speaker of this node; the zero value is none.
 type Conflict struct{ Reason, Message string }
@@ -93,6 +101,9 @@ func (r *Reporter) Report(statuses map[string]report.VIPStatus) {
 	r.mu.Lock()
 	changed := !reflect.DeepEqual(r.want, statuses)
 	r.want = statuses
+	if changed {
+		r.reports++
+	}
 	r.mu.Unlock()
 	if changed {
 		r.published(statuses)
@@ -105,6 +116,9 @@ func (r *Reporter) Conflict(c Conflict) {
 	r.mu.Lock()
 	changed := r.conflict != c
 	r.conflict = c
+	if changed {
+		r.reports++
+	}
 	r.mu.Unlock()
 	if changed {
 		r.trigger()
@@ -141,15 +155,26 @@ func (r *Reporter) Run(ctx context.Context) error {
 // version of its object. After another error the write is retried at the next resync.
 func (r *Reporter) write(ctx context.Context) (newer bool) {
 	r.mu.Lock()
-	want, conflict := r.want, r.conflict
+	want, conflict, now := r.want, r.conflict, settled{reports: r.reports}
 	r.mu.Unlock()
+	if r.events != nil {
+		now.events = r.events()
+		if now == r.settled {
+			return false
+		}
+	}
+	r.settled = settled{}
+	same := true
 	maps.DeleteFunc(r.written, func(name string, _ sent) bool { _, ok := want[name]; return !ok })
 	var failed error
 	for _, name := range slices.Sorted(maps.Keys(want)) {
 		if last, ok := r.written[name]; ok && time.Since(last.at) < relist && last.conflict == conflict && reflect.DeepEqual(last.status, want[name]) {
+			same = false // the store may not have it yet
 			continue
 		}
-		if err := r.writeOne(ctx, name, want[name], conflict); err != nil {
+		stored, err := r.writeOne(ctx, name, want[name], conflict)
+		same = same && stored
+		if err != nil {
 			if ctx.Err() != nil {
 				return false
 			}
@@ -164,37 +189,44 @@ func (r *Reporter) write(ctx context.Context) (newer bool) {
 		r.log.Warn("cannot write the status of VirtualIPs; trying again", "error", failed)
 	}
 	r.failing = failed != nil
+	if same {
+		r.settled = now
+	}
 	return newer
 }
 
-func (r *Reporter) writeOne(ctx context.Context, name string, status report.VIPStatus, conflict Conflict) error {
+// writeOne writes a status, unless it is stored, or the VirtualIP does not exist.
+func (r *Reporter) writeOne(ctx context.Context, name string, status report.VIPStatus, conflict Conflict) (stored bool, err error) {
 	obj, exists, err := r.store.GetByKey(name)
 	if err != nil || !exists {
-		return err
+		return err == nil, err
 	}
 	vip := obj.(*v1alpha1.VirtualIP)
 	next := statusOf(vip, status, conflict, metav1.Now())
 	if reflect.DeepEqual(next, vip.Status) {
-		return nil
+		return true, nil
 	}
 	body, err := patchOf(vip, next)
 	if err != nil {
-		return fmt.Errorf("encode the status of VirtualIP %s: %w", name, err)
-	}
-	if err := r.limit.Wait(ctx); err != nil {
-		return err
+		return false, fmt.Errorf("encode the status of VirtualIP %s: %w", name, err)
 	}
 	if !r.current(name, status) {
-		return nil // the newer state comes next
+		return false, nil // the newer state comes next
+	}
+	if err := r.limit.Wait(ctx); err != nil {
+		return false, err
+	}
+	if !r.current(name, status) {
+		return false, nil
 	}
 	switch err := r.patch(ctx, name, body); {
 	case apierrors.IsNotFound(err):
-		return nil
+		return false, nil
 	case err != nil:
-		return fmt.Errorf("write the status of VirtualIP %s: %w", name, err)
+		return false, fmt.Errorf("write the status of VirtualIP %s: %w", name, err)
 	}
 	r.written[name] = sent{status: status, conflict: conflict, at: time.Now()}
-	return nil
+	return false, nil
 }
 
 // current reports whether a status is still the last reported one.

@@ -160,6 +160,63 @@ func TestStatusIsWrittenOnChangeOnly(t *testing.T) {
 	})
 }
 
+// countingStore counts the objects that are read.
+type countingStore struct {
+	cache.Store
+	reads atomic.Int64
+}
+
+func (s *countingStore) GetByKey(key string) (any, bool, error) {
+	s.reads.Add(1)
+	return s.Store.GetByKey(key)
+}
+
+// TestSettledStatusesCostNothing: a resync compares nothing while neither a report nor a VirtualIP has changed. A
+// foreign write, which changes a VirtualIP, is corrected.
+func TestSettledStatusesCostNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, r := newServer(t)
+		var events atomic.Uint64
+		store := &countingStore{Store: s.store}
+		r.store, r.events = store, events.Load
+		r.patch = func(ctx context.Context, name string, body []byte) error {
+			defer events.Add(1)
+			return s.patch(ctx, name, body)
+		}
+		run(t, r)
+		r.Report(announced("a"))
+		time.Sleep(3 * relist)
+		synctest.Wait()
+		before := store.reads.Load()
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if n := store.reads.Load() - before; n != 0 {
+			t.Errorf("%d reads in an hour without a change", n)
+		}
+		vip := s.get().DeepCopy()
+		vip.Status.Node = "b"
+		if err := s.store.Update(vip); err != nil {
+			t.Fatal(err)
+		}
+		events.Add(1)
+		time.Sleep(2 * relist)
+		synctest.Wait()
+		if s.patches.Load() != 2 || s.get().Status.Node != "a" {
+			t.Errorf("%d patches, node %q after a foreign write", s.patches.Load(), s.get().Status.Node)
+		}
+		// A failed write is repeated, although nothing changes.
+		s.failWith(errors.New("no"))
+		r.Report(announced("c"))
+		time.Sleep(relist)
+		s.failWith(nil)
+		time.Sleep(2 * relist)
+		synctest.Wait()
+		if s.get().Status.Node != "c" {
+			t.Errorf("node %q after a failed write", s.get().Status.Node)
+		}
+	})
+}
+
 // A restart of the owner keeps the time since when it announces, and other conditions stay.
 func TestStatusKeepsWhatHasNotChanged(t *testing.T) {
 	before, now := metav1.Unix(1000, 0), metav1.Unix(2000, 0)
