@@ -10,6 +10,7 @@ import (
 
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/speaker/dataplane"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -126,7 +127,7 @@ func TestFollowsAnyHistory(t *testing.T) {
 					w.mu.Lock()
 					w.chance = 0
 					w.mu.Unlock()
-					time.Sleep(3 * retryMax)
+					time.Sleep(dataplane.AddressesEvery + 3*retryMax)
 					w.mu.Lock()
 					w.harmed = false
 					w.mu.Unlock()

@@ -9,8 +9,9 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 )
 
-// AddressesEvery is the interval of address lists without a thorough observation.
-const AddressesEvery = 10 * time.Second
+// AddressesEvery is the interval of address lists without a thorough observation, which a notification of the kernel
+// causes: a list finds what no notification has reported.
+const AddressesEvery = time.Minute
 
 // state is the observed state of the node that IronLB owns, kept up to date while it is changed.
 type state struct {

@@ -24,7 +24,7 @@ const (
 	listMax      = 9 * time.Second
 	uncountedMax = 1400 * time.Millisecond
 	// watchedListEvery applies to lists of a Watcher, which would find nothing else than an error of this program.
-	watchedListEvery = time.Minute
+	watchedListEvery = 10 * time.Minute
 	// applyMost is the number of virtual servers that are changed at once: the memory that a change takes does not grow
 	// with the number of Services.
 	applyMost = 500

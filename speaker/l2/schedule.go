@@ -66,6 +66,7 @@ type job struct {
 type schedule struct {
 	refresh time.Duration // interval of the periodic announcements; 0 for none
 	burst   int
+	began   time.Time
 
 	mu   sync.Mutex
 	jobs map[binding]*job
@@ -78,7 +79,7 @@ type schedule struct {
 
 func newSchedule(refresh time.Duration, perSecond int) *schedule {
 	burst := max(1, int(time.Duration(perSecond)*tick/time.Second))
-	return &schedule{refresh: refresh, burst: burst, jobs: map[binding]*job{}, wake: make(chan struct{}, 1)}
+	return &schedule{refresh: refresh, burst: burst, began: time.Now(), jobs: map[binding]*job{}, wake: make(chan struct{}, 1)}
 }
 
 // announce starts the announcements of bindings, unless they already run. It ends their probes.
@@ -211,12 +212,22 @@ func (s *schedule) next(j *job, now time.Time) {
 		}
 	case s.refresh > 0:
 		// A quarter of jitter spreads addresses of the same takeover.
-		j.due = now.Add(s.refresh - time.Duration(rand.Int64N(int64(s.refresh/4)+1)))
+		j.due = s.together(now.Add(s.refresh - time.Duration(rand.Int64N(int64(s.refresh/4)+1))))
 	default:
 		heap.Pop(&s.heap)
 		return
 	}
 	heap.Fix(&s.heap, 0)
+}
+
+// together returns the time of the wake, at most a quarter of a second earlier, that all refreshes of about that time
+// share.
+func (s *schedule) together(due time.Time) time.Time {
+	const step = 250 * time.Millisecond
+	if s.refresh < 4*step {
+		return due
+	}
+	return s.began.Add(due.Sub(s.began).Truncate(step))
 }
 
 // jobHeap orders jobs by due time, and then by step.

@@ -50,25 +50,32 @@ func (l *Link) Close() {
 // the addresses of interfaces, and those that other programs made local. Retained addresses are in ours only.
 func (l *Link) List() (ours, others map[netip.Addr]struct{}, err error) {
 	filter := &netlink.Route{Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL}
-	routes, err := dump.Complete(func() ([]netlink.Route, error) {
-		return l.handle.RouteListFiltered(netlink.FAMILY_ALL, filter, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE)
+	type local struct {
+		addr     netip.Addr
+		protocol netlink.RouteProtocol
+	}
+	locals, err := dump.Complete(func() (all []local, err error) {
+		err = l.handle.RouteListFilteredIter(netlink.FAMILY_ALL, filter, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE, func(route netlink.Route) bool {
+			if addr, ok := hostAddr(route.Dst); ok {
+				all = append(all, local{addr, route.Protocol})
+			}
+			return true
+		})
+		return all, err
 	})
 	if err != nil {
 		return nil, nil, fmt.Errorf("list the local routes: %w", err)
 	}
 	ours, others = map[netip.Addr]struct{}{}, map[netip.Addr]struct{}{}
 	kernels := map[netip.Addr]struct{}{}
-	for _, route := range routes {
-		addr, ok := hostAddr(route.Dst)
-		switch {
-		case !ok:
-		case route.Protocol == Protocol:
-			ours[addr] = struct{}{}
-		default:
-			others[addr] = struct{}{}
-			if route.Protocol == unix.RTPROT_KERNEL {
-				kernels[addr] = struct{}{}
-			}
+	for _, l := range locals {
+		if l.protocol == Protocol {
+			ours[l.addr] = struct{}{}
+			continue
+		}
+		others[l.addr] = struct{}{}
+		if l.protocol == unix.RTPROT_KERNEL {
+			kernels[l.addr] = struct{}{}
 		}
 	}
 	return ours, others, l.dropRetained(ours, others, kernels)

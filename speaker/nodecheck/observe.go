@@ -56,8 +56,16 @@ func (r *Routes) To(addrs []netip.Addr) (map[netip.Addr]Route, error) {
 // disappears meanwhile counts as none.
 func routes(addrs []netip.Addr) (map[netip.Addr]Route, error) {
 	out, links := map[netip.Addr]Route{}, map[int]netlink.Link{}
+	if len(addrs) == 0 {
+		return out, nil
+	}
+	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("open the route netlink socket: %w", err)
+	}
+	defer handle.Close()
 	for _, addr := range addrs {
-		routes, err := netlink.RouteGet(addr.AsSlice())
+		routes, err := handle.RouteGet(addr.AsSlice())
 		refused := slices.ContainsFunc(noRoute, func(no error) bool { return errors.Is(err, no) })
 		if refused || err == nil && len(routes) == 0 {
 			out[addr] = Route{}
@@ -68,7 +76,7 @@ func routes(addrs []netip.Addr) (map[netip.Addr]Route, error) {
 		}
 		link, known := links[routes[0].LinkIndex]
 		if !known {
-			link, err = netlink.LinkByIndex(routes[0].LinkIndex)
+			link, err = handle.LinkByIndex(routes[0].LinkIndex)
 			if errors.As(err, &netlink.LinkNotFoundError{}) {
 				out[addr] = Route{}
 				continue
