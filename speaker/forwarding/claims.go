@@ -9,19 +9,24 @@ import (
 	"github.com/ironlb/ironlb/speaker/incremental"
 )
 
-// claim records the request of a Service, replaces its previous one for the same key, and installs the winner.
-func (p *Planner) claim(k ipvs.Key, c claim) {
+// claim records the request of a Service, replaces its previous one for the same key, and installs the winner. It
+// returns the recorded one, which is the previous one if they are equal.
+func (p *Planner) claim(k ipvs.Key, c claim) *virtual {
 	claims := p.claims[k]
 	if i := slices.IndexFunc(claims, func(d claim) bool { return d.service == c.service }); i >= 0 {
 		if claims[i].created == c.created && claims[i].virtual.equal(c.virtual) {
-			return
+			return claims[i].virtual
 		}
 		claims = slices.Delete(claims, i, i+1)
 	}
 	i, _ := slices.BinarySearchFunc(claims, c, claim.compare)
 	p.claims[k] = slices.Insert(claims, i, c)
 	p.install(k)
+	return c.virtual
 }
+
+// none is that of no claim.
+var none = &virtual{}
 
 // disclaim deletes the request of a Service; the next one wins.
 func (p *Planner) disclaim(k ipvs.Key, service pools.ServiceKey) {
@@ -33,7 +38,10 @@ func (p *Planner) disclaim(k ipvs.Key, service pools.ServiceKey) {
 // install updates the desired state with the oldest claim of a key.
 func (p *Planner) install(k ipvs.Key) {
 	before, had := p.installed[k]
-	var after claim
+	if !had {
+		before.virtual = none
+	}
+	after := claim{virtual: none}
 	claims := p.claims[k]
 	if len(claims) > 0 {
 		after = claims[0]

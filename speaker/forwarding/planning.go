@@ -66,7 +66,7 @@ func (w *planning) settings() ipvs.Settings {
 }
 
 // add adds a virtual server of a port.
-func (w *planning) add(key ipvs.Key, port view.Port, v virtual) {
+func (w *planning) add(key ipvs.Key, port view.Port, v *virtual) {
 	v.Port = port.Port
 	v.Elements = sorted(append(v.Elements, ipvs.Element{Set: ipvs.Served, Key: key}))
 	w.out.virtuals[key] = v

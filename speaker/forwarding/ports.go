@@ -47,7 +47,7 @@ func (w *planning) clusterIP(key ipvs.Key, port view.Port) {
 	if w.svc.InternalLocal && servers.chosen == 0 && w.list(port, key.Addr.Is4(), false).chosen > 0 {
 		elements = append(elements, ipvs.Element{Set: ipvs.Dropped, Key: key})
 	}
-	w.add(key, port, virtual{Server: w.virtualServer(servers), Local: true, Elements: elements})
+	w.add(key, port, &virtual{Server: w.virtualServer(servers), Local: true, Elements: elements})
 }
 
 // external plans a virtual server for clients from anywhere. own is unset if the address is the node's own. With local,
@@ -55,7 +55,7 @@ func (w *planning) clusterIP(key ipvs.Key, port view.Port) {
 // endpoints. Clients inside the cluster get any endpoint.
 func (w *planning) external(key ipvs.Key, port view.Port, local, own bool) {
 	all := w.list(port, key.Addr.Is4(), false)
-	v := virtual{Local: own}
+	v := &virtual{Local: own}
 	if own {
 		v.Elements = append(v.Elements, ipvs.Element{Set: ipvs.Addresses, Key: ipvs.Key{Addr: key.Addr}})
 	}
@@ -87,12 +87,11 @@ func (w *planning) loadBalancer(key ipvs.Key, port view.Port, direct, own bool) 
 		w.external(key, port, true, own)
 		v := w.out.virtuals[key]
 		v.Direct, v.Digest = w.directedTo(key, port)
-		w.out.virtuals[key] = v
 	case w.svc.Forwarding != view.ToNodePort || port.NodePort == 0:
 		w.external(key, port, w.svc.Local, own)
 	default:
 		via := w.viaNodes(port, key.Addr.Is4())
-		v := virtual{Server: w.virtualServer(via), Local: own, Elements: []ipvs.Element{{Set: ipvs.Masqueraded, Key: key}}}
+		v := &virtual{Server: w.virtualServer(via), Local: own, Elements: []ipvs.Element{{Set: ipvs.Masqueraded, Key: key}}}
 		if own {
 			v.Elements = append(v.Elements, ipvs.Element{Set: ipvs.Addresses, Key: ipvs.Key{Addr: key.Addr}})
 		}
@@ -107,7 +106,6 @@ func (w *planning) loadBalancer(key ipvs.Key, port view.Port, direct, own bool) 
 	}
 	v := w.out.virtuals[key]
 	v.Elements = sorted(append(v.Elements, w.ranges(key)...))
-	w.out.virtuals[key] = v
 }
 
 const weightedRoundRobin = "wrr"

@@ -27,7 +27,7 @@ func (p *Planner) replan(v *view.View, key pools.ServiceKey, now time.Time) {
 		}
 	}
 	for k, virtual := range after.virtuals {
-		p.claim(k, claim{service: key, created: svc.Created, virtual: virtual})
+		after.virtuals[k] = p.claim(k, claim{service: key, created: svc.Created, virtual: virtual})
 	}
 	incremental.Set(p.forwarding.Refused, key, after.refused, len(after.refused) > 0)
 	incremental.Set(p.forwarding.Fallbacks, key, after.fallback, after.fallback != view.Fallback{})

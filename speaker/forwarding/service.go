@@ -20,7 +20,7 @@ func (p *Planner) planService(v *view.View, key pools.ServiceKey, now time.Time)
 		byPort: map[ListKey]map[netip.AddrPort]*view.Endpoint{},
 		nodes:  &p.nodes, directed: p.services[key].directed, silent: p.services[key].silent, spreads: map[ListKey]map[uint16]int{},
 		out: servicePlan{
-			virtuals: map[ipvs.Key]virtual{}, lists: map[ListKey]list{},
+			virtuals: map[ipvs.Key]*virtual{}, lists: map[ListKey]list{},
 			since:  map[ListKey]map[netip.AddrPort]time.Time{},
 			Served: view.Served{Ready: map[string]struct{}{}, Usable: map[string]struct{}{}},
 			uses:   map[string]struct{}{}, directed: map[ipvs.Key]directed{}, silent: map[string]silence{},
@@ -49,7 +49,24 @@ func (p *Planner) planService(v *view.View, key pools.ServiceKey, now time.Time)
 	}
 	w.out.elements = sorted(w.out.elements)
 	w.out.checks = slices.SortedFunc(maps.Keys(w.checks), view.Check.Compare)
+	w.out.dropEmpty()
 	return w.out
+}
+
+// dropEmpty frees what most Services do not need.
+func (p *servicePlan) dropEmpty() {
+	if len(p.Usable) == 0 {
+		p.Usable = nil
+	}
+	if len(p.directed) == 0 {
+		p.directed = nil
+	}
+	if len(p.silent) == 0 {
+		p.silent = nil
+	}
+	if len(p.uses) == 0 {
+		p.uses = nil
+	}
 }
 
 // healthPort serves the healthCheckNodePort on the NodePort addresses, and accepts its clients in the packet filter

@@ -14,7 +14,7 @@ type servicePlan struct {
 	view.Served
 	// refused are the addresses that may not be served or announced here.
 	refused  map[netip.Addr]pools.Refusal
-	virtuals map[ipvs.Key]virtual
+	virtuals map[ipvs.Key]*virtual
 	// unserved is why there are no virtual servers, if there are none.
 	unserved view.Reason
 	// lists are the lists of real servers that virtual servers share, with the draining ones.

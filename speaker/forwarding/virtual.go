@@ -9,7 +9,8 @@ import (
 	"github.com/ironlb/ironlb/pools"
 )
 
-// virtual is the part of the plan that one Service needs for one virtual server.
+// virtual is the part of the plan that one Service needs for one virtual server. It is immutable once planned: the
+// plan of the Service, its claim and what is installed share it.
 type virtual struct {
 	Server ipvs.VirtualServer
 	// ClusterInternal is the virtual server for clients on this node, Pods and processes; nil if it is the same.
@@ -26,7 +27,7 @@ type virtual struct {
 	Elements []ipvs.Element
 }
 
-func (v virtual) equal(w virtual) bool {
+func (v *virtual) equal(w *virtual) bool {
 	if (v.ClusterInternal == nil) != (w.ClusterInternal == nil) || v.ClusterInternal != nil && !equalServers(*v.ClusterInternal, *w.ClusterInternal) {
 		return false
 	}
@@ -54,7 +55,7 @@ func takesConnections(vs ipvs.VirtualServer) bool {
 type claim struct {
 	service pools.ServiceKey
 	created int64
-	virtual virtual
+	virtual *virtual
 }
 
 // compare orders claims by age, then by name.
