@@ -26,7 +26,9 @@ type Planner struct {
 
 	vips  map[string]decided
 	wakes map[string]time.Time
-	own   ownState
+	// last are the sets of the last decision: most VirtualIPs share them.
+	last struct{ nodes, interfaces map[string]struct{} }
+	own  ownState
 	// informedAt is when own.informed last changed.
 	informedAt time.Time
 	links      map[string]view.Link // of the last plan
@@ -61,10 +63,26 @@ type decided struct {
 	id         view.VIPID
 	ownership  ownership
 	asymmetric bool // another owner does not receive this node
-	announce   map[netip.Addr]Announcement
-	// nodes are those that affect the decision, interfaces those of this node for its addresses.
+	announce   []announced
+	// nodes are those that affect the decision, interfaces those of this node for its addresses. The sets are immutable.
 	nodes      map[string]struct{}
 	interfaces map[string]struct{}
+}
+
+// announced is the announcement of an address.
+type announced struct {
+	addr netip.Addr
+	Announcement
+}
+
+// of returns the announcement of an address.
+func (d decided) of(addr netip.Addr) (Announcement, bool) {
+	for _, a := range d.announce {
+		if a.addr == addr {
+			return a.Announcement, true
+		}
+	}
+	return Announcement{}, false
 }
 
 // ownState is the state of this node that affects every VirtualIP.
@@ -121,27 +139,41 @@ func (p *Planner) decide(v *view.View, name string, now time.Time) {
 		delete(p.owners.Claims, name)
 	}
 	p.reindex(name, before, after)
-	for addr := range before.announce {
-		p.planAnnouncement(addr)
+	for _, a := range before.announce {
+		p.planAnnouncement(a.addr)
 	}
-	for addr := range after.announce {
-		p.planAnnouncement(addr)
+	for _, a := range after.announce {
+		p.planAnnouncement(a.addr)
 	}
 }
 
 // outcome returns the consequences of a decision for this node.
 func (p *Planner) outcome(d *election, name string) decided {
-	out := decided{vip: d.vip, id: p.idOf(name), ownership: d.ownership, asymmetric: slices.ContainsFunc(d.otherOwners, func(h otherOwner) bool { return h.asymmetric }), announce: map[netip.Addr]Announcement{},
-		nodes: d.dependsOn(), interfaces: map[string]struct{}{}}
+	out := decided{
+		vip: d.vip, id: p.idOf(name), ownership: d.ownership,
+		asymmetric: slices.ContainsFunc(d.otherOwners, func(h otherOwner) bool { return h.asymmetric }),
+		nodes:      d.dependsOn(), interfaces: map[string]struct{}{},
+	}
 	for _, a := range d.addrs {
 		for _, on := range d.on[a.IP] {
 			out.interfaces[on] = struct{}{}
 		}
 		if d.ownership.held {
-			out.announce[a.IP] = Announcement{VIP: name, Interfaces: d.usable(a.IP), Probe: d.ownership.probe, Epoch: d.ownership.epoch + d.view.Members.Returned}
+			out.announce = append(out.announce, announced{a.IP, Announcement{
+				VIP: name, Interfaces: d.usable(a.IP), Probe: d.ownership.probe, Epoch: d.ownership.epoch + d.view.Members.Returned,
+			}})
 		}
 	}
+	out.nodes, out.interfaces = shared(&p.last.nodes, out.nodes), shared(&p.last.interfaces, out.interfaces)
 	return out
+}
+
+// shared returns the last set if the set is equal, and makes it the last one otherwise. A decided set is not nil.
+func shared(last *map[string]struct{}, set map[string]struct{}) map[string]struct{} {
+	if *last == nil || !maps.Equal(*last, set) {
+		*last = set
+	}
+	return *last
 }
 
 // planAnnouncement updates the announcement of an address in the desired state. Of several VirtualIPs the first by name
@@ -149,7 +181,7 @@ func (p *Planner) outcome(d *election, name string) decided {
 func (p *Planner) planAnnouncement(addr netip.Addr) {
 	first, found := Announcement{}, false
 	for name := range p.byAddr[addr] {
-		if ann, ok := p.vips[name].announce[addr]; ok && (!found || name < first.VIP) {
+		if ann, ok := p.vips[name].of(addr); ok && (!found || name < first.VIP) {
 			first, found = ann, true
 		}
 	}
