@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"unique"
 )
 
 // Set is a set that the packet filter uses for lookups. The rules are fixed; only the sets change.
@@ -42,15 +43,45 @@ const (
 	NumSets
 )
 
-// Element is an element of a set. It is comparable; the parts that its set does not have are zero.
+// Element is an element of a set. It is comparable; the parts that its set does not have are zero. There are many, so
+// that the parts that few have are behind a handle.
 type Element struct {
-	Set Set
 	// Key is complete, or only its address.
-	Key Key
-	// Prefix is masked.
-	Prefix netip.Prefix
-	// Interface is the name of a network interface, or a prefix of names followed by "*": "cni0", "cali*".
-	Interface string
+	Key    Key
+	Set    Set
+	source unique.Handle[source]
+}
+
+type source struct {
+	prefix   netip.Prefix
+	received string
+}
+
+// From returns the element with a prefix, which is masked.
+func (e Element) From(prefix netip.Prefix) Element { return e.with(source{prefix, e.Interface()}) }
+
+// On returns the element with the name of a network interface, or a prefix of names followed by "*": "cni0", "cali*".
+func (e Element) On(name string) Element { return e.with(source{e.Prefix(), name}) }
+
+func (e Element) with(s source) Element {
+	e.source = unique.Handle[source]{}
+	if s != (source{}) {
+		e.source = unique.Make(s)
+	}
+	return e
+}
+
+// Prefix returns the prefix, the zero value without one.
+func (e Element) Prefix() netip.Prefix { return e.parts().prefix }
+
+// Interface returns the name of the interface, empty without one.
+func (e Element) Interface() string { return e.parts().received }
+
+func (e Element) parts() source {
+	if e.source == (unique.Handle[source]{}) {
+		return source{}
+	}
+	return e.source.Value()
 }
 
 // PodSources identify Pods: a packet from one of the prefixes, or received on one of the interfaces (as in Element).
@@ -72,17 +103,19 @@ func (e Element) Is4() bool {
 	if e.Key.Addr.IsValid() {
 		return e.Key.Addr.Is4()
 	}
-	return e.Prefix.Addr().Is4()
+	return e.Prefix().Addr().Is4()
 }
 
 // Compare orders elements by set, key, prefix and interface.
 func (e Element) Compare(f Element) int {
+	if order := cmp.Or(cmp.Compare(e.Set, f.Set), e.Key.Compare(f.Key)); order != 0 || e.source == f.source {
+		return order
+	}
+	a, b := e.parts(), f.parts()
 	return cmp.Or(
-		cmp.Compare(e.Set, f.Set),
-		e.Key.Compare(f.Key),
-		e.Prefix.Addr().Compare(f.Prefix.Addr()),
-		cmp.Compare(e.Prefix.Bits(), f.Prefix.Bits()),
-		cmp.Compare(e.Interface, f.Interface),
+		a.prefix.Addr().Compare(b.prefix.Addr()),
+		cmp.Compare(a.prefix.Bits(), b.prefix.Bits()),
+		cmp.Compare(a.received, b.received),
 	)
 }
 
@@ -95,11 +128,11 @@ func (e Element) String() string {
 	case e.Key.Addr.IsValid():
 		text += " " + e.Key.Addr.String()
 	}
-	if e.Prefix.IsValid() {
-		text += " " + e.Prefix.String()
+	if prefix := e.Prefix(); prefix.IsValid() {
+		text += " " + prefix.String()
 	}
-	if e.Interface != "" {
-		text += " " + e.Interface
+	if name := e.Interface(); name != "" {
+		text += " " + name
 	}
 	return text
 }

@@ -33,7 +33,7 @@ func TestAddressIsAnotherServices(t *testing.T) {
 	}{
 		"from Cluster to Local": {func(*view.Service) {}, local, ipvs.Element{Set: ipvs.Masqueraded, Key: key}},
 		"to other source ranges": {ranges("198.51.100.0/25"), ranges("198.51.100.128/25"),
-			ipvs.Element{Set: ipvs.Allowed, Key: key, Prefix: netip.MustParsePrefix("198.51.100.0/25")}},
+			ipvs.Element{Set: ipvs.Allowed, Key: key}.From(netip.MustParsePrefix("198.51.100.0/25"))},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {

@@ -94,7 +94,7 @@ func (c config) probeFilter(ctx context.Context) error {
 	elements := ipvs.Filter{{Set: ipvs.Addresses, Key: ipvs.Key{Addr: documentation}}: {}}
 	if name := c.DetectLocal.Pattern(); name != "" {
 		all := netip.PrefixFrom(netip.IPv4Unspecified(), 0)
-		elements[ipvs.Element{Set: ipvs.PodInterfaces, Prefix: all, Interface: name}] = struct{}{}
+		elements[ipvs.Element{Set: ipvs.PodInterfaces}.From(all).On(name)] = struct{}{}
 	}
 	return f.Probe(ctx, elements)
 }

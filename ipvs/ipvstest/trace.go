@@ -104,7 +104,7 @@ func (n Node) isPod(c Client) bool {
 		return true
 	}
 	for e := range n.Filter {
-		name, several := strings.CutSuffix(e.Interface, "*")
+		name, several := strings.CutSuffix(e.Interface(), "*")
 		arrives := c.Via == name || several && strings.HasPrefix(c.Via, name)
 		if e.Set == ipvs.PodInterfaces && e.Is4() == c.Addr.Is4() && arrives {
 			return true
@@ -121,7 +121,7 @@ func (n Node) has(set ipvs.Set, key ipvs.Key) bool {
 // covers reports whether a prefix of the set, for the key, contains the address.
 func (n Node) covers(set ipvs.Set, key ipvs.Key, addr netip.Addr) bool {
 	for e := range n.Filter {
-		if e.Set == set && e.Key == key && e.Prefix.Contains(addr) {
+		if e.Set == set && e.Key == key && e.Prefix().Contains(addr) {
 			return true
 		}
 	}

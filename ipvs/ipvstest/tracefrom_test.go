@@ -29,10 +29,10 @@ func TestTraceFrom(t *testing.T) {
 			{Set: ipvs.Dropped, Key: tcp(80)}: {}, {Set: ipvs.Dropped, Key: tcp(81)}: {},
 			{Set: ipvs.MasqueradedUnlessPod, Key: tcp(82)}:                              {},
 			{Set: ipvs.Restricted, Key: tcp(82)}:                                        {},
-			{Set: ipvs.Allowed, Key: tcp(82), Prefix: prefix("192.0.2.0/24")}:           {},
-			{Set: ipvs.Pods, Prefix: prefix("192.0.2.0/25")}:                            {},
+			ipvs.Element{Set: ipvs.Allowed, Key: tcp(82)}.From(prefix("192.0.2.0/24")):  {},
+			ipvs.Element{Set: ipvs.Pods}.From(prefix("192.0.2.0/25")):                   {},
 			{Set: ipvs.Hairpin, Key: ipvs.Key{Addr: netip.MustParseAddr("192.0.2.11")}}: {},
-			{Set: ipvs.ServiceNetworks, Prefix: prefix("203.0.113.0/24")}:               {},
+			ipvs.Element{Set: ipvs.ServiceNetworks}.From(prefix("203.0.113.0/24")):      {},
 		},
 		Table: ipvs.Table{
 			tcp(80): reals(), tcp(81): reals(), tcp(82): reals("192.0.2.11:8080", "192.0.2.12:8080"), nodePort: reals("192.0.2.11:8080"),

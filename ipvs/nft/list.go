@@ -132,11 +132,14 @@ func parse(f family, s ipvs.Set, out []byte) (elements []ipvs.Element, foreign b
 // parseElement parses an element of a set with intervals. An element with a comment or a time-out is foreign.
 func parseElement(f family, s ipvs.Set, raw []byte) (e ipvs.Element, ok bool) {
 	e.Set = s
+	var from netip.Prefix
 	switch shapeOf(s) {
 	case prefix:
-		e.Prefix, ok = parsePrefix(raw)
+		from, ok = parsePrefix(raw)
 	case incoming:
-		e.Prefix, ok = f.everything, json.Unmarshal(raw, &e.Interface) == nil
+		var name string
+		from, ok = f.everything, json.Unmarshal(raw, &name) == nil
+		e = e.On(name)
 	case serverFrom:
 		var concatenation struct {
 			Concat []json.RawMessage
@@ -145,9 +148,10 @@ func parseElement(f family, s ipvs.Set, raw []byte) (e ipvs.Element, ok bool) {
 			return e, false
 		}
 		if e.Key, ok = parseKey(concatenation.Concat); ok {
-			e.Prefix, ok = parsePrefix(concatenation.Concat[3])
+			from, ok = parsePrefix(concatenation.Concat[3])
 		}
 	}
+	e = e.From(from)
 	return e, ok && validate(e) == ""
 }
 

@@ -26,13 +26,14 @@ var samples = map[ipvs.Set]string{
 func TestParse(t *testing.T) {
 	vip := netip.MustParseAddr("203.0.113.4")
 	everything := netip.MustParsePrefix("0.0.0.0/0")
+	from := func(prefix string) ipvs.Element { return ipvs.Element{}.From(netip.MustParsePrefix(prefix)) }
 	for set, want := range map[ipvs.Set][]ipvs.Element{
-		ipvs.Pods: {{Prefix: netip.MustParsePrefix("198.51.100.0/25")}, {Prefix: netip.MustParsePrefix("198.51.100.200/32")}},
+		ipvs.Pods: {from("198.51.100.0/25"), from("198.51.100.200/32")},
 		ipvs.Allowed: {
-			{Key: ipvs.Key{Addr: vip, Protocol: ipvs.UDP, Port: 53}, Prefix: everything},
-			{Key: ipvs.Key{Addr: vip, Protocol: ipvs.TCP, Port: 53}, Prefix: netip.MustParsePrefix("192.0.2.1/32")},
+			ipvs.Element{Key: ipvs.Key{Addr: vip, Protocol: ipvs.UDP, Port: 53}}.From(everything),
+			ipvs.Element{Key: ipvs.Key{Addr: vip, Protocol: ipvs.TCP, Port: 53}}.From(netip.MustParsePrefix("192.0.2.1/32")),
 		},
-		ipvs.PodInterfaces: {{Prefix: everything, Interface: "cali*"}, {Prefix: everything, Interface: "cni0"}},
+		ipvs.PodInterfaces: {ipvs.Element{}.From(everything).On("cali*"), ipvs.Element{}.From(everything).On("cni0")},
 	} {
 		for i := range want {
 			want[i].Set = set

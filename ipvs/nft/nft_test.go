@@ -97,10 +97,10 @@ func TestRefused(t *testing.T) {
 		of(ipvs.Addresses, key(ipvs.TCP, vip, 80)), of(ipvs.Served, key(ipvs.TCP, vip, 0)), of(ipvs.Served, key(47, vip, 80)),
 		from(ipvs.Served, key(ipvs.TCP, vip, 80), "192.0.2.0/24"), of(ipvs.Allowed, key(ipvs.TCP, vip, 80)),
 		from(ipvs.Allowed, key(ipvs.TCP, vip, 80), "2001:db8::/32"), from(ipvs.Allowed, key(ipvs.TCP, vip, 80), "192.0.2.1/24"),
-		{Set: ipvs.PodInterfaces, Prefix: netip.MustParsePrefix("0.0.0.0/0")}, {Set: ipvs.PodInterfaces, Interface: "cni0"},
+		ipvs.Element{Set: ipvs.PodInterfaces}.From(netip.MustParsePrefix("0.0.0.0/0")), ipvs.Element{Set: ipvs.PodInterfaces}.On("cni0"),
 		interfaces("192.0.2.0/24", "cni0"), interfaces("::/0", "cali+"), interfaces("::/0", "*"), interfaces("::/0", `a"`),
 		interfaces("0.0.0.0/0", "012345678901234*"), interfaces("0.0.0.0/0", "0123456789012345"),
-		{Set: ipvs.Pods, Prefix: netip.MustParsePrefix("0.0.0.0/0"), Interface: "cni0"},
+		ipvs.Element{Set: ipvs.Pods}.From(netip.MustParsePrefix("0.0.0.0/0")).On("cni0"),
 		{Set: ipvs.Pods}, from(ipvs.Pods, key(ipvs.TCP, vip, 80), "192.0.2.0/24"),
 	} {
 		n.Must(t, func() error {
@@ -139,7 +139,7 @@ func TestPodInterfaces(t *testing.T) {
 }
 
 func interfaces(all, name string) ipvs.Element {
-	return ipvs.Element{Set: ipvs.PodInterfaces, Prefix: netip.MustParsePrefix(all), Interface: name}
+	return ipvs.Element{Set: ipvs.PodInterfaces}.From(netip.MustParsePrefix(all)).On(name)
 }
 
 func TestNoCommand(t *testing.T) {
@@ -314,13 +314,13 @@ func TestPrefixes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			want = plus(want, ipvs.Element{Set: ipvs.Pods, Prefix: prefix}, from(ipvs.Allowed, key(ipvs.TCP, vip, uint16(80+r.IntN(2))), prefix.String()))
+			want = plus(want, ipvs.Element{Set: ipvs.Pods}.From(prefix), from(ipvs.Allowed, key(ipvs.TCP, vip, uint16(80+r.IntN(2))), prefix.String()))
 		}
 		return want
 	}
 	holds := func(f ipvs.Filter, set ipvs.Set, k ipvs.Key, probe netip.Addr) bool {
 		for e := range f {
-			if e.Set == set && e.Key == k && e.Prefix.Contains(probe) {
+			if e.Set == set && e.Key == k && e.Prefix().Contains(probe) {
 				return true
 			}
 		}

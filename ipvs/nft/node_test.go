@@ -31,7 +31,7 @@ func addr(set ipvs.Set, addr string) ipvs.Element {
 }
 
 func from(set ipvs.Set, key ipvs.Key, prefix string) ipvs.Element {
-	return ipvs.Element{Set: set, Key: key, Prefix: netip.MustParsePrefix(prefix)}
+	return ipvs.Element{Set: set, Key: key}.From(netip.MustParsePrefix(prefix))
 }
 
 func filter(elements ...ipvs.Element) ipvs.Filter {
@@ -66,8 +66,8 @@ func everything() ipvs.Filter {
 		{vip, "198.51.100.2", "0.0.0.0/0", "198.51.100.0/25"}, {vip6, "2001:db8:2::2", "::/0", "2001:db8:2::/48"},
 	} {
 		f = plus(f, addr(ipvs.Hairpin, at.pod), addr(ipvs.Endpoints, at.pod),
-			ipvs.Element{Set: ipvs.Pods, Prefix: netip.MustParsePrefix(at.pods)},
-			ipvs.Element{Set: ipvs.ServiceNetworks, Prefix: netip.MustParsePrefix(at.any)})
+			ipvs.Element{Set: ipvs.Pods}.From(netip.MustParsePrefix(at.pods)),
+			ipvs.Element{Set: ipvs.ServiceNetworks}.From(netip.MustParsePrefix(at.any)))
 		for _, protocol := range []ipvs.Protocol{ipvs.TCP, ipvs.UDP, ipvs.SCTP} {
 			k := key(protocol, at.vip, 53)
 			f = plus(f, of(ipvs.Served, k), of(ipvs.Masqueraded, k), of(ipvs.MasqueradedUnlessPod, k), of(ipvs.Restricted, k),

@@ -47,7 +47,7 @@ func (g groups) change(changes []ipvs.FilterChange) []ipvs.FilterChange {
 				before[at] = g[at].outermost()
 				touched = append(touched, at)
 			}
-			g.put(at, c.Element.Prefix, c.Delete)
+			g.put(at, c.Element.Prefix(), c.Delete)
 		case c.Delete:
 			deletions = append(deletions, c)
 		default:
@@ -80,7 +80,7 @@ func (at group) differ(changes []ipvs.FilterChange, a, b prefixes, remove bool) 
 	for prefix := range a {
 		if _, also := b[prefix]; !also {
 			changes = append(changes, ipvs.FilterChange{
-				Element: ipvs.Element{Set: at.set, Key: at.key, Prefix: prefix}, Delete: remove,
+				Element: ipvs.Element{Set: at.set, Key: at.key}.From(prefix), Delete: remove,
 			})
 		}
 	}

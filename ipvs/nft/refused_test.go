@@ -30,7 +30,7 @@ printf '%s\n' "$input" | ` + real + ` "$@"
 	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
 	n := newNode(t)
 	pod := func(text string) ipvs.Element {
-		return ipvs.Element{Set: ipvs.Pods, Prefix: netip.MustParsePrefix(text)}
+		return ipvs.Element{Set: ipvs.Pods}.From(netip.MustParsePrefix(text))
 	}
 	have := filter(pod("198.51.100.128/25"), pod("2001:db8:1::/64"))
 	n.apply(t, have)

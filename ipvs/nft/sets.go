@@ -107,13 +107,13 @@ func fields(e ipvs.Element) []string {
 	case pair:
 		return []string{e.Key.Addr.String(), e.Key.Addr.String()}
 	case prefix:
-		return []string{e.Prefix.String()}
+		return []string{e.Prefix().String()}
 	case incoming:
-		return []string{strconv.Quote(e.Interface)}
+		return []string{strconv.Quote(e.Interface())}
 	}
 	text := []string{e.Key.Addr.String(), protocolNames[e.Key.Protocol], strconv.Itoa(int(e.Key.Port))}
 	if shapes[e.Set] == serverFrom {
-		text = append(text, e.Prefix.String())
+		text = append(text, e.Prefix().String())
 	}
 	return text
 }
@@ -121,7 +121,7 @@ func fields(e ipvs.Element) []string {
 // validate returns why an element is invalid, "" if it is valid.
 func validate(e ipvs.Element) string {
 	shape := shapeOf(e.Set)
-	hasAddr, hasServer, hasPrefix := e.Key.Addr.IsValid(), e.Key.Port != 0 || e.Key.Protocol != 0, e.Prefix.IsValid()
+	hasAddr, hasServer, hasPrefix := e.Key.Addr.IsValid(), e.Key.Port != 0 || e.Key.Protocol != 0, e.Prefix().IsValid()
 	switch {
 	case shape == 0:
 		return "there is no such set"
@@ -131,17 +131,17 @@ func validate(e ipvs.Element) string {
 		return "a protocol and port are missing or too much"
 	case hasPrefix != (shape == prefix || shape == serverFrom || shape == incoming):
 		return "a prefix is missing or too much"
-	case (shape == incoming) != (e.Interface != "") || shape == incoming && !interfacePattern.MatchString(e.Interface):
+	case (shape == incoming) != (e.Interface() != "") || shape == incoming && !interfacePattern.MatchString(e.Interface()):
 		return "an interface is missing, too much, or no name that nft takes"
-	case shape == incoming && e.Prefix.Bits() != 0:
+	case shape == incoming && e.Prefix().Bits() != 0:
 		return "the prefix is not everything of a family"
 	case hasServer && (protocolNames[e.Key.Protocol] == "" || e.Key.Port == 0):
 		return "not a port of TCP, UDP or SCTP"
-	case hasAddr && unfit(e.Key.Addr) || hasPrefix && unfit(e.Prefix.Addr()):
+	case hasAddr && unfit(e.Key.Addr) || hasPrefix && unfit(e.Prefix().Addr()):
 		return "an address is IPv4 mapped to IPv6, or has a zone"
-	case hasPrefix && e.Prefix != e.Prefix.Masked():
+	case hasPrefix && e.Prefix() != e.Prefix().Masked():
 		return "the prefix has bits beyond its length"
-	case hasAddr && hasPrefix && e.Key.Addr.Is4() != e.Prefix.Addr().Is4():
+	case hasAddr && hasPrefix && e.Key.Addr.Is4() != e.Prefix().Addr().Is4():
 		return "the address and the prefix are of different families"
 	}
 	return ""

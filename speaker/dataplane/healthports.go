@@ -21,9 +21,9 @@ func (d *DataPlane) setPods(todo *Work) {
 	for e := range d.in.Desired.Filter {
 		switch e.Set {
 		case ipvs.Pods:
-			pods.Prefixes = append(pods.Prefixes, e.Prefix)
+			pods.Prefixes = append(pods.Prefixes, e.Prefix())
 		case ipvs.PodInterfaces:
-			pods.Interfaces = append(pods.Interfaces, e.Interface)
+			pods.Interfaces = append(pods.Interfaces, e.Interface())
 		}
 	}
 	slices.SortFunc(pods.Prefixes, netip.Prefix.Compare)

@@ -12,7 +12,7 @@ import (
 func (d DetectLocal) elements(nodes map[string]view.Node) (out []ipvs.Element) {
 	if name := d.Pattern(); name != "" {
 		for _, all := range families(nodes) {
-			out = append(out, ipvs.Element{Set: ipvs.PodInterfaces, Prefix: all, Interface: name})
+			out = append(out, ipvs.Element{Set: ipvs.PodInterfaces}.From(all).On(name))
 		}
 		return out
 	}
@@ -21,7 +21,7 @@ func (d DetectLocal) elements(nodes map[string]view.Node) (out []ipvs.Element) {
 		pods = podCIDRs(nodes)
 	}
 	for _, prefix := range ipvs.Disjoint(pods) {
-		out = append(out, ipvs.Element{Set: ipvs.Pods, Prefix: prefix})
+		out = append(out, ipvs.Element{Set: ipvs.Pods}.From(prefix))
 	}
 	return out
 }
@@ -66,7 +66,7 @@ func globalElements(v *view.View, o Options) []ipvs.Element {
 		networks = append(networks, prefixes...)
 	}
 	for _, prefix := range ipvs.Disjoint(networks) {
-		out = append(out, ipvs.Element{Set: ipvs.ServiceNetworks, Prefix: prefix})
+		out = append(out, ipvs.Element{Set: ipvs.ServiceNetworks}.From(prefix))
 	}
 	return out
 }

@@ -32,7 +32,7 @@ func (w *planning) ranges(key ipvs.Key) []ipvs.Element {
 	}
 	out := []ipvs.Element{{Set: ipvs.Restricted, Key: key}}
 	for _, prefix := range ipvs.Disjoint(sources) {
-		out = append(out, ipvs.Element{Set: ipvs.Allowed, Key: key, Prefix: prefix})
+		out = append(out, ipvs.Element{Set: ipvs.Allowed, Key: key}.From(prefix))
 	}
 	return out
 }

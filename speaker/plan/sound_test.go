@@ -90,7 +90,7 @@ func sound(d *Desired) error {
 				return fmt.Errorf("%v means nothing", e)
 			}
 			for _, f := range allowed {
-				if f.Key == e.Key && f.Prefix.Overlaps(e.Prefix) {
+				if f.Key == e.Key && f.Prefix().Overlaps(e.Prefix()) {
 					return fmt.Errorf("%v overlaps %v", e, f)
 				}
 			}

@@ -117,7 +117,7 @@ func virtualText(b *strings.Builder, d *Desired, key ipvs.Key) {
 	b.WriteString("\n")
 	for _, e := range slices.SortedFunc(maps.Keys(d.Filter), ipvs.Element.Compare) {
 		if e.Set == ipvs.Allowed && e.Key == key {
-			fmt.Fprintf(b, "  <- %v\n", e.Prefix)
+			fmt.Fprintf(b, "  <- %v\n", e.Prefix())
 		}
 	}
 	serverText(b, vs)
@@ -178,7 +178,7 @@ func filterText(b *strings.Builder, d *Desired) {
 			lines[e.Set] = append(lines[e.Set], element)
 			continue
 		case ipvs.Pods, ipvs.ServiceNetworks, ipvs.PodInterfaces:
-			lines[e.Set] = append(lines[e.Set], strings.TrimSpace(e.Prefix.String()+" "+e.Interface))
+			lines[e.Set] = append(lines[e.Set], strings.TrimSpace(e.Prefix().String()+" "+e.Interface()))
 			continue
 		case ipvs.Hairpin:
 			_, exists = d.Filter[ipvs.Element{Set: ipvs.Endpoints, Key: e.Key}]

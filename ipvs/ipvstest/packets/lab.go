@@ -164,7 +164,7 @@ func (s state) add(e ipvs.Element) { s.elements[e] = struct{}{} }
 // allow allows clients of a prefix to connect to every key of the table.
 func (s state) allow(prefix string) {
 	for key := range s.table {
-		s.add(ipvs.Element{Set: ipvs.Allowed, Key: key, Prefix: netip.MustParsePrefix(prefix)})
+		s.add(ipvs.Element{Set: ipvs.Allowed, Key: key}.From(netip.MustParsePrefix(prefix)))
 	}
 }
 

@@ -124,7 +124,7 @@ func policyLocal(t *testing.T, l *lab) {
 func clusterIP(t *testing.T, l *lab) {
 	s := l.service(l.vip, l.family.pods[0], ipvs.MasqueradedUnlessPod)
 	for _, pod := range l.family.pods {
-		s.add(ipvs.Element{Set: ipvs.Pods, Prefix: netip.PrefixFrom(netip.MustParseAddr(pod), l.podBits).Masked()})
+		s.add(ipvs.Element{Set: ipvs.Pods}.From(netip.PrefixFrom(netip.MustParseAddr(pod), l.podBits).Masked()))
 	}
 	l.apply(t, s)
 	l.answers(t, l.client, "", at(l.vip, 80), "pod0", l.gateways[0])
@@ -142,7 +142,7 @@ func clusterIPInterface(t *testing.T, l *lab) {
 		{"pod0", l.gateways[0]}, {"od*", l.gateways[0]},
 	} {
 		s := l.service(l.vip, l.family.pods[0], ipvs.MasqueradedUnlessPod)
-		s.add(ipvs.Element{Set: ipvs.PodInterfaces, Prefix: everything(l.vip), Interface: c.pattern})
+		s.add(ipvs.Element{Set: ipvs.PodInterfaces}.From(everything(l.vip)).On(c.pattern))
 		l.apply(t, s)
 		l.answers(t, l.client, "", at(l.vip, 80), "pod0", l.gateways[0])
 		l.answers(t, l.pods[1], "", at(l.vip, 80), "pod0", c.seen)
@@ -314,7 +314,7 @@ func unallocated(t *testing.T, l *lab) {
 	for _, from := range []*netspace.Space{l.pods[1], l.node} {
 		l.answers(t, from, "", at(l.nowhere, 80), "unserved", append(l.nodes(), l.family.pods[1])...)
 	}
-	s.add(ipvs.Element{Set: ipvs.ServiceNetworks, Prefix: netip.MustParsePrefix(l.services)})
+	s.add(ipvs.Element{Set: ipvs.ServiceNetworks}.From(netip.MustParsePrefix(l.services)))
 	l.apply(t, s)
 	for _, from := range []*netspace.Space{l.pods[1], l.node} {
 		l.silent(t, from, "", at(l.nowhere, 80))
