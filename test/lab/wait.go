@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Eventually calls check every 100 ms, or less often if it takes longer, until it returns nil. It fails after limit with
-// check's last error, and at once when a part of the lab has ended.
+// Eventually calls check every 100 ms, or less often if it takes longer, until it returns nil. It fails after limit
+// with check's last error, and at once when a part of the lab has ended.
 func (c *Cluster) Eventually(ctx context.Context, limit time.Duration, what string, check func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
