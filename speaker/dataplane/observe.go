@@ -10,8 +10,8 @@ import (
 )
 
 // AddressesEvery is the interval of address lists without a thorough observation, which a notification of the kernel
-// causes: a list finds what no notification has reported.
-const AddressesEvery = time.Minute
+// causes: the kernel notifies of an address of an interface before it changes the local route.
+const AddressesEvery = 30 * time.Second
 
 // state is the observed state of the node that IronLB owns, kept up to date while it is changed.
 type state struct {

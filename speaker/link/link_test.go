@@ -255,6 +255,9 @@ func TestWatch(t *testing.T) {
 			drain(changes)
 			ip(t, node, "route", "replace", "local", vip.String(), "dev", "lo", "table", "local", "proto", "static", "scope", "host")
 		}},
+		{"a route of another program removed", func() {
+			ip(t, node, "route", "del", "local", vip.String(), "dev", "lo", "table", "local", "proto", "static")
+		}},
 		{"the other end down", func() { ip(t, client, "link", "set", "eth0", "down") }},
 		{"a new interface", func() {
 			attrs := netlink.NewLinkAttrs()

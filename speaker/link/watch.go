@@ -15,8 +15,8 @@ import (
 const resubscribeAfter = 100 * time.Millisecond
 
 // Watch calls changed when an interface or an address changes in the network namespace of the calling thread; when one
-// of our local routes is deleted; when another program adds one, which may replace ours; and whenever events may have
-// been missed. It calls routed likewise when a route with a gateway is added or removed, and when an interface changes,
+// of our local routes is deleted; when another program adds or deletes one, which may replace ours; and whenever events
+// may have been missed. It calls routed likewise when a route with a gateway is added or removed, and when an interface changes,
 // because the kernel then drops routes without an event (fib_sync_down_dev in net/ipv4/fib_semantics.c). Neither
 // callback may block. Watch is a task: it returns nil when ctx ends.
 func Watch(ctx context.Context, changed, routed func()) error {
@@ -118,13 +118,13 @@ func (s *subscription) forward(ctx context.Context, changed, routed func()) {
 	}
 }
 
-// affectsVIP reports whether a route change may remove a virtual address. A route that the kernel adds itself comes
-// with an interface address, which has an event of its own.
+// affectsVIP reports whether a route change may remove a virtual address, or an obstacle to one. A route that the
+// kernel adds or removes itself comes with an interface address, which has an event of its own.
 func affectsVIP(u netlink.RouteUpdate) bool {
-	if u.Type == unix.RTM_DELROUTE {
-		return u.Protocol == Protocol
+	if u.Protocol == Protocol {
+		return u.Type == unix.RTM_DELROUTE
 	}
-	return u.Table == unix.RT_TABLE_LOCAL && u.Protocol != Protocol && u.Protocol != unix.RTPROT_KERNEL
+	return u.Table == unix.RT_TABLE_LOCAL && u.Protocol != unix.RTPROT_KERNEL
 }
 
 // close ends the goroutines of the library. They may be about to send, so their channels are drained until they close.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -64,6 +65,9 @@ func routes(addrs []netip.Addr) (map[netip.Addr]Route, error) {
 		return nil, fmt.Errorf("open the route netlink socket: %w", err)
 	}
 	defer handle.Close()
+	if err := handle.SetSocketTimeout(time.Minute); err != nil {
+		return nil, fmt.Errorf("open the route netlink socket: %w", err)
+	}
 	for _, addr := range addrs {
 		routes, err := handle.RouteGet(addr.AsSlice())
 		refused := slices.ContainsFunc(noRoute, func(no error) bool { return errors.Is(err, no) })
