@@ -16,9 +16,9 @@ const resubscribeAfter = 100 * time.Millisecond
 
 // Watch calls changed when an interface or an address changes in the network namespace of the calling thread; when one
 // of our local routes is deleted; when another program adds or deletes one, which may replace ours; and whenever events
-// may have been missed. It calls routed likewise when a route with a gateway is added or removed, and when an interface changes,
-// because the kernel then drops routes without an event (fib_sync_down_dev in net/ipv4/fib_semantics.c). Neither
-// callback may block. Watch is a task: it returns nil when ctx ends.
+// may have been missed. It calls routed likewise when a route with a gateway is added or removed, and when an interface
+// changes, because the kernel then drops routes without an event (fib_sync_down_dev in net/ipv4/fib_semantics.c).
+// Neither callback may block. Watch is a task: it returns nil when ctx ends.
 func Watch(ctx context.Context, changed, routed func()) error {
 	for {
 		s, err := subscribe()
