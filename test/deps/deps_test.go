@@ -53,7 +53,7 @@ var rules = []rule{
 
 	// Drivers take and return values; they import neither the loop nor one another.
 	{of: "ipvs/kernel", own: []string{"ipvs"}, never: kubernetes},
-	{of: "ipvs/nft", own: []string{"ipvs", "ipvs/nftopen", "ipvs/nftwatch"}, never: kubernetes},
+	{of: "ipvs/nft", own: []string{"ipvs", "ipvs/nftbatch", "ipvs/nftopen", "ipvs/nftwatch"}, never: kubernetes},
 	{of: "ipvs/nftlb", own: []string{"ipvs", "ipvs/nftbatch", "ipvs/nftopen", "ipvs/nftwatch"}, never: kubernetes},
 	{of: "ipvs/direct", own: []string{"ipvs", "ipvs/inetconf", "ipvs/nftbatch", "ipvs/nftopen", "ipvs/nftwatch", "ipvs/routewatch"}, never: kubernetes},
 	{of: "ipvs/returnroute", own: []string{"ipvs", "ipvs/inetconf", "ipvs/nftopen", "ipvs/nftwatch", "ipvs/routewatch"}, never: kubernetes},
