@@ -1,16 +1,14 @@
 package nft
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"net/netip"
-	"os/exec"
-	"strings"
 
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/ipvs/nftbatch"
+	"github.com/ironlb/ironlb/ipvs/nftopen"
 )
 
 // listing is the content of the sets of a table.
@@ -64,7 +62,7 @@ func (l *listing) addPlain(lister *nftbatch.Lister, f family, s ipvs.Set) error 
 }
 
 func (l listing) addIntervals(ctx context.Context, f family, s ipvs.Set) error {
-	out, err := output(ctx, "list", "set", string(f.nft), TableName, s.String())
+	out, err := nftopen.List(ctx, "set", string(f.nft), TableName, s.String())
 	if err != nil || out == nil {
 		return err
 	}
@@ -76,21 +74,6 @@ func (l listing) addIntervals(ctx context.Context, f family, s ipvs.Set) error {
 		l.intervals[s] = struct{}{}
 	}
 	return err
-}
-
-// output returns what nft prints as JSON, nil if an object is missing.
-func output(ctx context.Context, args ...string) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, "nft", append([]string{"--json"}, args...)...)
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	switch {
-	case err != nil && strings.Contains(stderr.String(), "No such file or directory"):
-		return nil, nil
-	case err != nil:
-		return nil, fmt.Errorf("%w: %s", err, bytes.TrimSpace(stderr.Bytes()))
-	}
-	return out, nil
 }
 
 // definition returns the definition of the table of a family, empty without one.

@@ -2,15 +2,15 @@ package nftlb
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"net/netip"
-	"os/exec"
-	"strings"
 
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/ipvs/nftbatch"
+	"github.com/ironlb/ironlb/ipvs/nftopen"
 )
 
 // listing is the content of the table of a family.
@@ -138,24 +138,9 @@ func definition(f family, table string) (string, error) {
 	return lister.Definition(f.number, table)
 }
 
-// output returns what nft prints as JSON, nil if an object is missing.
-func output(args ...string) ([]byte, error) {
-	cmd := exec.Command("nft", append([]string{"--json"}, args...)...)
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	switch {
-	case err != nil && strings.Contains(stderr.String(), "No such file or directory"):
-		return nil, nil
-	case err != nil:
-		return nil, fmt.Errorf("nft %s: %w: %s", strings.Join(args, " "), err, bytes.TrimSpace(stderr.Bytes()))
-	}
-	return out, nil
-}
-
 // listSet returns the elements of a set or map that only nft can list, none without the table.
 func listSet(f family, kind, table, name string) ([]json.RawMessage, error) {
-	out, err := output("list", kind, string(f.name), table, name)
+	out, err := nftopen.List(context.Background(), kind, string(f.name), table, name)
 	if err != nil || out == nil {
 		return nil, err
 	}

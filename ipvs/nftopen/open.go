@@ -1,4 +1,5 @@
-// Package nftopen opens nftables once per process: each [knftables.New] runs the program nft twice.
+// Package nftopen opens nftables once per process, since each [knftables.New] runs the program nft twice, and lists
+// with that program.
 package nftopen
 
 import (
