@@ -196,7 +196,9 @@ func (r *Reporter) write(ctx context.Context) (newer bool) {
 }
 
 // writeOne writes a status, unless it is stored, or the VirtualIP does not exist.
-func (r *Reporter) writeOne(ctx context.Context, name string, status report.VIPStatus, conflict Conflict) (stored bool, err error) {
+func (r *Reporter) writeOne(
+	ctx context.Context, name string, status report.VIPStatus, conflict Conflict,
+) (stored bool, err error) {
 	obj, exists, err := r.store.GetByKey(name)
 	if err != nil || !exists {
 		return err == nil, err

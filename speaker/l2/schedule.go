@@ -79,7 +79,9 @@ type schedule struct {
 
 func newSchedule(refresh time.Duration, perSecond int) *schedule {
 	burst := max(1, int(time.Duration(perSecond)*tick/time.Second))
-	return &schedule{refresh: refresh, burst: burst, began: time.Now(), jobs: map[binding]*job{}, wake: make(chan struct{}, 1)}
+	return &schedule{
+		refresh: refresh, burst: burst, began: time.Now(), jobs: map[binding]*job{}, wake: make(chan struct{}, 1),
+	}
 }
 
 // announce starts the announcements of bindings, unless they already run. It ends their probes.

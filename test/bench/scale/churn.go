@@ -60,7 +60,8 @@ func (b *bench) churn(ctx context.Context) error {
 		return err
 	}
 	behind := last.Sub(start) - took
-	b.result(fmt.Sprintf("Churn/rate=%d", b.o.rate), of.count(), took/time.Duration(changes), "%.0f p50-ms\t%.0f p99-ms\t%.2f behind-s\t%.1f cpu-%%",
+	row := fmt.Sprintf("Churn/rate=%d", b.o.rate)
+	b.result(row, of.count(), took/time.Duration(changes), "%.0f p50-ms\t%.0f p99-ms\t%.2f behind-s\t%.1f cpu-%%",
 		1000*of.quantile(0.5), 1000*of.quantile(0.99), behind.Seconds(), 100*(cpuAfter-cpuBefore).Seconds()/took.Seconds())
 	return nil
 }

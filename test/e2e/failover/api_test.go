@@ -128,7 +128,7 @@ func TestStartsWithoutAPIServer(t *testing.T) {
 	s.reported(now)
 }
 
-// stopAPIServer stops the API server until the returned function is called, or the end of the test, which replaces
+// stopAPIServer stops the API server. restore starts it again. The end of the test does so as well, and replaces
 // ironlb-ccm: client-go reconnects within a minute (test/ccm waits for that), and Services are deleted next.
 func stopAPIServer(t *testing.T) (restore func()) {
 	t.Helper()

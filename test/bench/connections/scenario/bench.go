@@ -212,25 +212,6 @@ func (b *Bench) startNode(ctx context.Context, n *lab.Node) error {
 	return nil
 }
 
-// sync starts the daemons that send and receive the connections of IPVS, unless they run (ip_vs_sync.c).
-func (b *Bench) sync(ctx context.Context, n *lab.Node) error {
-	return b.Cluster.Eventually(ctx, patience, n.Name+" has sync daemons", func(ctx context.Context) error {
-		running, err := n.Exec(ctx, "ipvsadm", "-l", "--daemon")
-		if err != nil {
-			return err
-		}
-		for _, state := range []string{"master", "backup"} {
-			if strings.Contains(running, state) {
-				continue
-			}
-			if _, err := n.Exec(ctx, "ipvsadm", "--start-daemon", state, "--mcast-interface", "eth0", "--syncid", "1"); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-}
-
 // powerOff cuts the power of a node, powerOn restores it.
 func (b *Bench) powerOff(ctx context.Context, n *lab.Node) error {
 	delete(b.up, n)
