@@ -117,17 +117,18 @@ func (c *Cluster) startKubelets(ctx context.Context) error {
 		}
 	}
 	c.printf("booting %d nodes: containerd, kubelet, images", len(c.Nodes))
-	group, gctx := errgroup.WithContext(ctx)
 	for _, n := range c.Nodes {
 		if err := n.register(ctx); err != nil {
 			return err
 		}
-		kube, err := n.newKubelet(c.images)
-		if err != nil {
+		var err error
+		if n.kube, err = n.newKubelet(c.images); err != nil {
 			return err
 		}
-		n.kube = kube
 		c.onClose(func() error { return n.kube.PowerOff(context.WithoutCancel(c.life)) })
+	}
+	group, gctx := errgroup.WithContext(ctx) // nothing returns before its end: a PowerOff finds what Boot has started
+	for _, n := range c.Nodes {
 		group.Go(func() error { return n.kube.Boot(gctx) })
 	}
 	group.Go(func() error { return c.applyAddons(gctx) })

@@ -255,8 +255,8 @@ func (b *Bench) Run(ctx context.Context, s Scenario) (row connections.Row, err e
 	if disturbed == nil {
 		disturbed = b.Cluster.Node(0)
 	}
+	r.fault.Began = time.Now() // a disturbance breaks connections before it is complete
 	undisturbed := b.disturb(ctx, disturbed)
-	r.fault.Began = time.Now()
 	if err := s.inject(ctx, r); err != nil {
 		return row, errors.Join(err, undisturbed())
 	}
