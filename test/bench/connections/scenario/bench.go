@@ -35,7 +35,7 @@ import (
 const (
 	Pod       = "pod"
 	Direct    = "direct"
-	KubeProxy = "kube-proxy" // its mode nftables, for the address that IronLB announces
+	KubeProxy = "kube-proxy" // for the address that IronLB announces; its mode is that of the data plane
 )
 
 // Modes lists them.
@@ -189,11 +189,7 @@ func (b *Bench) speakerConfig() string { return filepath.Join(b.Cluster.Dir, "sp
 func (b *Bench) startNode(ctx context.Context, n *lab.Node) error {
 	b.up[n] = true
 	if p := b.proxies[n]; b.cfg.Mode == KubeProxy && (p == nil || !p.Running()) {
-		var ranges []string
-		for _, r := range lab.PodRanges {
-			ranges = append(ranges, r.String())
-		}
-		argv, err := n.KubeProxyArgv(ctx, "nftables", lab.KubeProxyConfig{"clusterCIDR": strings.Join(ranges, ",")})
+		argv, err := b.kubeProxy(ctx, n)
 		if err != nil {
 			return err
 		}
@@ -210,6 +206,19 @@ func (b *Bench) startNode(ctx context.Context, n *lab.Node) error {
 		return b.sync(ctx, n)
 	}
 	return nil
+}
+
+// kubeProxy returns the command of kube-proxy on a node.
+func (b *Bench) kubeProxy(ctx context.Context, n *lab.Node) ([]string, error) {
+	var ranges []string
+	for _, r := range lab.PodRanges {
+		ranges = append(ranges, r.String())
+	}
+	return n.KubeProxyArgv(ctx, cmp.Or(b.cfg.DataPlane, NFTables), lab.KubeProxyConfig{
+		"clusterCIDR": strings.Join(ranges, ","),
+		// Mode ipvs assigns the addresses to each node, whose kernel must not answer for them.
+		"ipvs": map[string]any{"strictARP": true},
+	})
 }
 
 // powerOff cuts the power of a node, powerOn restores it.
