@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -103,11 +104,16 @@ const nice = 10
 // interrupt is passed on, because the terminal's does not reach another session.
 func (r *runner) low(cmd *exec.Cmd) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := cmd.Start(); err != nil {
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with its priority, which the command inherits
+		if err := syscall.Setpriority(syscall.PRIO_PROCESS, 0, nice); err != nil {
+			r.printf("low priority: %v\n", err)
+		}
+		started <- cmd.Start()
+	}()
+	if err := <-started; err != nil {
 		return err
-	}
-	if err := syscall.Setpriority(syscall.PRIO_PGRP, cmd.Process.Pid, nice); err != nil {
-		r.printf("low priority: %v\n", err)
 	}
 	group := fmt.Sprintf("/proc/%d/autogroup", cmd.Process.Pid)
 	if err := os.WriteFile(group, fmt.Append(nil, nice), 0); err != nil && !os.IsNotExist(err) {
