@@ -63,7 +63,8 @@ func parse() (o options, err error) {
 	var modes, networks, only string
 	flag.StringVar(&modes, "modes", strings.Join(scenario.Modes, ","), "ways of forwarding, in this order")
 	flag.StringVar(&networks, "networks", onLAN+","+routed, "lan: the client is on the nodes' LAN; bgp: behind a router")
-	flag.StringVar(&o.DataPlane, "dataplane", scenario.NFTables, "data plane of the speakers and mode of kube-proxy: nftables, or ipvs, in a guest if this kernel has none")
+	flag.StringVar(&o.DataPlane, "dataplane", scenario.NFTables,
+		"data plane of the speakers and mode of kube-proxy: nftables, or ipvs, in a guest if this kernel has none")
 	flag.StringVar(&only, "run", ".", "regular expression: which faults")
 	flag.IntVar(&o.rounds, "rounds", 1, "how often each fault happens")
 	flag.IntVar(&o.Conns, "conns", 1000, "established connections")
