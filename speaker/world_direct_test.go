@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/speaker/dataplane"
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
@@ -109,8 +110,14 @@ func (w *world) checkDirected(key ipvs.Key) {
 	if !exists || has(w.filter, ipvs.Element{Set: ipvs.Masqueraded, Key: key}) {
 		w.wrong("%v is directed: it exists %v, filter %v", key, exists, w.filter)
 	}
-	if _, already := w.tunnels.have.Virtuals[key]; !already && len(vs.RealServers) == 0 && w.endpoints(key) > 0 {
+	if _, already := w.tunnels.have.Virtuals[key]; already {
+		return
+	}
+	if len(vs.RealServers) == 0 && w.endpoints(key) > 0 {
 		w.wrong("%v is directed before it has a real server", key)
+	}
+	if !has(w.addrs, key.Addr) && w.failAt == 0 && w.chance == 0 && w.failSysctls == (dataplane.SysctlErrors{}) {
+		w.wrong("%v is directed before its address is local", key)
 	}
 }
 
@@ -121,10 +128,10 @@ func (w *world) checkUndirected(what string, key ipvs.Key) {
 	}
 }
 
-// checkTier checks that packets to a reachable virtual server are directed if they are to be.
+// checkTier checks that packets to an announced virtual server are directed if they are to be.
 func (w *world) checkTier(key ipvs.Key) {
 	if _, is := w.tunnels.have.Virtuals[key]; !is && w.tunnels.directs(key) {
-		w.wrong("%v is reachable before it is directed", key)
+		w.wrong("%v is announced before it is directed", key)
 	}
 }
 

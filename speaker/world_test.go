@@ -383,7 +383,6 @@ func (a worldAddresses) Add(addr netip.Addr) (bool, error) {
 		if len(vs.RealServers) == 0 && a.w.endpoints(key) > 0 {
 			a.w.wrong("address %v is added before any real server of %v", addr, key)
 		}
-		a.w.checkTier(key)
 	}
 	a.w.addrs[addr] = struct{}{}
 	// Packets to the address went elsewhere so far, and conntrack has entries for that: an earlier cleanup was in vain.

@@ -144,8 +144,8 @@ func (d *DataPlane) removeDirected(ctx context.Context, todo *Work) {
 	}
 }
 
-// setDirected directs the virtual servers that are programmed. It follows every change of these, and precedes their
-// addresses.
+// setDirected directs the virtual servers that are programmed. It follows every change of these and of their addresses,
+// and precedes the announcement.
 func (d *DataPlane) setDirected(ctx context.Context, todo *Work) {
 	desired := d.in.Desired.Direct.Virtuals
 	if d.drivers.Direct == nil || d.direct.begun && len(desired)+len(d.direct.have) == 0 {
