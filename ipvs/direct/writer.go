@@ -104,21 +104,21 @@ func (w writer) spread(tier int, s *spread) {
 
 // slots changes the elements of a spread.
 func (w writer) slots(tier int, s *spread, from, to *content) {
+	name := s.name(tier)
+	edit := func(slot int, peer uint16, remove bool) {
+		e := nftbatch.Element{Key: nftbatch.Uint32(uint32(slot)), Value: w.gateway(peer).AsSlice()}
+		w.element(name, e, remove)
+	}
 	for slot, peer := range from.peers {
 		if peer != none && peer != to.peers[slot] {
-			w.slot(tier, s, slot, peer, true)
+			edit(slot, peer, true)
 		}
 	}
 	for slot, peer := range to.peers {
 		if peer != none && peer != from.peers[slot] {
-			w.slot(tier, s, slot, peer, false)
+			edit(slot, peer, false)
 		}
 	}
-}
-
-func (w writer) slot(tier int, s *spread, slot int, peer uint16, remove bool) {
-	e := nftbatch.Element{Key: nftbatch.Uint32(uint32(slot)), Value: w.gateway(peer).AsSlice()}
-	w.element(s.name(tier), e, remove)
 }
 
 // removeSpread deletes the map and the chain of a spread, after the elements that refer to it.
