@@ -10,6 +10,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
+
+	"github.com/ironlb/ironlb/speaker/ppoll"
 )
 
 // retry is the pause before opening a failed socket again.
@@ -30,7 +32,6 @@ type loop struct {
 	polled         []unix.PollFd
 	buffer         []byte
 	names          map[string]string // reported names, with the errors of their configurations
-	wait           unix.Timespec
 }
 
 // port is a session's state outside the core.
@@ -86,12 +87,11 @@ func (l *loop) close() {
 // iterate waits for work, and does it.
 func (l *loop) iterate() error {
 	due := earliest(l.next, l.retryAt)
-	var wait *unix.Timespec
+	timeout := ppoll.Forever
 	if !due.IsZero() {
-		l.wait = unix.NsecToTimespec(max(0, int64(time.Until(due))))
-		wait = &l.wait
+		timeout = max(0, time.Until(due))
 	}
-	if _, err := unix.Ppoll(l.polled, wait, nil); err != nil && err != unix.EINTR {
+	if err := ppoll.Wait(l.polled, timeout); err != nil {
 		return fmt.Errorf("wait for BFD packets: %w", err)
 	}
 	now := time.Now()

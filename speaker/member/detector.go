@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 
+	"github.com/ironlb/ironlb/speaker/ppoll"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -446,8 +447,7 @@ func (l *loop) wait() error {
 		fds = append(fds, unix.PollFd{Fd: fd, Events: unix.POLLIN})
 	}
 	l.polls = fds
-	timeout := unix.NsecToTimespec(int64(max(0, time.Until(l.core.Next()))))
-	if _, err := unix.Ppoll(fds, &timeout, nil); err != nil && !errors.Is(err, unix.EINTR) {
+	if err := ppoll.Wait(fds, max(0, time.Until(l.core.Next()))); err != nil {
 		return fmt.Errorf("wait for the speakers' datagrams: %w", err)
 	}
 	l.polled = time.Now()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -16,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ironlb/ironlb/speaker/ppoll"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -250,8 +250,7 @@ func (p *Prober) wait() error {
 	for _, e := range p.sockets {
 		fds = append(fds, unix.PollFd{Fd: int32(e.fd), Events: unix.POLLIN})
 	}
-	timeout := unix.NsecToTimespec(int64(max(0, time.Until(p.core.Next()))))
-	if _, err := unix.Ppoll(fds, &timeout, nil); err != nil && !errors.Is(err, unix.EINTR) {
+	if err := ppoll.Wait(fds, max(0, time.Until(p.core.Next()))); err != nil {
 		return fmt.Errorf("wait for answers of nodes: %w", err)
 	}
 	if fds[0].Revents != 0 {

@@ -68,13 +68,14 @@ var rules = []rule{
 	{of: "speaker/link/dump", own: []string{}, never: kubernetes},
 	{of: "speaker/kubeproxy", own: []string{"speaker/link/dump"}, never: kubernetes},
 	{of: "speaker/nodecheck", own: []string{"speaker/forwarding", "speaker/report", "speaker/view"}, never: kubernetes},
-	{of: "speaker/member", own: []string{"speaker/view", "speaker/priority", "speaker/link/dump"}, never: kubernetes},
-	{of: "speaker/reach", own: []string{"speaker/view"}, never: kubernetes},
+	{of: "speaker/member", own: []string{"speaker/view", "speaker/ppoll", "speaker/priority", "speaker/link/dump"}, never: kubernetes},
+	{of: "speaker/reach", own: []string{"speaker/view", "speaker/ppoll"}, never: kubernetes},
 	{of: "speaker/l2", own: []string{"speaker/ownership", "speaker/view", "speaker/link/dump"}, never: kubernetes},
 	{of: "speaker/bgp", own: []string{"speaker/routes", "speaker/view"}, never: slices.Concat(kubernetes, goBGP)},
 	{of: "speaker/bgp/gobgp", own: []string{"speaker/routes", "speaker/view"}, never: kubernetes},
-	{of: "speaker/bfd", own: []string{"speaker/routes", "speaker/view", "speaker/priority"}, never: kubernetes},
+	{of: "speaker/bfd", own: []string{"speaker/routes", "speaker/view", "speaker/ppoll", "speaker/priority"}, never: kubernetes},
 	{of: "speaker/priority", own: []string{}, never: kubernetes},
+	{of: "speaker/ppoll", own: []string{}, never: kubernetes},
 
 	// Drivers are passed to the loop.
 	{of: "speaker", own: []string{"pools", "ipvs", "speaker/view", "speaker/plan", "speaker/dataplane", "speaker/advertise", "speaker/status"}, never: kubernetes},
