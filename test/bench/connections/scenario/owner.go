@@ -3,6 +3,7 @@ package scenario
 import (
 	"context"
 	"fmt"
+	"math"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -139,25 +140,33 @@ func (a *asked) Close() error {
 	return nil
 }
 
-// inClientTime returns the fault by the client's clock, which in a guest is not this machine's.
+// clockReads is how often the client's clock is read: each read starts a program, and the shortest tells most.
+const clockReads = 3
+
+// inClientTime returns the fault by the client's clock, which in a guest is not this machine's. As far as that clock is
+// unknown, the fault begins earlier, and is done later.
 func (b *Bench) inClientTime(ctx context.Context, f connections.Fault) (connections.Fault, error) {
 	if b.Cluster.Kernel != lab.Guest {
 		return f, nil
 	}
-	before := time.Now()
-	out, err := b.client().Exec(ctx, "date", "+%s.%N")
-	if err != nil {
-		return f, err
+	least, most := time.Duration(math.MinInt64), time.Duration(math.MaxInt64) // by how much the client's clock is ahead
+	for range clockReads {
+		before := time.Now()
+		out, err := b.client().Exec(ctx, "date", "+%s.%N")
+		after := time.Now()
+		if err != nil {
+			return f, err
+		}
+		seconds, err := strconv.ParseFloat(strings.TrimSpace(out), 64)
+		if err != nil {
+			return f, fmt.Errorf("read the client's clock: %w", err)
+		}
+		read := time.UnixMilli(int64(seconds * 1000))
+		least, most = max(least, read.Sub(after)), min(most, read.Sub(before))
 	}
-	read := before.Add(time.Since(before) / 2)
-	seconds, err := strconv.ParseFloat(strings.TrimSpace(out), 64)
-	if err != nil {
-		return f, fmt.Errorf("read the client's clock: %w", err)
-	}
-	ahead := time.UnixMilli(int64(seconds * 1000)).Sub(read)
 	gone := map[string]time.Time{}
 	for pod, since := range f.Gone {
-		gone[pod] = since.Add(ahead)
+		gone[pod] = since.Add(most)
 	}
-	return connections.Fault{Began: f.Began.Add(ahead), Done: f.Done.Add(ahead), Gone: gone}, nil
+	return connections.Fault{Began: f.Began.Add(least), Done: f.Done.Add(most), Gone: gone}, nil
 }
