@@ -79,6 +79,7 @@ type Detector struct {
 	macs     atomic.Pointer[map[[6]byte]string]
 	slots    atomic.Pointer[map[string]uint64] // digests that differ from this node's
 	away     atomic.Pointer[[]Neighbour]       // to be probed
+	probing  chan struct{}                     // receives when away has nodes again
 	compared atomic.Pointer[uint64]            // the last argument of CompareSlots
 	segments chan []string
 }
@@ -129,7 +130,8 @@ func New(o Options) (*Detector, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make an eventfd: %w", err)
 	}
-	d := &Detector{options: o, core: core, wake: wake, start: now, metrics: newMetrics(o.Metrics), segments: make(chan []string, 1)}
+	d := &Detector{options: o, core: core, wake: wake, start: now, metrics: newMetrics(o.Metrics),
+		probing: make(chan struct{}, 1), segments: make(chan []string, 1)}
 	d.heartbeat.Store(-int64(time.Hour)) // not fresh before the first one
 	d.limit.Store(int64(core.FenceAfter()))
 	d.macs.Store(&map[[6]byte]string{})
@@ -300,6 +302,7 @@ func (d *Detector) follow(ctx context.Context, l *lister) {
 	probe, relist := time.NewTicker(probeAfter), time.NewTicker(relistAfter)
 	defer probe.Stop()
 	defer relist.Stop()
+	probes := true // the ticker runs: an idle process does not wake for it
 	var names []string
 	var failed string
 	for {
@@ -307,8 +310,16 @@ func (d *Detector) follow(ctx context.Context, l *lister) {
 		case <-ctx.Done():
 			return
 		case names = <-d.segments:
+		case <-d.probing:
+			if !probes {
+				probes = true
+				probe.Reset(probeAfter)
+			}
+			continue
 		case <-probe.C:
-			d.probeAway(l)
+			if probes = d.probeAway(l); !probes {
+				probe.Stop()
+			}
 			continue
 		case <-relist.C:
 		}

@@ -125,10 +125,18 @@ func (k *neighbours) probeEntry(n Neighbour, index int, have *netlink.Neigh) err
 
 // checkAway publishes which nodes to probe, and logs those that have not answered.
 func (l *loop) checkAway() {
-	if away := l.core.Away(); away != nil {
-		l.away.Store(&away)
-	} else if before := l.away.Load(); before != nil {
+	away, before := l.core.Away(), l.away.Load()
+	switch {
+	case away == nil && before != nil:
 		l.away.Store(nil)
+	case away != nil:
+		l.away.Store(&away)
+		if before == nil {
+			select {
+			case l.probing <- struct{}{}:
+			default: // follow has not received the last one yet
+			}
+		}
 	}
 	for _, node := range l.core.Unanswered() {
 		l.options.Log.Warn("a node without a speaker stopped answering ARP or neighbour discovery: "+
@@ -136,12 +144,12 @@ func (l *loop) checkAway() {
 	}
 }
 
-// probeAway probes which nodes without a process answer.
-func (d *Detector) probeAway(l *lister) {
+// probeAway probes which nodes without a process answer, and reports whether there are any.
+func (d *Detector) probeAway(l *lister) bool {
 	away := d.away.Load()
 	if away == nil {
 		l.probed = nil
-		return
+		return false
 	}
 	answered, silent, err := l.neighbours.probe(*away, l.indexes)
 	if err != nil && l.failed != err.Error() {
@@ -155,4 +163,5 @@ func (d *Detector) probeAway(l *lister) {
 	d.put(func(in *inbox) {
 		in.answered, in.silent = append(in.answered, answered...), append(in.silent, silent...)
 	})
+	return true
 }
