@@ -9,61 +9,97 @@ import (
 	"time"
 )
 
-// churn measures changed endpoints at a constant rate, of one Service after the other. The latency is that of the
-// speaker's metric of Kubernetes' network programming latency, from the time in the EndpointSlice.
+// programming is the speaker's metric in the form of Kubernetes' network programming latency, from the time in the
+// EndpointSlice.
+const programming = "ironlb_speaker_network_programming_duration_seconds"
+
+// churn measures changed endpoints at a constant rate, of one Service after the other.
 func (b *bench) churn(ctx context.Context) error {
 	if b.o.churn == 0 {
 		return nil
 	}
-	const name = "ironlb_speaker_network_programming_duration_seconds"
-	before, err := readHistogram(name)
+	changes := int(float64(b.o.rate) * b.o.churn.Seconds())
+	f, err := b.follow(ctx, changes, float64(b.o.rate))
 	if err != nil {
 		return err
+	}
+	row := fmt.Sprintf("Churn/rate=%d", b.o.rate)
+	b.result(row, f.of.count(), f.sent/time.Duration(changes), "%.0f p50-ms\t%.0f p99-ms\t%.2f behind-s\t%.1f cpu-%%",
+		1000*f.of.quantile(0.5), 1000*f.of.quantile(0.99), (f.programmed - f.sent).Seconds(), 100*f.cpuSent.Seconds()/f.sent.Seconds())
+	return nil
+}
+
+// deadNode is the share of all endpoints that a node has: it is one of a hundred.
+const deadNode = 100
+
+// burst measures as many changed endpoints at once as the death of a node causes.
+func (b *bench) burst(ctx context.Context) error {
+	changes := b.services * perService / deadNode
+	f, err := b.follow(ctx, changes, math.Inf(1))
+	if err != nil {
+		return err
+	}
+	b.result("Burst", f.of.count(), f.programmed/time.Duration(changes), "%.0f p50-ms\t%.0f p99-ms\t%.2f all-s\t%.0f cpu-ms",
+		1000*f.of.quantile(0.5), 1000*f.of.quantile(0.99), f.programmed.Seconds(), 1000*f.cpu.Seconds())
+	return nil
+}
+
+// followed is how the process followed changed endpoints: the latencies, the time from the first change until the last
+// was sent and was programmed, and the CPU time of both.
+type followed struct {
+	of               histogram
+	sent, programmed time.Duration
+	cpuSent, cpu     time.Duration
+}
+
+// follow changes endpoints at a rate per second, of one Service after the other.
+func (b *bench) follow(ctx context.Context, changes int, rate float64) (f followed, err error) {
+	before, err := readHistogram(programming)
+	if err != nil {
+		return f, err
 	}
 	cpuBefore, err := b.p.cpu()
 	if err != nil {
-		return err
+		return f, err
 	}
 	start := time.Now()
-	changes := int(float64(b.o.rate) * b.o.churn.Seconds())
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for n := 0; n < changes; {
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			return f, ctx.Err()
 		case <-tick.C:
 		}
-		for due := min(changes, int(time.Since(start).Seconds()*float64(b.o.rate))); n < due; n++ {
+		for due := int(min(float64(changes), time.Since(start).Seconds()*rate)); n < due; n++ {
 			b.changeEndpoint(n % b.services)
 		}
 	}
-	took := time.Since(start)
+	f.sent = time.Since(start)
 	cpuAfter, err := b.p.cpu()
 	if err != nil {
-		return err
+		return f, err
 	}
+	f.cpuSent = cpuAfter - cpuBefore
 	// Two changes of a Service in one reconcile count once.
-	var of histogram
 	var last time.Time
 	err = b.until(ctx, 20*time.Millisecond, "programmed", func() (bool, string) {
-		after, err := readHistogram(name)
+		after, err := readHistogram(programming)
 		if err != nil {
 			return false, err.Error()
 		}
-		if now := after.minus(before); of == nil || now.count() > of.count() {
-			of, last = now, time.Now()
+		if now := after.minus(before); f.of == nil || now.count() > f.of.count() {
+			f.of, last = now, time.Now()
 		}
-		return of.count() >= changes || time.Since(last) > 2*time.Second, fmt.Sprintf("%d of %d changes", of.count(), changes)
+		return f.of.count() >= changes || time.Since(last) > 2*time.Second, fmt.Sprintf("%d of %d changes", f.of.count(), changes)
 	})
 	if err != nil {
-		return err
+		return f, err
 	}
-	behind := last.Sub(start) - took
-	row := fmt.Sprintf("Churn/rate=%d", b.o.rate)
-	b.result(row, of.count(), took/time.Duration(changes), "%.0f p50-ms\t%.0f p99-ms\t%.2f behind-s\t%.1f cpu-%%",
-		1000*of.quantile(0.5), 1000*of.quantile(0.99), behind.Seconds(), 100*(cpuAfter-cpuBefore).Seconds()/took.Seconds())
-	return nil
+	f.programmed = last.Sub(start)
+	cpuAfter, err = b.p.cpu()
+	f.cpu = cpuAfter - cpuBefore
+	return f, err
 }
 
 // changeEndpoint replaces one endpoint of Service i.

@@ -32,6 +32,10 @@ const (
 	perService = 4
 )
 
+// One more Service has that many endpoints, in EndpointSlices of the size that Kubernetes gives them. Its first endpoint
+// has this number; those of the others have smaller ones.
+const bigEndpoints, perSlice, bigFirst = 1000, 100, 1 << 19
+
 var nodes = []string{thisNode, "node2", "node3"}
 
 // created is the age of all objects.
@@ -91,7 +95,17 @@ func service(i int) *corev1.Service {
 
 // endpointSlice returns the endpoints of Service i at the times-th change: each change replaces the last endpoint.
 func endpointSlice(i, times int) *discoveryv1.EndpointSlice {
-	m := objectMeta(nameOf(i)+"-x7k2p", "kube-controller-manager")
+	return slice(i, "x7k2p", perService*i, perService, times)
+}
+
+// bigSlice is one of the Service with bigEndpoints, which is Service i.
+func bigSlice(i, part, times int) *discoveryv1.EndpointSlice {
+	return slice(i, fmt.Sprintf("x7k%02d", part), bigFirst+perSlice*part, perSlice, times)
+}
+
+// slice returns count endpoints of Service i, numbered from first.
+func slice(i int, suffix string, first, count, times int) *discoveryv1.EndpointSlice {
+	m := objectMeta(nameOf(i)+"-"+suffix, "kube-controller-manager")
 	m.GenerateName = nameOf(i) + "-"
 	m.Labels = map[string]string{discoveryv1.LabelServiceName: nameOf(i), discoveryv1.LabelManagedBy: "endpointslice-controller.k8s.io"}
 	m.Annotations = map[string]string{corev1.EndpointsLastChangeTriggerTime: time.Now().UTC().Format(time.RFC3339Nano)}
@@ -100,9 +114,9 @@ func endpointSlice(i, times int) *discoveryv1.EndpointSlice {
 		ObjectMeta: m, AddressType: discoveryv1.AddressTypeIPv4,
 		Ports: []discoveryv1.EndpointPort{{Name: ptr.To("http"), Port: ptr.To[int32](8080), Protocol: ptr.To(corev1.ProtocolTCP)}},
 	}
-	for j := range perService {
-		n := perService*i + j
-		if j == perService-1 {
+	for j := range count {
+		n := first + j
+		if j == count-1 {
 			n += 1 << 20 * (times % 2)
 		}
 		pod := fmt.Sprintf("%s-7d4b9c6f5d-%05d", nameOf(i), n)
@@ -147,7 +161,7 @@ func node(i int) *corev1.Node {
 	}
 }
 
-// cluster returns the objects of a cluster with that many Services.
+// cluster returns the objects of a cluster with that many Services, and one of bigEndpoints.
 func cluster(services int) map[string]*resource {
 	own := v1alpha1.GroupVersion.String()
 	all := map[string]*resource{
@@ -169,6 +183,11 @@ func cluster(services int) map[string]*resource {
 		add("services", service(i))
 		add("endpointslices", endpointSlice(i, 0))
 		add("virtualips", virtualIP(i))
+	}
+	add("services", service(services))
+	add("virtualips", virtualIP(services))
+	for part := range bigEndpoints / perSlice {
+		add("endpointslices", bigSlice(services, part, 0))
 	}
 	for i := range nodes {
 		add("nodes", node(i))

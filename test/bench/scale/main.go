@@ -1,8 +1,8 @@
-// Command scale measures one ironlb-speaker with many Services of four endpoints: its start, its memory and its CPU
-// time while idle, one changed endpoint, and how soon damage by another program is repaired. It runs alone in a network
-// namespace, with nftables and serviceProxy, and owns every address: no other node is alive. Its API server is part of
-// this command and answers from memory, so that nothing but the speaker is measured. The results are in Go's benchmark
-// format, for benchstat, on standard output. It needs root.
+// Command scale measures one ironlb-speaker with many Services of four endpoints, and one of a thousand: its start, its
+// memory and its CPU time while idle, one changed endpoint, many changed endpoints, and how soon damage by another
+// program is repaired. It runs alone in a network namespace, with nftables and serviceProxy, and owns every address: no
+// other node is alive. Its API server is part of this command and answers from memory, so that nothing but the speaker
+// is measured. The results are in Go's benchmark format, for benchstat, on standard output. It needs root.
 //
 //	start-s    seconds from the start of the process until /readyz is OK
 //	cpu-s      CPU seconds of the start, with child processes
@@ -13,6 +13,8 @@
 //	           follow later, after its check (endpointChecks); p99-ms likewise
 //	cpu-ms     CPU time of one change
 //	behind-s   at a constant rate of changes: from the last one until it is programmed
+//	all-s      of changes at once (Burst): from the first one until all are programmed, which are as many as endpoints
+//	           on one of a hundred nodes; cpu-ms: CPU time of all
 //	repair-s   from the damage until it is repaired
 //
 //	go run ./test/bench/scale -services 1000,5000,10000

@@ -13,7 +13,7 @@ import (
 )
 
 func (b *bench) measure(ctx context.Context) error {
-	for _, step := range []func(context.Context) error{b.cold, b.idle, b.change, b.churn, b.repair} {
+	for _, step := range []func(context.Context) error{b.cold, b.idle, b.change, b.changeBig, b.churn, b.burst, b.repair} {
 		if err := step(ctx); err != nil {
 			return fmt.Errorf("%w; the log ends with:\n%s", err, b.p.lastLines())
 		}
@@ -61,7 +61,7 @@ func (b *bench) cold(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	want := float64(2 * b.services * perService) // of the ClusterIP and of the address
+	want := float64(2 * (b.services*perService + bigEndpoints)) // of the ClusterIP and of the address
 	if have, err := metric("ironlb_speaker_real_servers"); err != nil || have != want {
 		return fmt.Errorf("%v real servers are programmed, want %v: %w", have, want, err)
 	}
@@ -141,6 +141,20 @@ func (b *bench) idle(ctx context.Context) error {
 
 // change measures changed endpoints, one after the other, of different Services.
 func (b *bench) change(ctx context.Context) error {
+	return b.oneByOne(ctx, "Change", func(n int) { b.changeEndpoint(n * b.services / b.o.changes) })
+}
+
+// changeBig measures changed endpoints, one after the other, of the Service with bigEndpoints.
+func (b *bench) changeBig(ctx context.Context) error {
+	const parts = bigEndpoints / perSlice
+	return b.oneByOne(ctx, fmt.Sprintf("Change/endpoints=%d", bigEndpoints), func(n int) {
+		part := n % parts
+		b.api.replace("endpointslices", b.services+part, bigSlice(b.services, part, n/parts+1))
+	})
+}
+
+// oneByOne measures changes, each once the previous one is programmed.
+func (b *bench) oneByOne(ctx context.Context, row string, change func(n int)) error {
 	if b.o.changes == 0 {
 		return nil
 	}
@@ -155,9 +169,8 @@ func (b *bench) change(ctx context.Context) error {
 	}
 	var took []time.Duration
 	for n := range b.o.changes {
-		i := n * b.services / b.o.changes
 		start := time.Now()
-		b.changeEndpoint(i)
+		change(n)
 		err := b.until(ctx, time.Millisecond, "programmed", func() (bool, string) {
 			counts, err := watch.Count()
 			return err != nil || counts[nftwatch.IP] > 0, "the kernel reports no change"
@@ -186,7 +199,7 @@ func (b *bench) change(ctx context.Context) error {
 	}
 	n := len(took)
 	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
-	b.result("Change", n, sum/time.Duration(n), "%.1f p50-ms\t%.1f p99-ms\t%.1f cpu-ms", ms(took[n/2]), ms(took[n*99/100]), ms((after-before)/time.Duration(n)))
+	b.result(row, n, sum/time.Duration(n), "%.1f p50-ms\t%.1f p99-ms\t%.1f cpu-ms", ms(took[n/2]), ms(took[n*99/100]), ms((after-before)/time.Duration(n)))
 	return nil
 }
 
