@@ -81,7 +81,9 @@ type Announcer struct {
 	network *network
 	ports   map[int]*port // by interface index
 	entries map[netip.Addr]*entry
-	ended   []binding // ended probes that Run has not processed yet
+	// used contains the addresses with a conflict. Conflicts removes those that have none any more.
+	used  map[netip.Addr]struct{}
+	ended []binding // ended probes that Run has not processed yet
 	// controls are the checks for proxies, the last one of each responder; proxies are the hosts that they found.
 	controls map[*responder]*control
 	proxies  map[proxyKey]proxy
@@ -95,6 +97,7 @@ func New(cfg Config) *Announcer {
 	a := &Announcer{
 		cfg: cfg.withDefaults(), metrics: newMetrics(cfg.Metrics), system: kernel{},
 		wake: make(chan struct{}, 1), network: &network{}, ports: map[int]*port{}, entries: map[netip.Addr]*entry{},
+		used:     map[netip.Addr]struct{}{},
 		controls: map[*responder]*control{}, proxies: map[proxyKey]proxy{},
 	}
 	a.stale.Store(true)

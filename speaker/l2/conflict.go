@@ -145,8 +145,13 @@ func (a *Announcer) Conflicts() map[netip.Addr]view.Conflict {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	out := map[netip.Addr]view.Conflict{}
-	for addr, e := range a.entries {
-		if c := e.conflict; c != nil && c.pending == nil {
+	for addr := range a.used {
+		e := a.entries[addr]
+		if e == nil || e.conflict == nil {
+			delete(a.used, addr)
+			continue
+		}
+		if c := e.conflict; c.pending == nil {
 			out[addr] = view.Conflict{MAC: net.HardwareAddr(c.mac[:]).String(), Interface: c.on, Since: c.since}
 		}
 	}
@@ -242,6 +247,7 @@ func (a *Announcer) recordUse(r *responder, addr netip.Addr, by mac, pending *co
 	default:
 		since, pending = c.since, nil
 	}
+	a.used[addr] = struct{}{}
 	e.conflict = &conflict{
 		mac: by, on: r.link.name, since: since, lastUse: now, pending: pending, nextProbe: now.Add(verifyEvery),
 	}
