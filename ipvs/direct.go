@@ -16,6 +16,8 @@ type Directed struct {
 	Slots, Before *Slots
 	// ByClient hashes the client's address without its port (session affinity).
 	ByClient bool
+	// Closed drops what comes through tunnels: the address is not local yet, so the node would route it.
+	Closed bool
 }
 
 // Direct is the first tier of one node.

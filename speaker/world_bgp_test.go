@@ -162,6 +162,7 @@ func (w *world) checkLeads(prefix netip.Prefix) {
 	}
 	if prefix.IsSingleIP() {
 		w.checkForwards(prefix.Addr())
+		w.checkOpen(prefix.Addr())
 		return
 	}
 	for addr := range w.addrs {

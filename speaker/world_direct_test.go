@@ -85,7 +85,7 @@ func (d worldDirect) Apply(_ context.Context, want ipvs.Direct, changed []ipvs.K
 		if t.applied != nil && !slices.Contains(changed, key) && t.applied.Virtuals[key] != v {
 			d.w.wrong("%v differs and is not named as changed", key)
 		}
-		d.w.checkDirected(key)
+		d.w.checkDirected(key, v)
 	}
 	want.Virtuals = maps.Clone(want.Virtuals)
 	t.have, t.applied, t.begun = want, &want, true
@@ -103,21 +103,21 @@ func sameDirect(a, b ipvs.Direct) bool {
 	return maps.Equal(a.Virtuals, b.Virtuals) && (len(a.Virtuals) == 0 || a.Self == b.Self && slices.Equal(a.Nodes, b.Nodes))
 }
 
-// checkDirected checks the second tier of a virtual server.
-func (w *world) checkDirected(key ipvs.Key) {
+// checkDirected checks the second tier of a virtual server, and that tunnels lead to it once its address is local.
+func (w *world) checkDirected(key ipvs.Key, v ipvs.Directed) {
 	table, _ := w.kernel.ListOf(map[netip.Addr]struct{}{key.Addr: {}})
 	vs, exists := table[key]
 	if !exists || has(w.filter, ipvs.Element{Set: ipvs.Masqueraded, Key: key}) {
 		w.wrong("%v is directed: it exists %v, filter %v", key, exists, w.filter)
 	}
-	if _, already := w.tunnels.have.Virtuals[key]; already {
-		return
-	}
-	if len(vs.RealServers) == 0 && w.endpoints(key) > 0 {
+	if _, already := w.tunnels.have.Virtuals[key]; !already && len(vs.RealServers) == 0 && w.endpoints(key) > 0 {
 		w.wrong("%v is directed before it has a real server", key)
 	}
-	if !has(w.addrs, key.Addr) && w.failAt == 0 && w.chance == 0 && w.failSysctls == (dataplane.SysctlErrors{}) {
-		w.wrong("%v is directed before its address is local", key)
+	if before, already := w.tunnels.have.Virtuals[key]; already && !before.Closed || v.Closed || w.failSysctls != (dataplane.SysctlErrors{}) {
+		return
+	}
+	if !has(w.addrs, key.Addr) {
+		w.wrong("tunnels lead to %v before its address is local", key)
 	}
 }
 
@@ -128,10 +128,19 @@ func (w *world) checkUndirected(what string, key ipvs.Key) {
 	}
 }
 
-// checkTier checks that packets to an announced virtual server are directed if they are to be.
+// checkTier checks that packets to a reachable virtual server are directed if they are to be.
 func (w *world) checkTier(key ipvs.Key) {
 	if _, is := w.tunnels.have.Virtuals[key]; !is && w.tunnels.directs(key) {
-		w.wrong("%v is announced before it is directed", key)
+		w.wrong("%v is reachable before it is directed", key)
+	}
+}
+
+// checkOpen checks that tunnels lead to an address that is about to be announced.
+func (w *world) checkOpen(addr netip.Addr) {
+	for key, v := range w.tunnels.have.Virtuals {
+		if key.Addr == addr && v.Closed {
+			w.wrong("%v is announced before tunnels lead to it", key)
+		}
 	}
 }
 
@@ -144,7 +153,7 @@ func (r *run) wantDirected(t *testing.T, want *plan.Desired) {
 	}
 	for key, v := range want.Direct.Virtuals {
 		got := have.Virtuals[key]
-		if got.Slots == nil || got.ByClient != v.ByClient {
+		if got.Slots == nil || got.ByClient != v.ByClient || got.Closed {
 			t.Errorf("%v: %+v, want %+v", key, got, v)
 			continue
 		}

@@ -383,6 +383,7 @@ func (a worldAddresses) Add(addr netip.Addr) (bool, error) {
 		if len(vs.RealServers) == 0 && a.w.endpoints(key) > 0 {
 			a.w.wrong("address %v is added before any real server of %v", addr, key)
 		}
+		a.w.checkTier(key)
 	}
 	a.w.addrs[addr] = struct{}{}
 	// Packets to the address went elsewhere so far, and conntrack has entries for that: an earlier cleanup was in vain.
@@ -421,6 +422,7 @@ func (w *world) Announce(want map[netip.Addr]ownership.Announcement) (map[netip.
 	for addr, ann := range want {
 		if _, already := w.announced[addr]; !already {
 			w.checkForwards(addr)
+			w.checkOpen(addr)
 			table, _ := w.kernel.ListOf(map[netip.Addr]struct{}{addr: {}})
 			for key := range table {
 				w.checkTier(key)

@@ -216,7 +216,7 @@ func (d *Driver) program(ctx context.Context, want ipvs.Direct, changed []ipvs.K
 func (d *Driver) wants(want ipvs.Direct, changed []ipvs.Key) (wants [nftwatch.NumFamilies]wanted, invalid error) {
 	for i := range wants {
 		wants[i] = wanted{
-			virtuals: make(map[ipvs.Key]*[numTiers]content), nodes: d.tunnels.sources(want, i), pods: d.pods, frame: d.frame,
+			virtuals: make(map[ipvs.Key]*[numTiers]content), closed: make(map[ipvs.Key]struct{}), nodes: d.tunnels.sources(want, i), pods: d.pods, frame: d.frame,
 		}
 	}
 	peers := newPeers(want)
@@ -237,6 +237,9 @@ func (d *Driver) wants(want ipvs.Direct, changed []ipvs.Key) (wants [nftwatch.Nu
 			continue
 		}
 		virtuals[key] = &contents
+		if directed.Closed {
+			wants[familyOf(key.Addr)].closed[key] = struct{}{}
+		}
 	}
 	return wants, errors.Join(errs...)
 }

@@ -179,6 +179,17 @@ func TestWritesDifferences(t *testing.T) {
 	if *elements != 0 || !n.check(t) {
 		t.Errorf("a new process wrote %d elements", *elements)
 	}
+	closed := n.want.Virtuals[virtual(0)]
+	closed.Closed = true
+	for _, c := range []ipvs.Directed{closed, n.want.Virtuals[virtual(0)]} {
+		*elements = 0
+		n.want.Virtuals[virtual(0)] = c
+		n.apply(t, virtual(0))
+		n.wantPeers(t)
+		if *elements != 1 {
+			t.Errorf("wrote %d elements for closed = %v", *elements, c.Closed)
+		}
+	}
 	n.restart(t)
 	elements = n.driver.CountElements()
 	after[1] = 1
@@ -214,6 +225,7 @@ func TestRepair(t *testing.T) {
 		"chain added":       nft("add chain ip ironlb-direct other { type filter hook input priority 0; policy drop; }"),
 		"set added":         nft("add set ip ironlb-direct other { type ipv4_addr; }"),
 		"element deleted":   nft("delete element ip ironlb-direct directed { 203.0.0.0 . 6 . 80 }"),
+		"closed":            nft("add element ip ironlb-direct closed { 203.0.0.0 . 6 . 80 }"),
 		"slot deleted":      nft("delete element ip ironlb-direct first-1 { 1 }"),
 		"slot of a foreign": nft("add element ip ironlb-direct first-1 { 0 : 192.0.2.1 }"),
 		"errors flushed":    nft("flush map ip6 ironlb-direct errors"),

@@ -20,12 +20,12 @@ import (
 
 // listing is the content of a table. A foreign one has anything else than this package writes.
 type listing struct {
-	exists, foreign bool
-	errors          map[ipvs.Key]string
-	directed        map[ipvs.Key]struct{}
-	nodes           map[netip.Addr]struct{}
-	tiers           [numTiers]tier
-	chains          map[string]struct{}
+	exists, foreign  bool
+	errors           map[ipvs.Key]string
+	directed, closed map[ipvs.Key]struct{}
+	nodes            map[netip.Addr]struct{}
+	tiers            [numTiers]tier
+	chains           map[string]struct{}
 }
 
 // object is an object in nft's JSON.
@@ -78,7 +78,7 @@ func parse(f family, out []byte, of elements) (listing, error) {
 		return listing{}, fmt.Errorf("parse the output of nft: %w", err)
 	}
 	l := listing{
-		exists: true, directed: make(map[ipvs.Key]struct{}), chains: make(map[string]struct{}),
+		exists: true, directed: make(map[ipvs.Key]struct{}), closed: make(map[ipvs.Key]struct{}), chains: make(map[string]struct{}),
 		nodes: make(map[netip.Addr]struct{}), tiers: [numTiers]tier{newTier(first), newTier(second)},
 	}
 	spreads, defined := make(map[string]*spread), make(map[string]bool)
@@ -216,6 +216,10 @@ func (l *listing) addElements(spreads map[string]*spread, of elements) error {
 		}),
 		read(setDirected, virtual(func(key ipvs.Key, _ nftbatch.Element) bool {
 			l.directed[key] = struct{}{}
+			return true
+		})),
+		read(setClosed, virtual(func(key ipvs.Key, _ nftbatch.Element) bool {
+			l.closed[key] = struct{}{}
 			return true
 		})),
 	)

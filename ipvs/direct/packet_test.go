@@ -489,6 +489,30 @@ func TestGuard(t *testing.T) {
 	})
 }
 
+// A closed virtual server takes nothing from tunnels. Its packets that do not come through one are directed.
+func TestClosed(t *testing.T) {
+	each(t, func(t *testing.T, l *lab) {
+		open := ipvs.Directed{Slots: spreadOver(1)}
+		closed := open
+		closed.Closed = true
+		l.direct(t, open)
+		l.directNode(t, 1, closed)
+		for _, f := range families {
+			conn, err := l.client.DialWithin(300*time.Millisecond, "tcp", "", at(f.vip, servicePort))
+			if err == nil {
+				conn.Close()
+			}
+			var timeout net.Error
+			if !errors.As(err, &timeout) || !timeout.Timeout() {
+				t.Errorf("%s: error %v, want no answer", f.vip, err)
+			}
+		}
+		l.directNode(t, 1, open)
+		l.directNode(t, 0, closed)
+		l.open(t, 1, "tcp", "udp")
+	})
+}
+
 func ruleset(t *testing.T, s *netspace.Space) (text string) {
 	t.Helper()
 	s.Must(t, func() error {

@@ -14,6 +14,8 @@ import (
 const (
 	// setDirected {virtual server}: the directed ones, whose packets may come out of a tunnel.
 	setDirected = "directed"
+	// setClosed {virtual server}: those of them whose packets may not come out of a tunnel yet.
+	setClosed = "closed"
 	// setNodes {address}: the peers, from which packets of a tunnel are accepted.
 	setNodes = "nodes"
 	// setPods {prefix} and setPodInterfaces {name, or a prefix of names}: the cluster-internal sources.
@@ -46,6 +48,7 @@ type definition struct {
 // definitions are the sets and maps of every table, without those of spreads.
 var definitions = []definition{
 	{name: setDirected, typ: keyType},
+	{name: setClosed, typ: keyType},
 	{name: setNodes, typ: "ADDR"},
 	{name: setPods, typ: "ADDR", interval: true},
 	{name: setPodInterfaces, typ: "ifname", interval: true},
@@ -100,7 +103,7 @@ func (f frame) chains(of family) []chain {
 	all := []chain{
 		{name: chainStay},
 		{name: "tunneled", rules: []string{
-			key + " @directed return", "ICMPERROR " + errorKey + " vmap @" + mapErrors, "drop",
+			key + " @closed drop", key + " @directed return", "ICMPERROR " + errorKey + " vmap @" + mapErrors, "drop",
 		}},
 		// An error about an answer, from the path to the client, is directed like the client's packets.
 		{name: "icmp-error", rules: append(slices.Clone(internal), errorKey+" vmap @"+mapErrors)},

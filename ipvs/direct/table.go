@@ -17,9 +17,10 @@ import (
 
 // table is the known state of the table of one family.
 type table struct {
-	exists   bool
-	directed map[ipvs.Key]struct{}
-	tiers    [numTiers]tier
+	exists bool
+	// directed and closed are the elements of the sets of that name.
+	directed, closed map[ipvs.Key]struct{}
+	tiers            [numTiers]tier
 	// errors are the chains of the ICMP errors of the directed virtual servers.
 	errors map[ipvs.Key]string
 	nodes  map[netip.Addr]struct{}
@@ -28,14 +29,17 @@ type table struct {
 
 func newTable() table {
 	return table{
-		exists: true, directed: make(map[ipvs.Key]struct{}), tiers: [numTiers]tier{newTier(first), newTier(second)},
+		exists: true, directed: make(map[ipvs.Key]struct{}), closed: make(map[ipvs.Key]struct{}),
+		tiers:  [numTiers]tier{newTier(first), newTier(second)},
 		errors: make(map[ipvs.Key]string), nodes: make(map[netip.Addr]struct{}),
 	}
 }
 
-// wanted is the wanted state of one family: the contents of the virtual servers that may change, nil for deleted ones.
+// wanted is the wanted state of one family: the contents of the virtual servers that may change, nil for deleted ones,
+// and which of them are closed.
 type wanted struct {
 	virtuals map[ipvs.Key]*[numTiers]content
+	closed   map[ipvs.Key]struct{}
 	nodes    map[netip.Addr]struct{}
 	pods     ipvs.PodSources
 	frame
@@ -112,7 +116,7 @@ func (d *Driver) editTable(ctx context.Context, i int, want wanted, keep bool) e
 
 // adopt makes the elements of a listing the known state, with new rules.
 func (t *table) adopt(w writer, l listing) {
-	t.directed, t.nodes, t.tiers, t.errors = l.directed, l.nodes, l.tiers, l.errors
+	t.directed, t.closed, t.nodes, t.tiers, t.errors = l.directed, l.closed, l.nodes, l.tiers, l.errors
 	for n := range t.tiers {
 		tier := &t.tiers[n]
 		for _, s := range tier.all {
@@ -137,6 +141,7 @@ func errorChain(directed map[ipvs.Key]struct{}, tiers *[numTiers]tier, key ipvs.
 // keys returns the virtual servers of the known state, also of an incomplete one.
 func (t *table) keys() map[ipvs.Key]struct{} {
 	keys := maps.Clone(t.directed)
+	maps.Copy(keys, t.closed)
 	for n := range t.tiers {
 		for key := range t.tiers[n].of {
 			keys[key] = struct{}{}
@@ -168,15 +173,9 @@ func (t *table) edit(w writer, want wanted, keys []ipvs.Key) {
 	}
 	for _, key := range keys {
 		c := want.virtuals[key]
-		_, has := t.directed[key]
-		switch {
-		case c != nil && !has:
-			w.directed(key, false)
-			t.directed[key] = struct{}{}
-		case c == nil && has:
-			w.directed(key, true)
-			delete(t.directed, key)
-		}
+		_, closed := want.closed[key]
+		editSet(w, setClosed, t.closed, key, closed)
+		editSet(w, setDirected, t.directed, key, c != nil)
 		for n := range contents {
 			if c == nil {
 				contents[n][key] = newContent(false)
@@ -192,6 +191,19 @@ func (t *table) edit(w writer, want wanted, keys []ipvs.Key) {
 	t.editErrors(w, keys)
 	for n := range t.tiers {
 		t.tiers[n].collect(w, left[n])
+	}
+}
+
+// editSet adds a virtual server to a set, or deletes it.
+func editSet(w writer, set string, have map[ipvs.Key]struct{}, key ipvs.Key, wanted bool) {
+	if _, has := have[key]; has == wanted {
+		return
+	}
+	w.virtualServer(set, key, !wanted)
+	if wanted {
+		have[key] = struct{}{}
+	} else {
+		delete(have, key)
 	}
 }
 

@@ -135,8 +135,9 @@ func (w writer) virtual(tier int, key ipvs.Key, s *spread, remove bool) {
 	w.element(tierNames[tier], e, remove)
 }
 
-func (w writer) directed(key ipvs.Key, remove bool) {
-	w.element(setDirected, nftbatch.Element{Key: nftbatch.VirtualServer(key)}, remove)
+// virtualServer adds a virtual server to a set, or deletes it.
+func (w writer) virtualServer(set string, key ipvs.Key, remove bool) {
+	w.element(set, nftbatch.Element{Key: nftbatch.VirtualServer(key)}, remove)
 }
 
 // error adds or deletes the element that sends the ICMP errors about a virtual server's packets to a chain. Its key has

@@ -213,7 +213,7 @@ func (d *DataPlane) forwards(addr netip.Addr, lacking map[ipvs.Key]bool) bool {
 	if !has(d.in.Desired.Local, addr) {
 		return d.known.sysctls.affecting(addr) == nil || d.in.Published(addr) || d.isRouted(addr)
 	}
-	return has(d.known.addrs, addr) && d.canForward(addr, lacking)
+	return has(d.known.addrs, addr) && d.canForward(addr, lacking) && !d.isClosed(addr)
 }
 
 // KernelAnswers reports whether the kernel itself may answer ARP for an address, here and so perhaps on every node. An

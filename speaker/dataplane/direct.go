@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -144,8 +145,9 @@ func (d *DataPlane) removeDirected(ctx context.Context, todo *Work) {
 	}
 }
 
-// setDirected directs the virtual servers that are programmed. It follows every change of these and of their addresses,
-// and precedes the announcement.
+// setDirected directs the virtual servers that are programmed. It follows every change of these, and precedes their
+// addresses: without it, packets that do not come through a tunnel would be forwarded to this node's endpoints alone.
+// Until the address is local, what comes through tunnels is dropped.
 func (d *DataPlane) setDirected(ctx context.Context, todo *Work) {
 	desired := d.in.Desired.Direct.Virtuals
 	if d.drivers.Direct == nil || d.direct.begun && len(desired)+len(d.direct.have) == 0 {
@@ -158,6 +160,7 @@ func (d *DataPlane) setDirected(ctx context.Context, todo *Work) {
 	}
 	for key := range todo.Keys {
 		directed, wanted := desired[key]
+		directed.Closed = d.awaitsAddress(key.Addr)
 		if wanted && (has(want, key) || d.isProgrammed(key)) && want[key] != directed {
 			want[key] = directed
 			changed = append(changed, key)
@@ -166,6 +169,48 @@ func (d *DataPlane) setDirected(ctx context.Context, todo *Work) {
 	if len(changed) > 0 || todo.Direct || todo.Pods || !d.direct.begun {
 		d.applyDirect(ctx, want, changed)
 	}
+}
+
+// openDirected lets tunnels deliver packets to the addresses that have become local.
+func (d *DataPlane) openDirected(ctx context.Context, todo *Work) {
+	var closed []ipvs.Key
+	for addr := range todo.Addresses() {
+		if d.awaitsAddress(addr) {
+			continue
+		}
+		for key := range d.in.Desired.Keys[addr] {
+			if d.direct.have[key].Closed {
+				closed = append(closed, key)
+			}
+		}
+	}
+	if len(closed) == 0 {
+		return
+	}
+	want := maps.Clone(d.direct.have)
+	for _, key := range closed {
+		directed := want[key]
+		directed.Closed = false
+		want[key] = directed
+	}
+	d.applyDirect(ctx, want, closed)
+}
+
+// awaitsAddress reports whether an address is to be local, and is not yet. One that cannot be, because of a sysctl, is
+// not awaited: DNAT forwards what comes through tunnels nevertheless.
+func (d *DataPlane) awaitsAddress(addr netip.Addr) bool {
+	return has(d.in.Desired.Local, addr) && !has(d.known.addrs, addr) &&
+		d.known.sysctls.affecting(addr) == nil && d.known.sysctls.arp(addr) == nil
+}
+
+// isClosed reports whether tunnels do not deliver packets to an address yet.
+func (d *DataPlane) isClosed(addr netip.Addr) bool {
+	for key := range d.in.Desired.Keys[addr] {
+		if d.direct.have[key].Closed {
+			return true
+		}
+	}
+	return false
 }
 
 // isProgrammed reports whether a virtual server that is to be directed has nothing left of another forwarding, and this

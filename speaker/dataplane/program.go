@@ -13,9 +13,8 @@ import (
 
 // Program programs the node as desired, limited to what the work names. The order is required. An address must not be
 // reachable before its virtual servers and filter elements exist, and must keep them while it is reachable. A real
-// server must not receive clients that the filter still treats as in an earlier plan. A tunnel must not deliver packets
-// to an address that is not local: the node would route them. Failures stay pending. Nothing is changed while the state
-// of the node is unknown.
+// server must not receive clients that the filter still treats as in an earlier plan. Failures stay
+// pending. Nothing is changed while the state of the node is unknown.
 func (d *DataPlane) Program(ctx context.Context, todo *Work) {
 	d.deferred, d.programmed = false, time.Time{}
 	if d.known == nil {
@@ -33,11 +32,12 @@ func (d *DataPlane) Program(ctx context.Context, todo *Work) {
 	d.removeOutdated(ctx, todo)
 	d.setVirtualServers(&d.known.internal, d.wantedInternally, "cluster-internal ", todo)
 	d.setVirtualServers(&d.known.table, d.wanted, "", todo)
+	d.setDirected(ctx, todo)
 	d.recordDrains(todo)
 	d.removeElements(ctx, todo)
 	d.setReturns(ctx, todo)
 	d.addAddresses(todo)
-	d.setDirected(ctx, todo)
+	d.openDirected(ctx, todo)
 	d.recordProgrammed()
 	d.cleanConntrack(ctx, todo)
 	d.setHealthPorts(todo)
@@ -78,7 +78,7 @@ func (d *DataPlane) removeAddresses(todo *Work) {
 func (d *DataPlane) addAddresses(todo *Work) {
 	lacking, routed := d.lacking(), d.routedAlone()
 	for _, addr := range sorted(todo.Addresses()) {
-		if !has(d.in.Desired.Local, addr) || has(d.known.addrs, addr) || !d.isReady(addr, lacking) {
+		if !has(d.in.Desired.Local, addr) || has(d.known.addrs, addr) || !d.canForward(addr, lacking) {
 			continue
 		}
 		if d.known.sysctls.arp(addr) != nil && !routed(addr) { // the kernel of each node would answer ARP for it
@@ -178,21 +178,10 @@ func (d *DataPlane) routedAlone() func(addr netip.Addr) bool {
 	return func(addr netip.Addr) bool { return has(d.in.Desired.Routed, addr) && !has(owned, addr) }
 }
 
-// canForward reports whether the node can forward a wanted address: it is ready, and every virtual server that is to be
-// directed is.
+// canForward reports whether the node can forward a wanted address: the filter accepts every port, every virtual server
+// exists and is directed if it is to be, and each has a wanted real server unless none is wanted. While a sysctl of the
+// address is wrong, this holds only for addresses already announced: their withdrawal would cost more than it saves.
 func (d *DataPlane) canForward(addr netip.Addr, lacking map[ipvs.Key]bool) bool {
-	for key := range d.in.Desired.Keys[addr] {
-		if d.lacksDirect(key) {
-			return false
-		}
-	}
-	return d.isReady(addr, lacking)
-}
-
-// isReady reports whether a wanted address may be local: the filter accepts every port, every virtual server exists, and
-// each has a wanted real server unless none is wanted. While a sysctl of the address is wrong, this holds only for
-// addresses already announced: their withdrawal would cost more than it saves.
-func (d *DataPlane) isReady(addr netip.Addr, lacking map[ipvs.Key]bool) bool {
 	if !d.known.intact || has(d.known.blocked, addr) || d.known.sysctls.affecting(addr) != nil && !d.in.Published(addr) && !d.isRouted(addr) {
 		return false
 	}
@@ -202,7 +191,7 @@ func (d *DataPlane) isReady(addr netip.Addr, lacking map[ipvs.Key]bool) bool {
 	for key := range d.in.Desired.Keys[addr] {
 		vs, there := d.known.table.have[key]
 		want, _ := d.wanted(key)
-		if !there || !isServed(d.known.filter, key) || lacking[key] || !anyOf(want.RealServers, vs.RealServers) {
+		if !there || !isServed(d.known.filter, key) || lacking[key] || d.lacksDirect(key) || !anyOf(want.RealServers, vs.RealServers) {
 			return false
 		}
 	}

@@ -68,7 +68,6 @@ func newNodeReporter(node string, write func(context.Context, v1alpha1.SpeakerSt
 // ReportNode implements speaker.NodeReporter.
 func (r *NodeReporter) ReportNode(status report.NodeStatus) {
 	r.mu.Lock()
-	differs := r.want == nil || !reflect.DeepEqual(*r.want, status)
 	r.want = &status
 	now := metav1.Now().Rfc3339Copy()
 	for name, state := range status.Members {
@@ -78,8 +77,9 @@ func (r *NodeReporter) ReportNode(status report.NodeStatus) {
 	}
 	maps.DeleteFunc(r.since, func(name string, _ memberSince) bool { _, still := status.Members[name]; return !still })
 	r.mu.Unlock()
-	if differs {
-		r.wakeUp()
+	select {
+	case r.wake <- struct{}{}:
+	default:
 	}
 	if r.published != nil {
 		r.published(status)
@@ -91,7 +91,10 @@ func (r *NodeReporter) ReportScheduling(class, message string) {
 	r.mu.Lock()
 	r.liveness = &v1alpha1.LivenessStatus{SchedulingClass: v1alpha1.SchedulingClass(class), Message: message}
 	r.mu.Unlock()
-	r.wakeUp()
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
 }
 
 // ReportConditions reports the conditions of the node. An unchanged status keeps its transition time.
@@ -107,11 +110,6 @@ func (r *NodeReporter) ReportConditions(conditions []report.NodeCondition) {
 	}
 	r.conditions = next
 	r.mu.Unlock()
-	r.wakeUp()
-}
-
-// wakeUp makes Run compare the status with the written one.
-func (r *NodeReporter) wakeUp() {
 	select {
 	case r.wake <- struct{}{}:
 	default:

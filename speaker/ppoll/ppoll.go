@@ -4,7 +4,8 @@
 // (package priority) must not depend on an ordinary one, so it waits in ppoll(2) itself. During a system call it would
 // keep its processor until the runtime's sysmon takes that away, after up to 10 ms. Meanwhile sysmon wakes every 20 µs
 // and more (retake of runtime/proc.go), which costs more than the waiting thread's own work. Wait gives up the processor
-// first, as the runtime does for its own blocking calls.
+// first, as the runtime does for its own blocking calls. To return, it takes an idle one; while all are busy, it waits
+// for the scheduler, as any goroutine does after a long system call.
 package ppoll
 
 import (
@@ -31,17 +32,23 @@ func Wait(fds []unix.PollFd, timeout time.Duration) error {
 	for i := range fds {
 		fds[i].Revents = 0 // an interrupted call sets none
 	}
-	errno := call(unsafe.Pointer(unsafe.SliceData(fds)), uintptr(len(fds)), unsafe.Pointer(limit))
+	first, n := unsafe.Pointer(unsafe.SliceData(fds)), uintptr(len(fds))
+	var errno syscall.Errno
+	if timeout == 0 {
+		_, _, errno = syscall.RawSyscall6(unix.SYS_PPOLL, uintptr(first), n, uintptr(unsafe.Pointer(limit)), 0, 0, 0)
+	} else {
+		errno = block(first, n, unsafe.Pointer(limit))
+	}
 	if errno != 0 && !errors.Is(errno, unix.EINTR) {
 		return errno
 	}
 	return nil
 }
 
-// call must not grow the stack between the two calls of the runtime.
+// block must not grow the stack between the two calls of the runtime.
 //
 //go:nosplit
-func call(fds unsafe.Pointer, n uintptr, timeout unsafe.Pointer) syscall.Errno {
+func block(fds unsafe.Pointer, n uintptr, timeout unsafe.Pointer) syscall.Errno {
 	entersyscallblock()
 	_, _, errno := syscall.RawSyscall6(unix.SYS_PPOLL, uintptr(fds), n, uintptr(timeout), 0, 0, 0)
 	exitsyscall()

@@ -2,6 +2,8 @@ package ppoll
 
 import (
 	"errors"
+	"fmt"
+	"os"
 	"runtime"
 	"strings"
 	"testing"
@@ -103,18 +105,24 @@ func TestWait(t *testing.T) {
 	})
 }
 
-// Others run, the collector included, while threads wait, and their stacks stay intact.
+// Others run while threads wait, the collector included. It shrinks large stacks of which little is used, but must leave
+// those of waiting threads where they are.
 func TestCollector(t *testing.T) {
 	const waiting = 8
-	done := make(chan bool)
+	threads, done := make(chan int), make(chan bool)
 	var ends []int
 	for range waiting {
 		read, write := pipe(t)
 		ends = append(ends, write)
 		go func() {
 			runtime.LockOSThread()
-			done <- deep(t, 200, read)
+			deep(1000)
+			threads <- unix.Gettid()
+			done <- waitIntact(t, read)
 		}()
+	}
+	for range waiting {
+		waitInCall(t, <-threads)
 	}
 	for range 5 {
 		runtime.GC()
@@ -129,19 +137,52 @@ func TestCollector(t *testing.T) {
 	}
 }
 
-// deep waits with many frames on the stack, and again with more of them.
-func deep(t *testing.T, frames, read int) bool {
+// deep makes the stack large.
+func deep(frames int) int {
 	var local [64]byte
 	for i := range local {
 		local[i] = byte(frames)
 	}
-	ok := true
-	if frames > 0 {
-		ok = deep(t, frames-1, read)
-	} else if err := Wait([]unix.PollFd{{Fd: int32(read), Events: unix.POLLIN}}, Forever); err != nil {
+	if frames == 0 {
+		return 0
+	}
+	return deep(frames-1) + int(local[frames%len(local)])
+}
+
+// waitIntact waits, and reports whether its variables are as before.
+func waitIntact(t *testing.T, read int) bool {
+	var local [64]byte
+	for i := range local {
+		local[i] = byte(i)
+	}
+	fds := [1]unix.PollFd{{Fd: int32(read), Events: unix.POLLIN}}
+	if err := Wait(fds[:], Forever); err != nil {
 		t.Error(err)
 	}
-	return ok && strings.Count(string(local[:]), string([]byte{byte(frames)})) == len(local)
+	for i, octet := range local {
+		if int(octet) != i {
+			return false
+		}
+	}
+	return fds[0].Revents == unix.POLLIN
+}
+
+// waitInCall waits until a thread is in ppoll(2).
+func waitInCall(t *testing.T, thread int) {
+	t.Helper()
+	want := fmt.Sprintf("%d ", unix.SYS_PPOLL)
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/syscall", thread))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasPrefix(string(text), want) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("thread %d is in system call %s", thread, text)
+		}
+	}
 }
 
 // BenchmarkWait compares Wait with ppoll(2) as a system call of Go: one wait of 20 ms, and what the process does

@@ -144,7 +144,7 @@ func (a *asked) Close() error {
 const clockReads = 3
 
 // inClientTime returns the fault by the client's clock, which in a guest is not this machine's. As far as that clock is
-// unknown, the fault begins earlier, and is done later.
+// unknown, the fault begins earlier, and is done later; Pods are gone later.
 func (b *Bench) inClientTime(ctx context.Context, f connections.Fault) (connections.Fault, error) {
 	if b.Cluster.Kernel != lab.Guest {
 		return f, nil
