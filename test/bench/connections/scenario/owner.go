@@ -144,7 +144,7 @@ func (a *asked) Close() error {
 const clockReads = 3
 
 // inClientTime returns the fault by the client's clock, which in a guest is not this machine's. As far as that clock is
-// unknown, the fault begins earlier, and is done later; Pods are gone later.
+// unknown, the fault begins earlier and is done later, and a connection that breaks is one of a Pod that is gone.
 func (b *Bench) inClientTime(ctx context.Context, f connections.Fault) (connections.Fault, error) {
 	if b.Cluster.Kernel != lab.Guest {
 		return f, nil
@@ -166,7 +166,7 @@ func (b *Bench) inClientTime(ctx context.Context, f connections.Fault) (connecti
 	}
 	gone := map[string]time.Time{}
 	for pod, since := range f.Gone {
-		gone[pod] = since.Add(most)
+		gone[pod] = since.Add(least)
 	}
 	return connections.Fault{Began: f.Began.Add(least), Done: f.Done.Add(most), Gone: gone}, nil
 }
