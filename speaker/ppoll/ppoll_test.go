@@ -105,7 +105,7 @@ func TestWait(t *testing.T) {
 	})
 }
 
-// Others run while threads wait, the collector included. It shrinks large stacks of which little is used, but must leave
+// Others run while threads wait, the collector included. It shrinks large stacks that are almost empty, but must leave
 // those of waiting threads where they are.
 func TestCollector(t *testing.T) {
 	const waiting = 8

@@ -32,8 +32,8 @@ const (
 	perService = 4
 )
 
-// One more Service has that many endpoints, in EndpointSlices of the size that Kubernetes gives them. Its first endpoint
-// has this number; those of the others have smaller ones.
+// One more Service has that many endpoints, in EndpointSlices of the size that Kubernetes gives them. Its first
+// endpoint has number bigFirst; those of the others have smaller ones.
 const bigEndpoints, perSlice, bigFirst = 1000, 100, 1 << 19
 
 var nodes = []string{thisNode, "node2", "node3"}

@@ -140,7 +140,7 @@ func (a *asked) Close() error {
 	return nil
 }
 
-// clockReads is how often the client's clock is read: each read starts a program, and the shortest tells most.
+// clockReads is how often the client's clock is read: each read starts a program, and the shortest is the most exact.
 const clockReads = 3
 
 // inClientTime returns the fault by the client's clock, which in a guest is not this machine's. As far as that clock is
