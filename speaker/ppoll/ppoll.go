@@ -2,10 +2,10 @@
 //
 // Go's own poller resumes a goroutine by way of whichever thread polls. A thread that the kernel runs before others
 // (package priority) must not depend on an ordinary one, so it waits in ppoll(2) itself. During a system call it would
-// keep its processor until the runtime's sysmon takes that away, after 10 ms or less. Meanwhile sysmon wakes each 20 µs
-// and more (retake of runtime/proc.go), which costs more than the waiting thread's own work. Wait gives up the processor
-// first, as the runtime does for its own blocking calls. To return, it takes an idle one; while all are busy, it waits
-// for the scheduler, as any goroutine does after a long system call.
+// keep its processor until the runtime's sysmon takes that away, after 10 ms or less. Meanwhile sysmon wakes each
+// 20 µs and more (retake of runtime/proc.go), which costs more than the waiting thread's own work. Wait gives up the
+// processor first, as the runtime does for its own blocking calls. To return, it takes an idle one; while all are busy,
+// it waits for the scheduler, as any goroutine does after a long system call.
 package ppoll
 
 import (
