@@ -29,7 +29,7 @@ RETRANSMIT   := TestPackets/IPv4/handshake
 # Tests of ./cmd/ironlb-speaker that use no kernel run natively alone.
 PURE         := ^Test(AwaitEnd|BadFlags|Config|DetectLocalFaults|FollowKeys|KeepPolicies|MetricsAreDocumented|Pairing|ReadKeys|Snapshot|Version)
 # Tests of ./ipvs/direct in which the virtual servers matter: these run with IPVS, too.
-SECOND_TIER  := ^Test(OwnerMoves|WayBack|SecondChance|NotTracked|TablesDisagree|InternalClients|LargeDatagrams|LargeSegments|SmallPathToClient|OwnerWithoutEndpoints|NoEndpoint|HostNetwork|Affinity)$$
+SECOND_TIER  := ^Test(OwnerMoves|WayBack|SecondChance|NotTracked|TablesDisagree|InternalClients|LargeDatagrams|LargeSegments|SmallPathToClient|Closed|OwnerWithoutEndpoints|NoEndpoint|HostNetwork|Affinity)$$
 # The same of ./ipvs/returnroute.
 RETURN_TIER  := ^Test(ReturnRoute|ClientsOfNodeNetworks|KernelAnswers|HostNetwork)$$
 # LAB_TESTS need a real control plane. BGP_TESTS talk to BIRD and FRR.
