@@ -216,7 +216,8 @@ func (d *Driver) program(ctx context.Context, want ipvs.Direct, changed []ipvs.K
 func (d *Driver) wants(want ipvs.Direct, changed []ipvs.Key) (wants [nftwatch.NumFamilies]wanted, invalid error) {
 	for i := range wants {
 		wants[i] = wanted{
-			virtuals: make(map[ipvs.Key]*[numTiers]content), closed: make(map[ipvs.Key]struct{}), nodes: d.tunnels.sources(want, i), pods: d.pods, frame: d.frame,
+			virtuals: make(map[ipvs.Key]*[numTiers]content), closed: make(map[ipvs.Key]struct{}),
+			nodes: d.tunnels.sources(want, i), pods: d.pods, frame: d.frame,
 		}
 	}
 	peers := newPeers(want)

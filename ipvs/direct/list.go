@@ -78,8 +78,9 @@ func parse(f family, out []byte, of elements) (listing, error) {
 		return listing{}, fmt.Errorf("parse the output of nft: %w", err)
 	}
 	l := listing{
-		exists: true, directed: make(map[ipvs.Key]struct{}), closed: make(map[ipvs.Key]struct{}), chains: make(map[string]struct{}),
-		nodes: make(map[netip.Addr]struct{}), tiers: [numTiers]tier{newTier(first), newTier(second)},
+		exists: true, directed: make(map[ipvs.Key]struct{}), closed: make(map[ipvs.Key]struct{}),
+		chains: make(map[string]struct{}), nodes: make(map[netip.Addr]struct{}),
+		tiers: [numTiers]tier{newTier(first), newTier(second)},
 	}
 	spreads, defined := make(map[string]*spread), make(map[string]bool)
 	for _, o := range objects.NFTables {

@@ -25,7 +25,8 @@ func (b *bench) churn(ctx context.Context) error {
 	}
 	row := fmt.Sprintf("Churn/rate=%d", b.o.rate)
 	b.result(row, f.of.count(), f.sent/time.Duration(changes), "%.0f p50-ms\t%.0f p99-ms\t%.2f behind-s\t%.1f cpu-%%",
-		1000*f.of.quantile(0.5), 1000*f.of.quantile(0.99), (f.programmed - f.sent).Seconds(), 100*f.cpuSent.Seconds()/f.sent.Seconds())
+		1000*f.of.quantile(0.5), 1000*f.of.quantile(0.99), (f.programmed - f.sent).Seconds(),
+		100*f.cpuSent.Seconds()/f.sent.Seconds())
 	return nil
 }
 
@@ -39,7 +40,8 @@ func (b *bench) burst(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b.result("Burst", f.of.count(), f.programmed/time.Duration(changes), "%.0f p50-ms\t%.0f p99-ms\t%.2f all-s\t%.0f cpu-ms",
+	b.result("Burst", f.of.count(), f.programmed/time.Duration(changes),
+		"%.0f p50-ms\t%.0f p99-ms\t%.2f all-s\t%.0f cpu-ms",
 		1000*f.of.quantile(0.5), 1000*f.of.quantile(0.99), f.programmed.Seconds(), 1000*f.cpu.Seconds())
 	return nil
 }

@@ -13,8 +13,8 @@
 //	           follow later, after its check (endpointChecks); p99-ms likewise
 //	cpu-ms     CPU time of one change
 //	behind-s   at a constant rate of changes: from the last one until it is programmed
-//	all-s      of changes at once (Burst): from the first one until all are programmed, which are as many as endpoints
-//	           on one of a hundred nodes; cpu-ms: CPU time of all
+//	all-s      of as many changes at once as one of a hundred nodes has endpoints (Burst): from the first one until all
+//	           are programmed; cpu-ms: CPU time of all
 //	repair-s   from the damage until it is repaired
 //
 //	go run ./test/bench/scale -services 1000,5000,10000

@@ -199,7 +199,8 @@ func (b *bench) oneByOne(ctx context.Context, row string, change func(n int)) er
 	}
 	n := len(took)
 	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
-	b.result(row, n, sum/time.Duration(n), "%.1f p50-ms\t%.1f p99-ms\t%.1f cpu-ms", ms(took[n/2]), ms(took[n*99/100]), ms((after-before)/time.Duration(n)))
+	b.result(row, n, sum/time.Duration(n), "%.1f p50-ms\t%.1f p99-ms\t%.1f cpu-ms",
+		ms(took[n/2]), ms(took[n*99/100]), ms((after-before)/time.Duration(n)))
 	return nil
 }
 
