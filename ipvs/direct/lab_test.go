@@ -64,7 +64,7 @@ type lab struct {
 // newLab connects the tunnels by addresses of the outer family.
 func newLab(t testing.TB, outer family) *lab {
 	t.Helper()
-	l := &lab{outer: outer, bridge: netspace.NewBridge(t), client: newSpace(t)}
+	l := &lab{outer: outer, bridge: netspace.NewBridge(t), client: netspace.New(t)}
 	l.client.Plug(t, "eth0", l.bridge, "client", addrs(func(f family) string { return fmt.Sprintf("%s/%d", f.client, f.bits) })...)
 	for i := range l.nodes {
 		l.addNode(t, i)
@@ -73,20 +73,11 @@ func newLab(t testing.TB, outer family) *lab {
 	return l
 }
 
-// newSpace creates a namespace whose interfaces have no tentative addresses: a router without a link-local address
-// resolves no neighbors.
-func newSpace(t testing.TB) *netspace.Space {
-	t.Helper()
-	s := netspace.New(t)
-	s.Sysctl(t, "net.ipv6.conf.default.accept_dad", "0")
-	return s
-}
-
 func addrs(of func(family) string) []string { return []string{of(ipv4), of(ipv6)} }
 
 func (l *lab) addNode(t testing.TB, i int) {
 	t.Helper()
-	node, pod := newSpace(t), newSpace(t)
+	node, pod := netspace.New(t), netspace.New(t)
 	l.nodes[i], l.pods[i] = node, pod
 	node.Plug(t, "eth0", l.bridge, fmt.Sprintf("node%d", i), addrs(func(f family) string { return fmt.Sprintf("%s/%d", f.node(i), f.bits) })...)
 	netspace.Join(t, pod, "eth0", fmt.Sprintf("%s/26", ipv4.pod(i)), node, "pod0", fmt.Sprintf("%s/26", ipv4.gateway(i)))

@@ -211,7 +211,7 @@ func TestLargeSegments(t *testing.T) {
 func TestSmallPathToClient(t *testing.T) {
 	each(t, func(t *testing.T, l *lab) {
 		const pathMTU = 1300
-		router, far := newSpace(t), newSpace(t)
+		router, far := netspace.New(t), netspace.New(t)
 		router.Plug(t, "eth0", l.bridge, "router", "192.0.2.254/24", "2001:db8:1::254/64")
 		netspace.Join(t, far, "eth0", "203.0.113.2/24", router, "far", "203.0.113.1/24")
 		far.Address(t, "eth0", "2001:db8:9::2/64")

@@ -25,7 +25,7 @@ type node struct {
 
 func newNode(t *testing.T) *node {
 	t.Helper()
-	n := &node{Space: newSpace(t)}
+	n := &node{Space: netspace.New(t)}
 	bridge := netspace.NewBridge(t)
 	n.Plug(t, "eth0", bridge, "management", addrs(func(f family) (string, int) { return f.management(0), f.netBits })...)
 	n.Plug(t, "eth1", bridge, "service", addrs(func(f family) (string, int) { return f.service(0), f.netBits })...)

@@ -76,14 +76,6 @@ type balancer interface {
 	Close()
 }
 
-// newSpace creates a namespace whose interfaces have no tentative addresses.
-func newSpace(t testing.TB) *netspace.Space {
-	t.Helper()
-	s := netspace.New(t)
-	s.Sysctl(t, "net.ipv6.conf.default.accept_dad", "0")
-	return s
-}
-
 func addrs(of func(family) (string, int)) (all []string) {
 	for _, f := range families {
 		addr, bits := of(f)
@@ -95,7 +87,7 @@ func addrs(of func(family) (string, int)) (all []string) {
 func newLab(t testing.TB) *lab {
 	t.Helper()
 	management, service := netspace.NewBridge(t), netspace.NewBridge(t)
-	l := &lab{router: newSpace(t), client: newSpace(t), admin: newSpace(t), neighbor: newSpace(t)}
+	l := &lab{router: netspace.New(t), client: netspace.New(t), admin: netspace.New(t), neighbor: netspace.New(t)}
 	clients := netspace.NewBridge(t)
 	l.router.Plug(t, "clients", clients, "router", addrs(func(f family) (string, int) { return f.clientGateway, f.clientBits })...)
 	l.router.Plug(t, "management", management, "router", addrs(func(f family) (string, int) { return f.managementGateway, f.netBits })...)
@@ -136,7 +128,7 @@ const labels = "table inet labels {\nchain prerouting { type filter hook prerout
 
 func (l *lab) addNode(t testing.TB, i int, management, service *netspace.Space) {
 	t.Helper()
-	node, pod := newSpace(t), newSpace(t)
+	node, pod := netspace.New(t), netspace.New(t)
 	l.nodes[i], l.pods[i] = node, pod
 	node.Plug(t, "eth0", management, fmt.Sprintf("node%d", i), addrs(func(f family) (string, int) { return f.management(i), f.netBits })...)
 	node.Plug(t, "eth1", service, fmt.Sprintf("node%d", i), addrs(func(f family) (string, int) { return f.service(i), f.netBits })...)

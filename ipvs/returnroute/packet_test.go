@@ -167,7 +167,7 @@ func TestPodAsClient(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	l.apply(t, wanted())
-	client := newSpace(t)
+	client := netspace.New(t)
 	netspace.Join(t, client, "eth0", "198.18.0.2/24", l.nodes[0], "pod9", "198.18.0.1/24")
 	client.Address(t, "eth0", "2001:db8:99::2/64")
 	l.nodes[0].Address(t, "pod9", "2001:db8:99::1/64")

@@ -210,6 +210,7 @@ func TestUsedByAPeer(t *testing.T) {
 // The kernel of a host that tries to use a held address detects the duplicate.
 func TestDuplicateAddressDetectionOfAHost(t *testing.T) {
 	s := newSegment(t, nil).side(t, ipv6)
+	s.segment.host.Sysctl(t, "net/ipv6/conf/eth0/accept_dad", "1")
 	s.hold(t, s.vip[0])
 	// Announcements make the host give way as well.
 	eventually(t, "the announcements are over", func() bool { return s.count(t, "announcements_total", "ipv6") == float64(len(steps)-1) })

@@ -16,9 +16,6 @@ import (
 // enabled, and would lose it if only forwarding were set.
 func TestRouterAdvertisementsKept(t *testing.T) {
 	node, router := netspace.New(t), netspace.New(t)
-	for _, s := range []*netspace.Space{node, router} {
-		s.Sysctl(t, "net.ipv6.conf.default.accept_dad", "0") // link-local addresses at once
-	}
 	netspace.Join(t, router, "eth0", "2001:db8:1::1/64", node, "eth0", "2001:db8:1::2/64")
 	routes := func() string { return ip(t, node, "-6", "route", "show", "default") }
 	advertise := func() {

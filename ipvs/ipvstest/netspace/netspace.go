@@ -39,6 +39,8 @@ func New(t testing.TB) *Space {
 	}
 	t.Cleanup(handle.Close)
 	s.Handle = handle
+	// Link-local addresses are usable at once, not after two seconds: without one a router resolves no neighbors.
+	s.Sysctl(t, "net/ipv6/conf/default/accept_dad", "0")
 	s.up(t, "lo")
 	return s
 }
