@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"testing"
@@ -112,7 +113,7 @@ func testLinkCut(t *testing.T, w *world) {
 	if !w.nodes[1].members.Peers[cut.name].Alive {
 		t.Error("it is alive on the node network")
 	}
-	w.must("isolated", 2*member.Standard.Interval, func() bool { _, is := cut.members.Isolated["eth0"]; return is })
+	w.must("isolated", 3*member.Standard.Interval, func() bool { _, is := cut.members.Isolated["eth0"]; return is })
 	w.run(5*time.Second, nil)
 	// Relay evidence still shows that the others are there.
 	if _, is := cut.members.Isolated["eth0"]; !is || !cut.receives(w.nodes...) {
@@ -973,6 +974,50 @@ func TestCutWhileAnotherIsAway(t *testing.T) {
 		}
 	}
 	w.run(8*time.Second, nil)
+}
+
+// One of three nodes is cut off the LAN, so that the two others receive only each other there. One of these is late: it
+// stalls before it sends, or before it reads what has arrived on the LAN. It is isolated no more than the other one.
+func TestLateIsNotIsolated(t *testing.T) {
+	for name, reads := range map[string]bool{"sends": false, "reads": true} {
+		t.Run(name, func(t *testing.T) {
+			for round := range 300 {
+				testLate(t, reads, rand.New(rand.NewPCG(2, uint64(round))))
+			}
+		})
+	}
+}
+
+func testLate(t *testing.T, reads bool, random *rand.Rand) {
+	w := newWorld(t, 3)
+	w.random = random
+	cut, late := w.nodes[0], w.nodes[1]
+	w.boot(late, 2) // at another phase
+	w.settle()
+	stall := 300*time.Millisecond + time.Duration(random.IntN(150))*time.Millisecond
+	if reads {
+		stall -= 100 * time.Millisecond
+	}
+	w.drop = func(from, to *machine, iface string) bool {
+		return iface == "eth0" && (from == cut || to == cut || reads && late.late != nil && to == late)
+	}
+	ticks := 0 // of the late node, since it is to be late
+	w.watch = func(m *machine) {
+		if m != cut && len(m.members.Isolated) > 0 && m.Counts().Fences == 0 { // a fenced node observes in any case
+			t.Fatalf("at %v: %s: %+v", w.now.Sub(epoch), m.name, m.members)
+		}
+		if m == late && m.late != nil {
+			if ticks++; ticks == 2 {
+				m.late = nil
+			}
+		}
+	}
+	w.run(time.Duration(random.IntN(150))*time.Millisecond, nil)
+	late.late = func() time.Duration { return stall * time.Duration(1-ticks) }
+	w.run(2*time.Second, nil)
+	if ticks != 2 {
+		t.Fatalf("%d ticks", ticks)
+	}
 }
 
 // With two nodes, the remaining one does not count itself as cut off, and keeps what it holds.

@@ -159,10 +159,13 @@ func (c *Core) watchLinks(now time.Time) {
 		receives := !f.last.IsZero() && now.Sub(f.last) < dead
 		settled := receives && now.Sub(f.first) >= dead
 		listening := now.Sub(f.since) < dead && !settled && c.hasPeers()
-		if receives {
+		// For a dead time and an interval, a node that was itself cut off still reports those that it lost. Meanwhile the
+		// only other node on this side may be late, and nothing arrives here.
+		switch {
+		case receives:
 			f.cut = f.cut && !settled
-		} else {
-			f.cut = c.others(f, now)
+		case f.cut || now.Sub(f.last) >= dead+2*c.profile.Interval:
+			f.cut = c.others(f)
 		}
 		if is := f.cut || listening; is != f.isolated {
 			f.isolated = is
@@ -181,20 +184,15 @@ func (c *Core) hasPeers() bool {
 	return false
 }
 
-// others reports whether a node that is alive by another path receives a node other than this one on a segment. A node
-// that receives only one may briefly still count this node, when the two have just lost each other. A node that has
-// just returned may be received there in a moment.
-func (c *Core) others(f *iface, now time.Time) bool {
-	least := uint8(2)
-	if now.Sub(f.last) >= c.profile.Dead+2*c.profile.Interval {
-		least = 1
-	}
+// others reports whether a node that is alive by another path receives any node on a segment. A node that has just
+// returned may be received there in a moment.
+func (c *Core) others(f *iface) bool {
 	for _, p := range c.order {
 		if !p.paths[0].up || p.away || !p.returned.IsZero() { // receives no node there
 			continue
 		}
 		for _, s := range p.segments {
-			if f.is(s.key) && s.received >= least {
+			if f.is(s.key) && s.received > 0 {
 				return true
 			}
 		}

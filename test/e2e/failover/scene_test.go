@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -295,9 +296,15 @@ func (s *scene) check(since time.Time, before, now owners, twice int, moved ...*
 		if slices.Contains(starved, before[v.service]) {
 			continue
 		}
+		failed := false
+		fail := func(format string, args ...any) {
+			s.t.Helper()
+			s.t.Errorf(format, args...)
+			failed = true
+		}
 		moves := slices.Contains(moved, before[v.service])
 		if !moves && before[v.service] != now[v.service] {
-			s.t.Errorf("%s moved from %s to %s without need", v.service, before[v.service].Name, now[v.service].Name)
+			fail("%s moved from %s to %s without need", v.service, before[v.service].Name, now[v.service].Name)
 		}
 		for _, a := range v.addrs {
 			seen := s.seen(a, since, time.Now())
@@ -306,12 +313,44 @@ func (s *scene) check(since time.Time, before, now owners, twice int, moved ...*
 				most = 1
 			}
 			if seen.Moves() > most {
-				s.t.Errorf("%s: %v was answered by one after the other: %v", v.service, a, names(seen.MACs))
+				fail("%s: %v was answered by one after the other: %v", v.service, a, names(seen.MACs))
 			}
 			if seen.Duplicates > twice {
-				s.t.Errorf("%s: %d of %d questions for %v had two answers, from %v", v.service, seen.Duplicates, seen.Asked, a, names(seen.All))
+				fail("%s: %d of %d questions for %v had two answers, from %v",
+					v.service, seen.Duplicates, seen.Asked, a, names(seen.All))
 			}
 		}
+		if failed {
+			s.explain(v)
+		}
+	}
+}
+
+// causes are metrics of a speaker that show why a VirtualIP moved.
+var causes = regexp.MustCompile(
+	`(?m)^ironlb_(failover_moves|liveness_(fences|false_deaths|clock_stops|wedged|relayed)).* [1-9].*$`)
+
+// explain logs the object of a VirtualIP, the Events about it and its Service, and metrics of the speakers.
+func (s *scene) explain(v vip) {
+	s.t.Helper()
+	obj, err := virtualIP(s.t.Context(), v)
+	if err != nil || obj == nil {
+		s.t.Logf("%s: VirtualIP %+v, %v", v.service, obj, err)
+		return
+	}
+	s.t.Logf("%s: generation %d, %+v, %+v", v.service, obj.Generation, obj.Spec, obj.Status)
+	events, err := cluster.Kube.CoreV1().Events(metav1.NamespaceAll).List(s.t.Context(), metav1.ListOptions{})
+	if err != nil {
+		s.t.Log(err)
+		return
+	}
+	for _, e := range events.Items {
+		if about := e.InvolvedObject.Name; about == v.service || about == obj.Name {
+			s.t.Logf("%s: %s %s %s, %d times until %v", v.service, e.Source.Host, e.Reason, e.Message, e.Count, e.LastTimestamp)
+		}
+	}
+	for _, n := range cluster.Nodes {
+		s.t.Logf("%s since its start: %q", n.Name, causes.FindAllString(metricsOf(s.t.Context(), n), -1))
 	}
 }
 

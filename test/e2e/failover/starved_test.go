@@ -42,17 +42,22 @@ func (s *scene) starved() (nodes []*lab.Node) {
 
 // fencesOf returns the counter of the node's speaker, 0 if it does not answer.
 func fencesOf(ctx context.Context, n *lab.Node) (count int) {
-	if p := n.Speaker(); p == nil || !p.Running() {
-		return 0
-	}
-	out, err := n.Exec(ctx, "curl", "-fsS", "--max-time", "2", "http://127.0.0.1:7473/metrics")
-	if err != nil {
-		return 0 // the test has stopped it
-	}
-	for lines := bufio.NewScanner(strings.NewReader(out)); lines.Scan(); {
+	for lines := bufio.NewScanner(strings.NewReader(metricsOf(ctx, n))); lines.Scan(); {
 		if _, err := fmt.Sscanf(lines.Text(), standstills+" %d", &count); err == nil {
 			return count
 		}
 	}
 	return 0
+}
+
+// metricsOf returns the metrics of the node's speaker, nothing if it does not answer.
+func metricsOf(ctx context.Context, n *lab.Node) string {
+	if p := n.Speaker(); p == nil || !p.Running() {
+		return ""
+	}
+	out, err := n.Exec(ctx, "curl", "-fsS", "--max-time", "2", "http://127.0.0.1:7473/metrics")
+	if err != nil {
+		return "" // the test has stopped it
+	}
+	return out
 }
