@@ -227,8 +227,8 @@ bench-ccm: root deps ## ironlb-ccm compared with a bare load generator on a real
 	@go run ./test/bench/ccm
 
 .PHONY: bench-ipvs
-bench-ipvs: root deps ## the data planes compared with kube-proxy's ipvs and nftables, in one guest: 100, 1,000 and 5,000 Services; an hour where it is emulated (root)
-	@go run ./test/bench/ipvs
+bench-ipvs: root deps ## the data planes compared with kube-proxy's ipvs and nftables, in one guest: 100, 1,000 and 5,000 Services; an hour and a half where it is emulated, FLAGS='-services 100,1000' a quarter of that (root)
+	@go run ./test/bench/ipvs $(FLAGS)
 
 .PHONY: bench-idle
 bench-idle: root deps ## CPU and memory of idle processes at 0, 1,000 and 5,000 Services, compared with kube-proxy and MetalLB; half an hour, FLAGS='-services 13 -peers ironlb -threads' less (root)
