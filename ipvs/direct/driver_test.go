@@ -30,7 +30,9 @@ type node struct {
 // newNode returns a node with peers of IPv4.
 func newNode(t testing.TB, peers int) *node {
 	t.Helper()
-	n := &node{Space: netspace.New(t), want: ipvs.Direct{Self: netip.MustParseAddr("10.0.0.0"), Virtuals: make(map[ipvs.Key]ipvs.Directed)}}
+	n := &node{Space: netspace.New(t), want: ipvs.Direct{
+		Self: netip.MustParseAddr("10.0.0.0"), Virtuals: make(map[ipvs.Key]ipvs.Directed),
+	}}
 	addr := n.want.Self
 	for range peers + 1 {
 		n.want.Nodes = append(n.want.Nodes, addr)
