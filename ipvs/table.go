@@ -44,9 +44,12 @@ func (t Table) Clone() Table {
 
 // Equal reports whether both tables have the same content, by the same rules as Diff.
 func (t Table) Equal(u Table) bool {
-	return maps.EqualFunc(t, u, func(a, b VirtualServer) bool {
-		return a.Settings.normal() == b.Settings.normal() && maps.Equal(a.RealServers, b.RealServers)
-	})
+	return maps.EqualFunc(t, u, VirtualServer.Equal)
+}
+
+// Equal reports whether both have the same settings and real servers, by the same rules as Diff.
+func (v VirtualServer) Equal(u VirtualServer) bool {
+	return v.Settings.normal() == u.Settings.normal() && maps.Equal(v.RealServers, u.RealServers)
 }
 
 // Apply carries out one op on the table itself, by the rules of every driver: adding an existing object edits it,

@@ -268,7 +268,7 @@ func TestFailoverIsNotHeldUp(t *testing.T) {
 		}
 		time.Sleep(5*auditEvery + auditEvery/2)
 		w.mu.Lock()
-		w.slowVirtuals = 10 * time.Second
+		w.slowAddresses = 10 * time.Second
 		w.mu.Unlock()
 		r.speaker.cfg.Trigger.resync.Store(true) // as after an interface change, so the same reconcile observes the node
 		r.killB(true)

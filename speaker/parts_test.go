@@ -2,6 +2,7 @@ package speaker
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -199,43 +200,81 @@ func TestDrainEnds(t *testing.T) {
 	})
 }
 
-// Lists of many virtual servers are spaced by their duration, yet a flush is restored within two seconds. An edit is
-// restored within two seconds, or ten if the kernel counts its entries. Then a flush is restored at once.
-func TestAuditRests(t *testing.T) {
-	for counts, c := range map[bool]struct {
-		least, most int
+// The virtual servers of an IPVS are verified in turn, without lists: an edit is restored within ten seconds, a flush
+// with the next audit. If that takes long, it takes 1 % of the time, and a flush is restored as soon.
+func TestVerifiesInTurn(t *testing.T) {
+	for _, c := range []struct {
+		name        string
+		slow        time.Duration
+		least, most int // virtual servers verified in 90 s
 		edit        time.Duration
-	}{false: {45, 90, 2 * time.Second}, true: {9, 11, 10 * time.Second}} {
+	}{
+		{"fast", 0, 9 * 2000, 11 * 2000, 10 * time.Second},
+		{"slow", time.Millisecond, 800, 1200, 250 * time.Second},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				w := newWorld(t)
+				v := baseView()
+				var ports []uint16
+				for i := range uint16(2000) {
+					ports = append(ports, 80+i)
+				}
+				service(v, "web", vip1, ports, 2, "a")
+				r := start(t, w, &cluster{view: v, synced: true})
+				defer r.stop()
+				time.Sleep(10 * time.Second)
+				w.mu.Lock()
+				w.slowSame = c.slow
+				lists, verified := w.lists, w.verified
+				w.mu.Unlock()
+				time.Sleep(90 * time.Second)
+				w.mu.Lock()
+				if n := w.verified - verified; n < c.least || n > c.most {
+					t.Errorf("%d virtual servers verified in 90 s, want %d to %d", n, c.least, c.most)
+				}
+				if w.lists > lists {
+					t.Errorf("%d lists without a change", w.lists-lists)
+				}
+				w.mu.Unlock()
+				w.kernel.Flush()
+				time.Sleep(auditEvery + 2*c.slow)
+				r.wantPlanned(t)
+				key := ipvs.Key{Addr: vip1, Protocol: ipvs.TCP, Port: 300}
+				_, _ = w.kernel.Apply([]ipvs.Op{{Action: ipvs.EditVirtual, Virtual: key, Settings: ipvs.Settings{Scheduler: "wlc"}}})
+				time.Sleep(c.edit)
+				r.wantPlanned(t)
+			})
+		})
+	}
+}
+
+// Another program's virtual server of an address of IronLB is deleted: one of IPv4 at once, one of IPv6 within a minute.
+func TestAddedVirtualServerIsDeleted(t *testing.T) {
+	six := netip.MustParseAddr("2001:db8::4")
+	for addr, within := range map[netip.Addr]time.Duration{vip1: auditEvery, six: time.Minute + auditEvery} {
 		inBubble(t, func(t *testing.T) {
-			w := newWorld(t)
-			w.slowVirtuals, w.counts = 100*time.Millisecond, counts
 			v := baseView()
-			service(v, "web", vip1, []uint16{80}, 2, "a")
+			service(v, "web", addr, []uint16{80}, 2, "a")
+			if addr.Is6() {
+				for i := range v.Slices[named("web")]["s"].Endpoints {
+					v.Slices[named("web")]["s"].Endpoints[i].Addr = netip.MustParseAddr(fmt.Sprintf("2001:db8:1::1%d", i))
+				}
+			}
+			w := newWorld(t)
 			r := start(t, w, &cluster{view: v, synced: true})
 			defer r.stop()
 			time.Sleep(10 * time.Second)
-			w.mu.Lock()
-			before := w.virtuals
-			w.mu.Unlock()
-			time.Sleep(90 * time.Second)
-			w.mu.Lock()
-			if n := w.virtuals - before; n < c.least || n > c.most {
-				t.Errorf("counted: %v: %d lists of virtual servers in 90 s, want %d to %d", counts, n, c.least, c.most)
-			}
-			w.mu.Unlock()
-			w.kernel.Flush()
-			time.Sleep(2 * time.Second)
 			r.wantPlanned(t)
-			key := ipvs.Key{Addr: vip1, Protocol: ipvs.TCP, Port: 80}
-			_, _ = w.kernel.Apply([]ipvs.Op{{Action: ipvs.EditVirtual, Virtual: key, Settings: ipvs.Settings{Scheduler: "wlc"}}})
-			time.Sleep(c.edit)
+			key := ipvs.Key{Addr: addr, Protocol: ipvs.UDP, Port: 53}
+			w.mu.Lock()
+			fail := w.kernel.Fail
+			w.kernel.Fail = nil
+			_, _ = w.kernel.Apply([]ipvs.Op{{Action: ipvs.AddVirtual, Virtual: key, Settings: ipvs.Settings{Scheduler: "rr"}}})
+			w.kernel.Fail = fail
+			w.mu.Unlock()
+			time.Sleep(within)
 			r.wantPlanned(t)
-			if counts {
-				time.Sleep(300 * time.Millisecond)
-				w.kernel.Flush()
-				time.Sleep(auditEvery + 2*w.slowVirtuals)
-				r.wantPlanned(t)
-			}
 		})
 	}
 }

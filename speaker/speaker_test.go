@@ -317,28 +317,6 @@ func TestRestoresAddress(t *testing.T) {
 	}
 }
 
-// If lists of virtual servers take long, they are rare, and a flush is still noticed.
-func TestListsSeldomWhatTakesLong(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.slow = 200 * time.Millisecond
-		v := baseView()
-		service(v, "web", vip1, []uint16{80}, 2, "a")
-		r := start(t, w, &cluster{view: v, synced: true})
-		defer r.stop()
-		time.Sleep(100 * time.Second)
-		synctest.Wait()
-		w.mu.Lock()
-		if w.lists < 10 || w.lists > 12 {
-			t.Errorf("%d full lists in 100 s, want one in 9 s", w.lists)
-		}
-		w.mu.Unlock()
-		w.kernel.Flush()
-		time.Sleep(2 * time.Second)
-		r.wantPlanned(t)
-	})
-}
-
 func TestForeignObjectsAreLeftAlone(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -583,7 +561,7 @@ func TestProgrammingIsMeasured(t *testing.T) {
 			t.Errorf("%d measured while nothing changed", n-first)
 		}
 		r.world.mu.Lock()
-		r.slowVirtuals = 3 * time.Second
+		r.slowAddresses = 3 * time.Second
 		r.world.mu.Unlock()
 		r.speaker.cfg.Trigger.resync.Store(true) // so the same reconcile observes the node
 		r.set(func(v *view.View) { service(v, "web", vip2, []uint16{80}, 1, "b", "a") })
@@ -603,7 +581,7 @@ func TestNetworkProgrammingIsMeasured(t *testing.T) {
 		defer r.stop()
 		r.wantPlanned(t)
 		r.world.mu.Lock()
-		r.slowVirtuals = 3 * time.Second
+		r.slowAddresses = 3 * time.Second
 		r.world.mu.Unlock()
 		r.speaker.cfg.Trigger.resync.Store(true) // so the same reconcile observes the node
 		r.touch(func(v *view.View) view.Touched {

@@ -41,16 +41,14 @@ type world struct {
 	ups        map[string]bool // interfaces
 	statuses   map[string]report.VIPStatus
 	changes    int
-	calls      int           // that observe or change the node
-	lists      int           // of virtual servers with their real servers
-	slow       time.Duration // duration of such a list
-	virtuals   int           // lists of virtual servers alone
-	counts     bool          // the kernel counts them, too
-	counter    *counter      // the kernel counts connections; nil if the driver has no such method
-	complains  bool          // the next Apply returns an error although it completes
-	// slowVirtuals is the duration of a list of virtual servers alone.
-	slowVirtuals time.Duration
-	noModule     bool
+	calls      int      // that observe or change the node
+	verified   int      // virtual servers that were compared
+	lists      int      // of virtual servers
+	counter    *counter // the kernel counts connections; nil if the driver has no such method
+	complains  bool     // the next Apply returns an error although it completes
+	// slowSame is the duration of the comparison of one virtual server, slowAddresses that of a list of addresses.
+	slowSame, slowAddresses time.Duration
+	noModule                bool
 	// failAt makes the change with that number, counted from 1, and all later ones fail until it is reset.
 	failAt int
 	// failFilter is the error of each filter change.
@@ -168,9 +166,6 @@ func (w *world) change(what string) error {
 
 func (w *world) node() Node {
 	var servers dataplane.VirtualServers = worldIPVS{w}
-	if w.counts {
-		servers = worldCounting{worldIPVS{w}}
-	}
 	if w.counter != nil {
 		servers = worldDraining{worldIPVS{w}, w.counter}
 	}
@@ -200,8 +195,6 @@ func (i worldIPVS) ListOf(addrs map[netip.Addr]struct{}) (ipvs.Table, error) {
 	i.w.mu.Lock()
 	defer i.w.mu.Unlock()
 	i.w.calls++
-	i.w.lists++
-	time.Sleep(i.w.slow)
 	if i.w.noModule {
 		return nil, fmt.Errorf("%w: module ip_vs missing: run \"modprobe ip_vs\"", ipvs.ErrNoModule)
 	}
@@ -215,8 +208,7 @@ func (i worldIPVS) Virtuals() (map[ipvs.Key]ipvs.Settings, error) {
 	if i.w.noModule {
 		return nil, fmt.Errorf("%w: module ip_vs missing: run \"modprobe ip_vs\"", ipvs.ErrNoModule)
 	}
-	i.w.virtuals++
-	time.Sleep(i.w.slowVirtuals)
+	i.w.lists++
 	return i.w.kernel.Virtuals()
 }
 
@@ -231,13 +223,19 @@ func (i worldIPVS) Apply(ops []ipvs.Op) ([]ipvs.Op, error) {
 	return done, err
 }
 
-// worldCounting is an IPVS that counts its virtual servers of IPv4.
-type worldCounting struct{ worldIPVS }
+func (i worldIPVS) Count() (int, error) {
+	i.w.mu.Lock()
+	defer i.w.mu.Unlock()
+	i.w.calls++
+	return i.w.kernel.Count()
+}
 
-func (i worldCounting) Count() (int, error) {
-	table, err := i.w.kernel.List()
-	maps.DeleteFunc(table, func(key ipvs.Key, _ ipvs.VirtualServer) bool { return !key.Addr.Is4() })
-	return len(table), err
+func (i worldIPVS) Same(key ipvs.Key, vs ipvs.VirtualServer) (bool, error) {
+	i.w.mu.Lock()
+	defer i.w.mu.Unlock()
+	i.w.verified++
+	time.Sleep(i.w.slowSame)
+	return i.w.kernel.Same(key, vs)
 }
 
 type worldFilter struct{ w *world }
@@ -360,6 +358,7 @@ type worldAddresses struct{ w *world }
 func (a worldAddresses) List() (ours, others map[netip.Addr]struct{}, err error) {
 	a.w.mu.Lock()
 	defer a.w.mu.Unlock()
+	time.Sleep(a.w.slowAddresses)
 	return maps.Clone(a.w.addrs), maps.Clone(a.w.foreign), nil
 }
 

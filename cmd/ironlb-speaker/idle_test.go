@@ -18,7 +18,6 @@ import (
 	"github.com/ironlb/ironlb/ipvs/nft"
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/speaker"
-	"github.com/ironlb/ironlb/speaker/dataplane"
 	"github.com/ironlb/ironlb/speaker/forwarding"
 	"github.com/ironlb/ironlb/speaker/kubeproxy"
 	"github.com/ironlb/ironlb/speaker/view"
@@ -219,10 +218,6 @@ func BenchmarkObserve(b *testing.B) {
 		{"filter", func(ctx context.Context, n speaker.Node) error { _, err := n.Filter.Check(ctx); return err }},
 		{"virtuals", func(_ context.Context, n speaker.Node) error { _, err := n.VirtualServers.Virtuals(); return err }},
 		{"inside", func(_ context.Context, n speaker.Node) error { _, err := n.ClusterInternal.Virtuals(); return err }},
-		{"count", func(_ context.Context, n speaker.Node) error {
-			_, err := n.VirtualServers.(dataplane.Counter).Count()
-			return err
-		}},
 		{"sysctls", func(_ context.Context, n speaker.Node) error { _, wrong := n.Sysctls.Apply(false); return wrong.All }},
 		{"sysctls6", func(_ context.Context, n speaker.Node) error { _, wrong := n.Sysctls.Apply(true); return wrong.All }},
 		{"generation", func(context.Context, speaker.Node) error { _, err := nft.Generation(); return err }},

@@ -247,16 +247,33 @@ func (v *virtualServers) programmed() {
 	}
 }
 
-// Count returns the number of virtual servers in the kernel; only IPVS counts them, and only those of IPv4.
+// Count implements dataplane.Verifier, which only IPVS needs.
 func (v *virtualServers) Count() (int, error) {
-	d, err := v.open()
+	d, err := v.verifier()
 	if err != nil {
 		return 0, err
 	}
-	if k, ok := d.(interface{ CountIPv4() (int, error) }); ok {
-		return k.CountIPv4()
+	return d.Count()
+}
+
+// Same implements dataplane.Verifier, which only IPVS needs.
+func (v *virtualServers) Same(key ipvs.Key, vs ipvs.VirtualServer) (bool, error) {
+	d, err := v.verifier()
+	if err != nil {
+		return false, err
 	}
-	return 0, nil
+	return d.Same(key, vs)
+}
+
+func (v *virtualServers) verifier() (dataplane.Verifier, error) {
+	d, err := v.open()
+	if err != nil {
+		return nil, err
+	}
+	if verifier, ok := d.(dataplane.Verifier); ok {
+		return verifier, nil
+	}
+	return nil, fmt.Errorf("%w: %s notifies of changes", errors.ErrUnsupported, v.kind())
 }
 
 // Generation implements dataplane.Watcher; only nftables notifies of changes.

@@ -249,6 +249,50 @@ func randomTables(t *testing.T, d Driver) {
 	}
 }
 
+// Verifier is a driver that compares virtual servers one by one.
+type Verifier interface {
+	Driver
+	Same(ipvs.Key, ipvs.VirtualServer) (bool, error)
+}
+
+// Differences checks that a Verifier without virtual servers finds any difference.
+func Differences(t *testing.T, d Verifier) {
+	apply(t, d, ipvs.Diff(nil, everyKind()))
+	wantSame := func(want bool, key ipvs.Key, vs ipvs.VirtualServer) {
+		t.Helper()
+		if same, err := d.Same(key, vs); err != nil || same != want {
+			t.Errorf("Same(%v, %v) = %v, %v, want %v", key, vs, same, err, want)
+		}
+	}
+	for key, vs := range everyKind() {
+		wantSame(true, key, vs)
+		for _, settings := range []ipvs.Settings{
+			{Scheduler: "wlc", Flags: vs.Flags, Timeout: vs.Timeout},
+			{Scheduler: vs.Scheduler, Flags: vs.Flags ^ 0x8, Timeout: vs.Timeout},
+			{Scheduler: vs.Scheduler, Flags: vs.Flags | ipvs.Persistent, Timeout: vs.Timeout + 1},
+		} {
+			wantSame(false, key, ipvs.VirtualServer{Settings: settings, RealServers: vs.RealServers})
+		}
+		for at, rs := range vs.RealServers {
+			for _, other := range []map[netip.AddrPort]ipvs.RealServer{
+				{at: {Weight: rs.Weight ^ 2, Forward: rs.Forward}},
+				{at: {Weight: rs.Weight, Forward: rs.Forward ^ ipvs.Tunnel}},
+				{netip.AddrPortFrom(at.Addr(), at.Port()+1): rs},
+			} {
+				for at2, rs2 := range vs.RealServers {
+					if at2 != at {
+						other[at2] = rs2
+					}
+				}
+				wantSame(false, key, ipvs.VirtualServer{Settings: vs.Settings, RealServers: other})
+			}
+		}
+		key.Port++
+		wantSame(false, key, vs)
+	}
+	wantSame(false, web, ipvs.VirtualServer{Settings: rr, RealServers: map[netip.AddrPort]ipvs.RealServer{pod1: {Weight: 1}}})
+}
+
 // compareAddrs lets go-cmp compare the types of netip, which have unexported fields.
 var compareAddrs = cmp.Options{
 	cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),

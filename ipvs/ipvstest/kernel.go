@@ -68,6 +68,26 @@ func (k *Kernel) Virtuals() (map[ipvs.Key]ipvs.Settings, error) {
 	return virtuals, nil
 }
 
+// Count returns the number of virtual servers of IPv4, of any program.
+func (k *Kernel) Count() (n int, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for key := range k.table {
+		if key.Addr.Is4() {
+			n++
+		}
+	}
+	return n + len(k.marks), nil
+}
+
+// Same reports whether a virtual server exists with exactly these settings and real servers.
+func (k *Kernel) Same(key ipvs.Key, want ipvs.VirtualServer) (bool, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	vs, exists := k.table[key]
+	return exists && vs.Equal(want), nil
+}
+
 // Apply carries out the ops as [ipvs.Each] describes and returns those done.
 func (k *Kernel) Apply(ops []ipvs.Op) ([]ipvs.Op, error) {
 	k.mu.Lock()

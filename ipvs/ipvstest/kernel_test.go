@@ -13,6 +13,10 @@ func TestContract(t *testing.T) {
 	ipvstest.Contract(t, func(*testing.T) ipvstest.Driver { return ipvstest.NewKernel() })
 }
 
+func TestDifferences(t *testing.T) {
+	ipvstest.Differences(t, ipvstest.NewKernel())
+}
+
 func TestContractIPVS(t *testing.T) {
 	ipvstest.ContractIPVS(t, func(*testing.T) (ipvstest.IPVS, ipvstest.Other) {
 		k := ipvstest.NewKernel()

@@ -39,7 +39,7 @@ func TestSchedulers(t *testing.T) {
 	}
 }
 
-// CountIPv4 counts IPv4 virtual servers of any program; Has finds one of either family.
+// Count counts IPv4 virtual servers of any program; Has finds one of either family.
 func TestCountAndHas(t *testing.T) {
 	k, _ := openNew(t)
 	web6 := ipvs.Key{Addr: netip.MustParseAddr("2001:db8::4"), Protocol: ipvs.TCP, Port: 80}
@@ -51,8 +51,8 @@ func TestCountAndHas(t *testing.T) {
 			t.Errorf("Has(%v) = %v, %v", key, has, err)
 		}
 	}
-	if n, err := k.CountIPv4(); err != nil || n != 2 {
-		t.Errorf("CountIPv4 = %d, %v; want 2", n, err)
+	if n, err := k.Count(); err != nil || n != 2 {
+		t.Errorf("Count = %d, %v; want 2", n, err)
 	}
 	if has, err := k.Has(ipvs.Key{Addr: web.Addr, Protocol: ipvs.SCTP, Port: 80}); err != nil || has {
 		t.Errorf("Has of one that is not there = %v, %v", has, err)

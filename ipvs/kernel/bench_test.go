@@ -108,7 +108,16 @@ func BenchmarkList(b *testing.B) {
 	for name, list := range map[string]func() (int, error){
 		"all":      func() (int, error) { t, err := k.List(); return len(t), err },
 		"virtuals": func() (int, error) { t, err := k.Virtuals(); return len(t), err },
-		"count":    k.CountIPv4,
+		"count":    k.Count,
+		"same": func() (n int, err error) {
+			for key, vs := range table {
+				if same, err := k.Same(key, vs); err != nil || !same {
+					return n, err
+				}
+				n++
+			}
+			return n, nil
+		},
 		"library virtuals": func() (int, error) {
 			services, err := other.GetServices()
 			return len(services), err

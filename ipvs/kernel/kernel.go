@@ -114,7 +114,7 @@ func (k *Kernel) list(want func(netip.Addr) bool) (ipvs.Table, error) {
 		return nil, err
 	}
 	for key, vs := range table {
-		if vs.RealServers, err = k.reals(key); err != nil {
+		if vs.RealServers, err = k.reals(key, usualReals); err != nil {
 			return nil, fmt.Errorf("list real servers of %v: %w", key, err)
 		}
 		table[key] = vs
@@ -145,11 +145,14 @@ func (k *Kernel) virtuals(found func(ipvs.Key, ipvs.Settings)) error {
 	return nil
 }
 
-// reals returns the real servers of a virtual server; none if the virtual server does not exist any more. The library
-// reads 16 of the 32 bits of a weight, so an edit by another program could go unnoticed.
-func (k *Kernel) reals(key ipvs.Key) (map[netip.AddrPort]ipvs.RealServer, error) {
+// usualReals is more real servers than most virtual servers have.
+const usualReals = 31
+
+// reals returns the real servers of a virtual server; none if the virtual server does not exist any more. expected is
+// their likely number. The library reads 16 of the 32 bits of a weight, so an edit by another program could go unnoticed.
+func (k *Kernel) reals(key ipvs.Key, expected int) (map[netip.AddrPort]ipvs.RealServer, error) {
 	if key.Addr.Is4() && optionsFit {
-		if reals, err := k.conn.options(key); err == nil {
+		if reals, err := k.conn.destsOption(key, expected); err == nil {
 			return reals, nil
 		}
 	}

@@ -45,6 +45,11 @@ func TestContract(t *testing.T) {
 	})
 }
 
+func TestDifferences(t *testing.T) {
+	k, _ := openNew(t)
+	ipvstest.Differences(t, k)
+}
+
 func TestContractIPVS(t *testing.T) {
 	ipvstest.ContractIPVS(t, func(t *testing.T) (ipvstest.IPVS, ipvstest.Other) {
 		k, s := openNew(t)

@@ -119,10 +119,6 @@ func readService(s *mobyipvs.Service) (key ipvs.Key, settings ipvs.Settings, ok 
 		return key, settings, false
 	}
 	key = ipvs.Key{Addr: addr, Protocol: ipvs.Protocol(s.Protocol), Port: s.Port}
-	settings = ipvs.Settings{Scheduler: s.SchedName, Flags: ipvs.Flags(s.Flags) &^ ipvs.Hashed}
-	// The kernel keeps a time-out without persistence; like ipvsadm, this package ignores it.
-	if settings.Flags&ipvs.Persistent != 0 {
-		settings.Timeout = s.Timeout
-	}
-	return key, settings, true
+	settings = ipvs.Settings{Scheduler: s.SchedName, Flags: ipvs.Flags(s.Flags) &^ ipvs.Hashed, Timeout: s.Timeout}
+	return key, persistent(settings), true
 }

@@ -15,6 +15,7 @@ const (
 	cmdNewService = 1
 	cmdSetService = 2
 	cmdDelService = 3
+	cmdGetService = 4
 	cmdNewDest    = 5
 	cmdSetDest    = 6
 	cmdDelDest    = 7

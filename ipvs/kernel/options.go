@@ -15,12 +15,23 @@ import (
 // The socket options of IPVS (include/uapi/linux/ip_vs.h) support only IPv4. Reading through them costs one system call
 // where netlink takes three, and copies less.
 const (
-	getInfo  = 64 + 1024 + 64 + 1
-	getDests = getInfo + 3
+	getInfo    = 64 + 1024 + 64 + 1
+	getService = getInfo + 2
+	getDests   = getInfo + 3
 )
 
 // optionsFit reports whether the structures below have the kernel's layout: the 64-bit one.
 const optionsFit = unsafe.Sizeof(uintptr(0)) == 8
+
+// Layout of struct ip_vs_service_entry, whose protocol, address and port are those of the other structures, too.
+const (
+	entrySize      = 104
+	entryAddr      = 4
+	entryPort      = 8
+	entryScheduler = 16
+	entryFlags     = 32
+	entryTimeout   = 36
+)
 
 // Layout of struct ip_vs_get_dests and struct ip_vs_dest_entry.
 const (
@@ -28,9 +39,9 @@ const (
 	destsRoom   = 16
 	destEntry   = 96
 
-	entryPort    = 4
-	entryForward = 8
-	entryWeight  = 12
+	destEntryPort    = 4
+	destEntryForward = 8
+	destEntryWeight  = 12
 )
 
 // infoSize is the size of struct ip_vs_getinfo: version, size of the connection table, number of virtual servers.
@@ -39,19 +50,38 @@ const infoSize = 12
 // destsMost limits the size of one response.
 const destsMost = 1 << 20
 
-// options returns the real servers of an IPv4 virtual server.
-func (c *conn) options(key ipvs.Key) (map[netip.AddrPort]ipvs.RealServer, error) {
-	for room := 32; room <= destsMost; room *= 4 {
+// putKey writes an IPv4 virtual server to a structure.
+func putKey(b []byte, key ipvs.Key) {
+	binary.NativeEndian.PutUint16(b, uint16(key.Protocol))
+	addr := key.Addr.As4()
+	copy(b[entryAddr:], addr[:])
+	binary.BigEndian.PutUint16(b[entryPort:], key.Port)
+}
+
+// settingsOption returns the settings of an IPv4 virtual server; the error is ESRCH if there is none.
+func (c *conn) settingsOption(key ipvs.Key) (ipvs.Settings, error) {
+	var b [entrySize]byte
+	putKey(b[:], key)
+	if err := c.getOption(getService, b[:]); err != nil {
+		return ipvs.Settings{}, err
+	}
+	return persistent(ipvs.Settings{
+		Scheduler: unix.ByteSliceToString(b[entryScheduler:entryFlags]),
+		Flags:     ipvs.Flags(binary.NativeEndian.Uint32(b[entryFlags:])) &^ ipvs.Hashed,
+		Timeout:   binary.NativeEndian.Uint32(b[entryTimeout:]),
+	}), nil
+}
+
+// destsOption returns the real servers of an IPv4 virtual server. expected is their likely number.
+func (c *conn) destsOption(key ipvs.Key, expected int) (map[netip.AddrPort]ipvs.RealServer, error) {
+	for room := expected + 1; room <= destsMost; room *= 4 {
 		size := destsHeader + room*destEntry
 		if len(c.in) < size {
 			c.in = make([]byte, size)
 		}
 		b := c.in[:size]
 		clear(b)
-		binary.NativeEndian.PutUint16(b, uint16(key.Protocol))
-		addr := key.Addr.As4()
-		copy(b[4:], addr[:])
-		binary.BigEndian.PutUint16(b[8:], key.Port)
+		putKey(b, key)
 		binary.NativeEndian.PutUint32(b[destsRoom:], uint32(room))
 		if err := c.getOption(getDests, b); err != nil {
 			return nil, err
@@ -62,20 +92,20 @@ func (c *conn) options(key ipvs.Key) (map[netip.AddrPort]ipvs.RealServer, error)
 			if binary.NativeEndian.Uint32(entry) == 0 {
 				return reals, nil
 			}
-			at := netip.AddrPortFrom(netip.AddrFrom4([4]byte(entry)), binary.BigEndian.Uint16(entry[entryPort:]))
+			at := netip.AddrPortFrom(netip.AddrFrom4([4]byte(entry)), binary.BigEndian.Uint16(entry[destEntryPort:]))
 			reals[at] = ipvs.RealServer{
-				Weight:  binary.NativeEndian.Uint32(entry[entryWeight:]),
-				Forward: ipvs.Forward(binary.NativeEndian.Uint32(entry[entryForward:]) & forwardMask),
+				Weight:  binary.NativeEndian.Uint32(entry[destEntryWeight:]),
+				Forward: ipvs.Forward(binary.NativeEndian.Uint32(entry[destEntryForward:]) & forwardMask),
 			}
 		}
 	}
 	return nil, fmt.Errorf("more than %d real servers", destsMost)
 }
 
-// CountIPv4 returns the number of IPv4 virtual servers in the namespace, of any program, with or without a firewall
-// mark. The kernel does not count those of IPv6. It costs one system call, independent of their number. See also
+// Count returns the number of IPv4 virtual servers in the namespace, of any program, with or without a firewall mark.
+// The kernel does not count those of IPv6. It costs one system call, independent of their number. See also
 // [Kernel.Has].
-func (k *Kernel) CountIPv4() (int, error) {
+func (k *Kernel) Count() (int, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	b := make([]byte, infoSize)
@@ -89,14 +119,33 @@ func (k *Kernel) CountIPv4() (int, error) {
 func (k *Kernel) Has(key ipvs.Key) (bool, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	_, err := k.get(key)
+	_, err := k.conn.settings(key)
 	if errors.Is(err, unix.ESRCH) {
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("find %v: %w", key, err)
+		return false, fmt.Errorf("find %v: %w", key, explain(err))
 	}
 	return true, nil
+}
+
+// Same reports whether a virtual server exists with exactly these settings and real servers. It costs two requests,
+// independent of the number of virtual servers.
+func (k *Kernel) Same(key ipvs.Key, want ipvs.VirtualServer) (bool, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	settings, err := k.conn.settings(key)
+	if errors.Is(err, unix.ESRCH) {
+		return false, nil
+	}
+	var reals map[netip.AddrPort]ipvs.RealServer
+	if err == nil {
+		reals, err = k.reals(key, len(want.RealServers))
+	}
+	if err != nil {
+		return false, fmt.Errorf("find %v: %w", key, explain(err))
+	}
+	return want.Equal(ipvs.VirtualServer{Settings: settings, RealServers: reals}), nil
 }
 
 func (c *conn) getOption(option int, b []byte) error {

@@ -23,10 +23,10 @@ func (k *Kernel) Probe(scheduler string) error {
 	if err := k.one(ipvs.Op{Action: ipvs.AddVirtual, Virtual: probeKey, Settings: settings}); err != nil {
 		return fmt.Errorf("probe IPVS: %w", err)
 	}
-	listed, err := k.get(probeKey)
+	listed, err := k.conn.settings(probeKey)
 	deleteErr := k.one(ipvs.Op{Action: ipvs.DeleteVirtual, Virtual: probeKey})
 	if err != nil {
-		return fmt.Errorf("probe IPVS: read back %v: %w", probeKey, err)
+		return fmt.Errorf("probe IPVS: read back %v: %w", probeKey, explain(err))
 	}
 	if listed.Scheduler != scheduler {
 		return fmt.Errorf("probe IPVS: %w: wrote %v %s, read back %v", ipvs.ErrNoModule, probeKey, scheduler, listed)

@@ -1,8 +1,6 @@
 package kernel
 
 import (
-	"fmt"
-
 	"golang.org/x/sys/unix"
 
 	"github.com/ironlb/ironlb/ipvs"
@@ -31,17 +29,4 @@ func (k *Kernel) one(op ipvs.Op) error {
 		err = k.library.DelDestination(service, destination)
 	}
 	return explainOp(op, err)
-}
-
-// get reads one virtual server; the error is ESRCH if there is none.
-func (k *Kernel) get(key ipvs.Key) (ipvs.Settings, error) {
-	s, err := k.library.GetService(serviceOf(key, ipvs.Settings{}))
-	if err != nil {
-		return ipvs.Settings{}, explain(err)
-	}
-	got, settings, ok := readService(s)
-	if !ok || got != key {
-		return ipvs.Settings{}, fmt.Errorf("asked for %v, got %v", key, got)
-	}
-	return settings, nil
 }

@@ -36,10 +36,13 @@ type VirtualServers interface {
 	Apply(ops []ipvs.Op) (done []ipvs.Op, err error)
 }
 
-// Counter is a VirtualServers that counts those of IPv4 at no cost, which reveals a flush. Other programs' may be
-// included.
-type Counter interface {
+// Verifier is a VirtualServers that notifies of no change by another program.
+type Verifier interface {
+	// Count returns the number of virtual servers of IPv4, which a flush changes, at no cost. Other programs' may be
+	// included.
 	Count() (int, error)
+	// Same reports whether a virtual server exists exactly as given, at a cost independent of the number of others.
+	Same(ipvs.Key, ipvs.VirtualServer) (bool, error)
 }
 
 // Watcher is a VirtualServers that detects changes by other programs itself, at no cost while there are none.

@@ -5,26 +5,26 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/ironlb/ironlb/ipvs"
 )
 
-// How often lists of virtual servers are repeated.
 const (
 	// backoffFactor bounds the cost of an operation that repeats for a while: after one that took d, the next one waits
-	// backoffFactor times d. auditFactor is that of lists, which repeat always: 1 % of a core. The maximum depends on
-	// what else would reveal a change.
+	// backoffFactor times d.
 	backoffFactor = 20
-	auditFactor   = 100
-	// listMax applies to lists of virtual servers, and with listMin to those of real servers, which cost one request per
-	// virtual server: an edit is restored within ten seconds. uncountedMax applies to lists of virtual servers whose
-	// number the driver does not count, those of IPv6: a flush is restored within two seconds.
-	listMin      = 900 * time.Millisecond
-	listMax      = 9 * time.Second
-	uncountedMax = 1400 * time.Millisecond
-	// watchedListEvery applies to lists of a Watcher, which would find nothing else than an error of this program.
-	watchedListEvery = 10 * time.Minute
+	// verifyWithin is the time in which each virtual server of a Verifier is verified, so that an edit is restored within
+	// ten seconds. verifyFactor bounds the cost, to 1 % of a core, and has precedence. verifyLeast are verified each time.
+	verifyWithin = 9 * time.Second
+	verifyFactor = 100
+	verifyLeast  = 50
+	// listEvery applies to lists that would find nothing else than an error of this program, and with IPv4 a virtual
+	// server that another program added to an address of IronLB after it deleted another. listIPv6Every applies if a
+	// Verifier has virtual servers of IPv6: no number reveals an addition.
+	listEvery     = 10 * time.Minute
+	listIPv6Every = time.Minute
 	// applyMost is the number of virtual servers that are changed at once: the memory that a change takes does not grow
 	// with the number of Services.
 	applyMost = 500
@@ -34,43 +34,109 @@ const (
 // driver, has none and is never changed.
 type servers struct {
 	driver VirtualServers
-	// have is nil until the first list. keys are its keys by address, reals the number of its real servers, uncounted that
-	// of its virtual servers that a Counter does not count.
-	have             ipvs.Table
-	keys             map[netip.Addr]map[ipvs.Key]struct{}
-	reals, uncounted int
-	// count is what the driver's Counter returned before have was last listed, changed by what was added and deleted.
-	count int
-	// listed is when the virtual servers were last listed, and rest how long to wait for the next time, unless uncounted.
-	// full is when they are listed with their real servers.
+	// have is nil until the first list. keys are its keys by address, reals the number of its real servers, ipv6 that of
+	// its virtual servers of IPv6.
+	have        ipvs.Table
+	keys        map[netip.Addr]map[ipvs.Key]struct{}
+	reals, ipv6 int
+	// listed is when have was last listed. stale is set if have may differ from the driver's state since: an own change
+	// failed.
 	listed time.Time
-	rest   time.Duration
-	full   time.Time
-	// generation is what the driver's Watcher returned before have was last listed. stale is set if have may differ from
-	// the driver's state since: an own change failed.
+	stale  bool
+	// generation is what the driver's Watcher returned last.
 	generation uint64
-	stale      bool
+	// count is what the driver's Verifier returned last, changed by what was added and deleted since. rota are the keys
+	// that are verified in turn, next is the index of the next one, and verified when the last ones were.
+	count    int
+	rota     []ipvs.Key
+	next     int
+	verified time.Time
 }
 
 // observe brings have up to date and reports whether it was wrong. owned reports whether a virtual server is owned.
-//
-// The interval of each list grows with its duration, within bounds that let an edit be found in time. The number of
-// virtual servers reveals a flush. A Watcher detects each change, so that nothing is listed while there is none.
 func (t *servers) observe(owned func(ipvs.Key) bool) (differs bool, err error) {
 	if t.driver == nil {
 		return false, nil
 	}
-	start := time.Now()
-	generation, watched, err := t.watched()
-	count, counts := t.counted()
-	switch {
-	case err != nil:
+	if current, err := t.current(owned); err != nil || current {
 		return false, err
-	case watched && t.have != nil && !t.stale && generation == t.generation && start.Before(t.full):
-		return false, nil
-	case !watched && t.have != nil && start.Before(t.due(counts)) && start.Before(t.full) && count == t.count:
+	}
+	return t.list(owned)
+}
+
+// current reports whether have needs no list: a Watcher detected no change, or a Verifier has the same number of
+// virtual servers and those that are verified now. Any other driver is listed each time.
+func (t *servers) current(owned func(ipvs.Key) bool) (bool, error) {
+	if w, ok := t.driver.(Watcher); ok {
+		generation, watched, err := w.Generation()
+		if err != nil {
+			return false, err
+		}
+		if watched {
+			unchanged := !t.stale && generation == t.generation
+			t.generation = generation
+			return unchanged && t.listedSince(listEvery), nil
+		}
+	}
+	v, ok := t.driver.(Verifier)
+	if !ok {
 		return false, nil
 	}
+	before := t.count
+	t.count = count(v)
+	every := listEvery
+	if t.ipv6 > 0 {
+		every = listIPv6Every
+	}
+	if !t.listedSince(every) {
+		return false, nil
+	}
+	if same, err := t.verify(v); err != nil || !same || t.count == before {
+		return same, err
+	}
+	virtuals, err := t.driver.Virtuals()
+	return err == nil && t.same(virtuals, owned), err
+}
+
+// listedSince reports whether have was listed within a time.
+func (t *servers) listedSince(every time.Duration) bool {
+	return t.have != nil && time.Since(t.listed) < every
+}
+
+// count returns the number of virtual servers, -1 if the driver does not count: verification alone reveals changes then.
+func count(v Verifier) int {
+	if n, err := v.Count(); err == nil {
+		return n
+	}
+	return -1
+}
+
+// verify compares the next virtual servers with the driver's and reports whether they are the same.
+func (t *servers) verify(driver Verifier) (same bool, err error) {
+	now := time.Now()
+	elapsed := min(now.Sub(t.verified), verifyWithin)
+	t.verified = now
+	n := max(verifyLeast, 1+int(float64(len(t.have))*elapsed.Seconds()/verifyWithin.Seconds()))
+	for range min(n, len(t.have)) {
+		if t.next == len(t.rota) {
+			t.rota, t.next = slices.AppendSeq(t.rota[:0], maps.Keys(t.have)), 0
+		}
+		key := t.rota[t.next]
+		t.next++
+		if vs, exists := t.have[key]; exists {
+			if same, err := driver.Same(key, vs); err != nil || !same {
+				return false, err
+			}
+		}
+		if time.Since(now) >= elapsed/verifyFactor {
+			break
+		}
+	}
+	return true, nil
+}
+
+// list lists the owned virtual servers and reports whether have was different.
+func (t *servers) list(owned func(ipvs.Key) bool) (differs bool, err error) {
 	virtuals, err := t.driver.Virtuals()
 	if err != nil {
 		return false, err
@@ -81,37 +147,12 @@ func (t *servers) observe(owned func(ipvs.Key) bool) (differs bool, err error) {
 			ours[key.Addr] = struct{}{}
 		}
 	}
-	seen := time.Now()
-	t.count, t.listed, t.rest = count, seen, min(auditFactor*seen.Sub(start), listMax)
-	if t.have != nil && !watched && seen.Before(t.full) && t.same(virtuals, owned) {
-		return false, nil
-	}
 	table, err := t.driver.ListOf(ours)
 	if err != nil {
 		return false, err
 	}
-	listed := time.Now()
-	t.full = listed.Add(min(max(auditFactor*listed.Sub(start), listMin), listMax))
-	if watched {
-		t.full, t.generation, t.stale = listed.Add(watchedListEvery), generation, false
-	}
+	t.listed, t.stale = time.Now(), false
 	return t.set(table, owned), nil
-}
-
-// due returns when the virtual servers are listed next.
-func (t *servers) due(counts bool) time.Time {
-	if !counts || t.uncounted > 0 {
-		return t.listed.Add(min(t.rest, uncountedMax))
-	}
-	return t.listed.Add(t.rest)
-}
-
-// watched returns the generation of a Watcher.
-func (t *servers) watched() (generation uint64, watched bool, err error) {
-	if w, ok := t.driver.(Watcher); ok {
-		return w.Generation()
-	}
-	return 0, false, nil
 }
 
 // same reports whether the owned virtual servers are as recorded.
@@ -136,7 +177,7 @@ func (t *servers) set(table ipvs.Table, owned func(ipvs.Key) bool) (differs bool
 	if t.have != nil && t.have.Equal(table) {
 		return false
 	}
-	t.have, t.keys, t.reals, t.uncounted = table, map[netip.Addr]map[ipvs.Key]struct{}{}, 0, 0
+	t.have, t.keys, t.reals, t.ipv6 = table, map[netip.Addr]map[ipvs.Key]struct{}{}, 0, 0
 	for key := range table {
 		t.reindex(key, 0)
 	}
@@ -191,9 +232,9 @@ func (t *servers) reindex(key ipvs.Key, before int) {
 		return
 	}
 	if exists {
-		t.uncounted++
+		t.ipv6++
 	} else {
-		t.uncounted--
+		t.ipv6--
 	}
 }
 
@@ -239,17 +280,4 @@ func (t *servers) apply(keys []ipvs.Key, wanted ipvs.Table) (done []ipvs.Op, fai
 		failed[ops[i].Virtual] = struct{}{}
 	}
 	return done, failed, err
-}
-
-// counted returns the number of a Counter, and whether there is one.
-func (t *servers) counted() (count int, counts bool) {
-	counter, ok := t.driver.(Counter)
-	if !ok {
-		return t.count, false
-	}
-	count, err := counter.Count()
-	if err != nil {
-		return -1, true
-	}
-	return count, true
 }
