@@ -51,7 +51,7 @@ type Config struct {
 }
 
 // auditEvery is the interval of observations, so that destroyed state is restored within two seconds.
-const auditEvery = 500 * time.Millisecond
+const auditEvery = time.Second
 
 // errNotSynced is the reason before the first plan.
 var errNotSynced = errors.New("waiting for the first list of Services, EndpointSlices, Nodes and VirtualIPs from the API server")

@@ -2,6 +2,7 @@ package member
 
 import (
 	"encoding/binary"
+	"net/netip"
 	"slices"
 	"time"
 )
@@ -59,7 +60,7 @@ func (c *Core) sendHeartbeat(now time.Time, ran time.Duration) {
 			c.heartbeats.record(b[len(header):])
 			b = c.appendSlots(appendRan(b, ran))
 			if c.heartbeats.unchanged >= routineAfter && version == c.mine.version && !c.heartbeatNow && !c.observer {
-				c.sendRoutine(b)
+				c.sendRoutine(now, b)
 				break
 			}
 		}
@@ -122,9 +123,13 @@ func (c *Core) earlierVersionAlive() bool {
 func (c *Core) toAll(data []byte) {
 	c.group(data, c.broadcasts)
 	for _, p := range c.order {
-		for _, addr := range p.addrs {
-			c.sends = append(c.sends, Send{To: addr, Data: data})
-		}
+		c.toAddrs(p.addrs, data)
+	}
+}
+
+func (c *Core) toAddrs(addrs []netip.Addr, data []byte) {
+	for _, addr := range addrs {
+		c.sends = append(c.sends, Send{To: addr, Data: data})
 	}
 }
 

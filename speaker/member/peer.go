@@ -31,6 +31,8 @@ type peer struct {
 	fromIface           int
 	internal            time.Time // when one arrived from an InternalIP
 	unicast             time.Time // when one arrived that was not sent to a group
+	unicastAt           int       // the interface where it did
+	split               time.Time // when one did on another interface than the one before
 
 	clock           clock
 	claims          replica

@@ -55,7 +55,7 @@ func (c *Core) Receive(now time.Time, raw time.Duration, in Packet) Drop {
 	p := c.peers[string(h.name)]
 	if p != nil && h.incarnation == p.incarnation {
 		if !in.Group { // also where it repeats one to the group on the same interface
-			p.unicast = later(p.unicast, now)
+			p.arrivesByUnicast(now, at)
 		}
 		if known && !p.paths[at].window.fresh(h.sequence) { // before the tag is computed: most datagrams arrive twice
 			return DropRepeat
@@ -113,6 +113,14 @@ func (c *Core) Receive(now time.Time, raw time.Duration, in Packet) Drop {
 	}
 	c.processMessage(now, raw, p, at, latest)
 	return Accepted
+}
+
+// arrivesByUnicast records a datagram that was not sent to a group.
+func (p *peer) arrivesByUnicast(now time.Time, at int) {
+	p.unicast = later(p.unicast, now)
+	if at != p.unicastAt {
+		p.unicastAt, p.split = at, now
+	}
 }
 
 // restarted discards what an earlier process of the node sent.

@@ -3,6 +3,7 @@ package member
 import (
 	"bytes"
 	"slices"
+	"time"
 )
 
 // A heartbeat that only repeats what earlier ones advertised is routine: its flag allows the receiver to read it
@@ -39,28 +40,43 @@ func Routine(datagram []byte) bool {
 	return len(datagram) > flagsAt+name && datagram[headerSize+name] == fieldHello && datagram[flagsAt+name]&flagRoutine != 0
 }
 
-// sendRoutine sends a heartbeat without news to all segments, and to all Nodes. The copy for a node that this one does
-// not receive is not routine: when the machine resumes, or the network works again, it is read at once.
-func (c *Core) sendRoutine(b []byte) {
+// splitAfter is how long all unicast of a node must arrive on one interface before its InternalIPs get copies in turn.
+const splitAfter = time.Minute
+
+// sendRoutine sends a heartbeat without news to all segments, and to all Nodes: to their InternalIPs in turn if the
+// segments and one of these suffice. The copy for a node that this one does not receive is not routine: when the
+// machine resumes, or the network works again, it is read at once.
+func (c *Core) sendRoutine(now time.Time, b []byte) {
 	flags := flagsAt + len(c.config.Node)
 	b[flags] |= flagRoutine
 	data := c.finish(b)
 	c.group(data, c.broadcasts)
 	var urgent []byte
 	for _, p := range c.order {
-		for _, addr := range p.addrs {
-			if !c.misses(p) {
-				c.sends = append(c.sends, Send{To: addr, Data: data})
-				continue
+		if !c.misses(p) {
+			addrs := p.addrs
+			if len(addrs) > 1 && p.needsOne(now) {
+				next := c.heartbeats.unchanged % len(addrs)
+				addrs = addrs[next : next+1]
 			}
-			if urgent == nil {
-				urgent = append(c.begin(), data[headerSize+len(c.config.Node):len(data)-tagSize]...)
-				urgent[flags] &^= flagRoutine
-				urgent = c.finish(urgent)
-			}
-			c.sends = append(c.sends, Send{To: addr, Data: urgent})
+			c.toAddrs(addrs, data)
+			continue
 		}
+		if urgent == nil {
+			urgent = append(c.begin(), data[headerSize+len(c.config.Node):len(data)-tagSize]...)
+			urgent[flags] &^= flagRoutine
+			urgent = c.finish(urgent)
+		}
+		c.toAddrs(p.addrs, urgent)
 	}
+}
+
+// needsOne reports whether one copy of a heartbeat by unicast suffices for a node: datagrams to the group are received
+// from it, and those by unicast on one interface, whichever InternalIP they are sent to. The loss of one family of
+// addresses then halves the copies by unicast until the group is lost, too, and this node misses it.
+func (p *peer) needsOne(now time.Time) bool {
+	byGroup := slices.ContainsFunc(p.paths[1:], func(w path) bool { return w.up && w.byGroup })
+	return byGroup && now.Sub(p.split) >= splitAfter
 }
 
 // misses reports whether this node does not receive a peer on a path, or the peer reports that of this node.

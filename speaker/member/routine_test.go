@@ -48,6 +48,78 @@ func TestWakes(t *testing.T) {
 	}
 }
 
+// A node with InternalIPs of both families on one network gets routine heartbeats at each in turn while the group reaches
+// it, too; otherwise, or from a node that misses it, at both.
+func TestRoutineInTurn(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*world)
+		copies int // of a heartbeat, to the group and to three nodes
+	}{
+		"one network":           {func(*world) {}, 1 + 3},
+		"networks of their own": {func(w *world) { w.apart = true }, 1 + 6},
+		"IPv6 lost":             {func(w *world) { w.dropTo = netip.Addr.Is6 }, 1 + 3},
+		"LAN cut":               {func(w *world) { w.drop = func(_, _ *machine, iface string) bool { return iface == "eth0" } }, 1 + 6},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newDualWorld(t, 4)
+			w.settle()
+			w.run(2*time.Second, nil)
+			c.change(w)
+			w.run(90*time.Second, nil)
+			const seconds = 20
+			before := w.sent
+			w.run(seconds*time.Second, nil)
+			per := float64(w.sent-before) / float64(len(w.nodes)) / seconds // intervals vary by 10 %
+			if least, most := 10*float64(c.copies), 12*float64(c.copies); per < least || per > most {
+				t.Errorf("%.1f datagrams per node and second, want %v to %v", per, least, most)
+			}
+		})
+	}
+}
+
+// Copies in turn make no false alarm: not with datagrams lost, and not with one family lost.
+func TestNoFalseAlarmInTurn(t *testing.T) {
+	for name, dropTo := range map[string]func(netip.Addr) bool{"both families": nil, "IPv4 alone": netip.Addr.Is6} {
+		w := newDualWorld(t, 10)
+		w.loss, w.dropTo = 0.05, dropTo
+		w.settle()
+		w.watch = func(m *machine) {
+			if !m.receives(w.nodes...) {
+				t.Fatalf("%s: after %v %s counts a node as dead", name, w.now.Sub(epoch), m.name)
+			}
+		}
+		w.run(4*time.Minute, nil)
+	}
+}
+
+// Once the LAN is cut, too, the nodes that lost one family of addresses send each copy to both.
+func TestLossesInTurn(t *testing.T) {
+	w := newDualWorld(t, 4)
+	w.settle()
+	w.run(90*time.Second, nil)
+	w.dropTo = netip.Addr.Is6
+	w.run(90*time.Second, nil)
+	w.watch = func(m *machine) {
+		for name, p := range m.members.Peers {
+			if !p.Alive {
+				t.Fatalf("after %v %s counts %s as dead", w.now.Sub(epoch), m.name, name)
+			}
+		}
+	}
+	w.drop = func(_, _ *machine, iface string) bool { return iface == "eth0" }
+	w.run(time.Minute, nil)
+}
+
+// newDualWorld returns a world whose nodes have InternalIPs of both families on eth1.
+func newDualWorld(t testing.TB, nodes int) *world {
+	w := newWorld(t, nodes)
+	w.dual = true
+	for _, m := range w.nodes {
+		w.boot(m, 2)
+	}
+	return w
+}
+
 // What changes is read at once, although its receiver reads routine heartbeats later, and despite loss by a later
 // heartbeat at the latest.
 func TestChangesAreReadAtOnce(t *testing.T) {

@@ -29,8 +29,11 @@ type world struct {
 	delay func() time.Duration
 	// drop loses selected datagrams.
 	drop func(from, to *machine, iface string) bool
-	// dropGroup loses datagrams to the group.
+	// dropGroup loses datagrams to the group, dropTo those to selected addresses.
 	dropGroup bool
+	dropTo    func(netip.Addr) bool
+	// dual gives the nodes booted from then on a second InternalIP, of IPv6: on eth1, or on eth2 if apart is set.
+	dual, apart bool
 	// dropGroupAt loses datagrams to the group at one node's port.
 	dropGroupAt *machine
 	// watch runs after each tick of a node.
@@ -45,6 +48,7 @@ type machine struct {
 	*member.Core
 	name     string
 	addr     netip.Addr
+	addr6    netip.Addr
 	lan      netip.Addr
 	waiting  []arrived
 	read     time.Time // when it last read, by its own clock
@@ -104,9 +108,10 @@ func newWorld(t testing.TB, nodes int, change ...func(*member.Config)) *world {
 	for i := range nodes {
 		m := &machine{name: fmt.Sprintf("node-%d", i+1)}
 		m.addr = netip.AddrFrom4([4]byte{198, 51, 100, byte(i + 1)})
+		m.addr6 = netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 15: byte(i + 1)})
 		m.lan = netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)})
 		w.nodes = append(w.nodes, m)
-		w.byAddr[m.addr], w.byAddr[m.lan] = m, m
+		w.byAddr[m.addr], w.byAddr[m.addr6], w.byAddr[m.lan] = m, m, m
 	}
 	for _, m := range w.nodes {
 		w.boot(m, 1, change...)
@@ -127,6 +132,9 @@ func (w *world) boot(m *machine, incarnation uint64, change ...func(*member.Conf
 	peers := map[string][]netip.Addr{}
 	for _, n := range w.nodes {
 		peers[n.name] = []netip.Addr{n.addr}
+		if w.dual {
+			peers[n.name] = append(peers[n.name], n.addr6)
+		}
 	}
 	m.SetPeers(peers)
 	m.off, m.dead, m.waiting, m.members, m.drops = false, false, nil, view.Members{}, map[member.Drop]int{}
@@ -334,8 +342,17 @@ func (w *world) send(from *machine, sends []member.Send) {
 			if to == nil {
 				continue
 			}
-			if s.To == to.lan {
+			switch s.To {
+			case to.lan:
 				iface, source = "eth0", from.lan
+			case to.addr6:
+				source = from.addr6
+				if w.apart {
+					iface = "eth2"
+				}
+			}
+			if w.dropTo != nil && w.dropTo(s.To) {
+				continue
 			}
 			w.carry(from, to, iface, source, s.Data, false)
 			continue
