@@ -200,9 +200,9 @@ func TestDrainEnds(t *testing.T) {
 	})
 }
 
-// The virtual servers of an IPVS are verified in turn, without lists: an edit is restored within ten seconds, a flush
-// with the next audit. If that takes long, it takes 1 % of the time, and a flush is restored as soon.
-func TestVerifiesInTurn(t *testing.T) {
+// The virtual servers of an IPVS are verified round robin, without lists: an edit is restored within ten seconds, a
+// flush with the next audit. If that takes long, it takes 1 % of the time, and a flush is restored as soon.
+func TestVerifiesRoundRobin(t *testing.T) {
 	for _, c := range []struct {
 		name        string
 		slow        time.Duration
@@ -249,7 +249,7 @@ func TestVerifiesInTurn(t *testing.T) {
 	}
 }
 
-// Another program's virtual server of an address of IronLB is deleted: one of IPv4 at once, one of IPv6 within a minute.
+// Another program's virtual server of an address of IronLB is deleted: one of IPv4 at once, of IPv6 within a minute.
 func TestAddedVirtualServerIsDeleted(t *testing.T) {
 	six := netip.MustParseAddr("2001:db8::4")
 	for addr, within := range map[netip.Addr]time.Duration{vip1: auditEvery, six: time.Minute + auditEvery} {

@@ -149,7 +149,8 @@ func (k *Kernel) virtuals(found func(ipvs.Key, ipvs.Settings)) error {
 const usualReals = 31
 
 // reals returns the real servers of a virtual server; none if the virtual server does not exist any more. expected is
-// their likely number. The library reads 16 of the 32 bits of a weight, so an edit by another program could go unnoticed.
+// their likely number. The library reads 16 of the 32 bits of a weight, so an edit by another program could go
+// unnoticed.
 func (k *Kernel) reals(key ipvs.Key, expected int) (map[netip.AddrPort]ipvs.RealServer, error) {
 	if key.Addr.Is4() && optionsFit {
 		if reals, err := k.conn.destsOption(key, expected); err == nil {

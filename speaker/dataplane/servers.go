@@ -46,7 +46,7 @@ type servers struct {
 	// generation is what the driver's Watcher returned last.
 	generation uint64
 	// count is what the driver's Verifier returned last, changed by what was added and deleted since. rota are the keys
-	// that are verified in turn, next is the index of the next one, and verified when the last ones were.
+	// that are verified round robin, next is the index of the next one, and verified when the last ones were.
 	count    int
 	rota     []ipvs.Key
 	next     int
@@ -103,7 +103,8 @@ func (t *servers) listedSince(every time.Duration) bool {
 	return t.have != nil && time.Since(t.listed) < every
 }
 
-// count returns the number of virtual servers, -1 if the driver does not count: verification alone reveals changes then.
+// count returns the number of virtual servers, -1 if the driver does not count: verification alone reveals changes
+// then.
 func count(v Verifier) int {
 	if n, err := v.Count(); err == nil {
 		return n

@@ -40,10 +40,11 @@ func Routine(datagram []byte) bool {
 	return len(datagram) > flagsAt+name && datagram[headerSize+name] == fieldHello && datagram[flagsAt+name]&flagRoutine != 0
 }
 
-// splitAfter is how long all unicast of a node must arrive on one interface before its InternalIPs get copies in turn.
+// splitAfter is how long all unicast of a node must arrive on one interface before its InternalIPs get copies round
+// robin.
 const splitAfter = time.Minute
 
-// sendRoutine sends a heartbeat without news to all segments, and to all Nodes: to their InternalIPs in turn if the
+// sendRoutine sends a heartbeat without news to all segments, and to all Nodes: to their InternalIPs round robin if the
 // segments and one of these suffice. The copy for a node that this one does not receive is not routine: when the
 // machine resumes, or the network works again, it is read at once.
 func (c *Core) sendRoutine(now time.Time, b []byte) {

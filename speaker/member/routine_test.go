@@ -48,9 +48,9 @@ func TestWakes(t *testing.T) {
 	}
 }
 
-// A node with InternalIPs of both families on one network gets routine heartbeats at each in turn while the group reaches
-// it, too; otherwise, or from a node that misses it, at both.
-func TestRoutineInTurn(t *testing.T) {
+// A node with InternalIPs of both families on one network gets routine heartbeats at these round robin while the group
+// reaches it, too. Otherwise it gets them at both, as from a node that misses it.
+func TestRoutineRoundRobin(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*world)
 		copies int // of a heartbeat, to the group and to three nodes
@@ -77,8 +77,8 @@ func TestRoutineInTurn(t *testing.T) {
 	}
 }
 
-// Copies in turn make no false alarm: not with datagrams lost, and not with one family lost.
-func TestNoFalseAlarmInTurn(t *testing.T) {
+// Copies sent round robin make no false alarm: not with datagrams lost, and not with one family lost.
+func TestNoFalseAlarmRoundRobin(t *testing.T) {
 	for name, dropTo := range map[string]func(netip.Addr) bool{"both families": nil, "IPv4 alone": netip.Addr.Is6} {
 		w := newDualWorld(t, 10)
 		w.loss, w.dropTo = 0.05, dropTo
@@ -93,7 +93,7 @@ func TestNoFalseAlarmInTurn(t *testing.T) {
 }
 
 // Once the LAN is cut, too, the nodes that lost one family of addresses send each copy to both.
-func TestLossesInTurn(t *testing.T) {
+func TestLossesRoundRobin(t *testing.T) {
 	w := newDualWorld(t, 4)
 	w.settle()
 	w.run(90*time.Second, nil)
