@@ -209,7 +209,7 @@ func TestVerifiesRoundRobin(t *testing.T) {
 		least, most int // virtual servers verified in 90 s
 		edit        time.Duration
 	}{
-		{"fast", 0, 9 * 2000, 11 * 2000, 10 * time.Second},
+		{"fast", 0, 10 * 2000, 12 * 2000, 10 * time.Second},
 		{"slow", time.Millisecond, 800, 1200, 250 * time.Second},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -1,7 +1,7 @@
 // Package speaker is the reconcile loop on each node. It makes the kernel and the network match the plan.
 //
 // It is the sole owner of the node's state: one goroutine observes, plans, compares and applies. Events trigger it, and
-// it resyncs twice a second to restore what another program flushed or edited.
+// it audits the node once a second to restore what another program flushed or edited.
 package speaker
 
 import (
@@ -50,7 +50,7 @@ type Config struct {
 	Traffic Traffic
 }
 
-// auditEvery is the interval of observations, so that destroyed state is restored within two seconds.
+// auditEvery is the interval of observations, so that what a flush destroyed is restored within two seconds.
 const auditEvery = time.Second
 
 // errNotSynced is the reason before the first plan.

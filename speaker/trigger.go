@@ -19,7 +19,7 @@ func (k *Trigger) Now() {
 	}
 }
 
-// Resync makes the loop observe the node at once, as the audit does twice a second.
+// Resync makes the loop observe the node at once, as the audit does once a second.
 func (k *Trigger) Resync() {
 	k.resync.Store(true)
 	k.Now()

@@ -247,33 +247,28 @@ func (v *virtualServers) programmed() {
 	}
 }
 
-// Count implements dataplane.Verifier, which only IPVS needs.
+// Count implements dataplane.Verifier; only IPVS counts.
 func (v *virtualServers) Count() (int, error) {
-	d, err := v.verifier()
+	d, err := v.open()
 	if err != nil {
 		return 0, err
 	}
-	return d.Count()
+	if verifier, ok := d.(dataplane.Verifier); ok {
+		return verifier.Count()
+	}
+	return 0, nil
 }
 
-// Same implements dataplane.Verifier, which only IPVS needs.
+// Same implements dataplane.Verifier. A data plane without it is listed instead.
 func (v *virtualServers) Same(key ipvs.Key, vs ipvs.VirtualServer) (bool, error) {
-	d, err := v.verifier()
+	d, err := v.open()
 	if err != nil {
 		return false, err
 	}
-	return d.Same(key, vs)
-}
-
-func (v *virtualServers) verifier() (dataplane.Verifier, error) {
-	d, err := v.open()
-	if err != nil {
-		return nil, err
-	}
 	if verifier, ok := d.(dataplane.Verifier); ok {
-		return verifier, nil
+		return verifier.Same(key, vs)
 	}
-	return nil, fmt.Errorf("%w: %s notifies of changes", errors.ErrUnsupported, v.kind())
+	return false, nil
 }
 
 // Generation implements dataplane.Watcher; only nftables notifies of changes.

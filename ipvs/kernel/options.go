@@ -103,8 +103,7 @@ func (c *conn) destsOption(key ipvs.Key, expected int) (map[netip.AddrPort]ipvs.
 }
 
 // Count returns the number of IPv4 virtual servers in the namespace, of any program, with or without a firewall mark.
-// The kernel does not count those of IPv6. It costs one system call, independent of their number. See also
-// [Kernel.Has].
+// The kernel does not count those of IPv6. It costs one system call, independent of their number.
 func (k *Kernel) Count() (int, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -115,35 +114,21 @@ func (k *Kernel) Count() (int, error) {
 	return int(binary.NativeEndian.Uint32(b[8:])), nil
 }
 
-// Has reports whether a virtual server exists. It costs one request, independent of the number of virtual servers.
-func (k *Kernel) Has(key ipvs.Key) (bool, error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	_, err := k.conn.settings(key)
-	if errors.Is(err, unix.ESRCH) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("find %v: %w", key, explain(err))
-	}
-	return true, nil
-}
-
 // Same reports whether a virtual server exists with exactly these settings and real servers. It costs two requests,
 // independent of the number of virtual servers.
 func (k *Kernel) Same(key ipvs.Key, want ipvs.VirtualServer) (bool, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	settings, err := k.conn.settings(key)
-	if errors.Is(err, unix.ESRCH) {
+	switch {
+	case errors.Is(err, unix.ESRCH):
 		return false, nil
-	}
-	var reals map[netip.AddrPort]ipvs.RealServer
-	if err == nil {
-		reals, err = k.reals(key, len(want.RealServers))
-	}
-	if err != nil {
+	case err != nil:
 		return false, fmt.Errorf("find %v: %w", key, explain(err))
+	}
+	reals, err := k.reals(key, len(want.RealServers))
+	if err != nil {
+		return false, fmt.Errorf("list real servers of %v: %w", key, err)
 	}
 	return want.Equal(ipvs.VirtualServer{Settings: settings, RealServers: reals}), nil
 }

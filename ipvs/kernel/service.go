@@ -8,8 +8,8 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 )
 
-// settings returns the settings of a virtual server; the error is ESRCH if there is none. It takes a tenth of the time
-// of a request of the library, or less.
+// settings returns the settings of a virtual server; the error is ESRCH if there is none. Always repeated, it must take
+// less time than a request of the library (BenchmarkList).
 func (c *conn) settings(key ipvs.Key) (ipvs.Settings, error) {
 	if key.Addr.Is4() && optionsFit {
 		if settings, err := c.settingsOption(key); err == nil || errors.Is(err, unix.ESRCH) {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/ironlb/ironlb/ipvs"
@@ -15,16 +14,8 @@ const (
 	// backoffFactor bounds the cost of an operation that repeats for a while: after one that took d, the next one waits
 	// backoffFactor times d.
 	backoffFactor = 20
-	// verifyWithin is the time in which each virtual server of a Verifier is verified, so that an edit is restored within
-	// ten seconds. verifyFactor bounds the cost, to 1 % of a core, and has precedence. verifyLeast are verified each time.
-	verifyWithin = 9 * time.Second
-	verifyFactor = 100
-	verifyLeast  = 50
-	// listEvery applies to lists that would find nothing else than an error of this program, and with IPv4 a virtual
-	// server that another program added to an address of IronLB after it deleted another. listIPv6Every applies if a
-	// Verifier has virtual servers of IPv6: no number reveals an addition.
-	listEvery     = 10 * time.Minute
-	listIPv6Every = time.Minute
+	// listEvery applies to lists that would find nothing else than an error of this program.
+	listEvery = 10 * time.Minute
 	// applyMost is the number of virtual servers that are changed at once: the memory that a change takes does not grow
 	// with the number of Services.
 	applyMost = 500
@@ -39,18 +30,17 @@ type servers struct {
 	have        ipvs.Table
 	keys        map[netip.Addr]map[ipvs.Key]struct{}
 	reals, ipv6 int
-	// listed is when have was last listed. stale is set if have may differ from the driver's state since: an own change
-	// failed.
-	listed time.Time
-	stale  bool
+	// listed is when have was last listed, and rested when it may be listed again for a difference of single virtual
+	// servers. stale is set if have may differ from the driver's state: one was found, or an own change failed.
+	listed, rested time.Time
+	stale          bool
 	// generation is what the driver's Watcher returned last.
 	generation uint64
-	// count is what the driver's Verifier returned last, changed by what was added and deleted since. rota are the keys
-	// that are verified round robin, next is the index of the next one, and verified when the last ones were.
-	count    int
-	rota     []ipvs.Key
-	next     int
-	verified time.Time
+	// count is what the driver's Verifier returned last, changed by what was added and deleted since. grew is set if have
+	// has an address that it did not have when it was last listed.
+	count int
+	grew  bool
+	rota  rota
 }
 
 // observe brings have up to date and reports whether it was wrong. owned reports whether a virtual server is owned.
@@ -64,8 +54,7 @@ func (t *servers) observe(owned func(ipvs.Key) bool) (differs bool, err error) {
 	return t.list(owned)
 }
 
-// current reports whether have needs no list: a Watcher detected no change, or a Verifier has the same number of
-// virtual servers and those that are verified now. Any other driver is listed each time.
+// current reports whether have needs no list. Without a Watcher or a Verifier it always does.
 func (t *servers) current(owned func(ipvs.Key) bool) (bool, error) {
 	if w, ok := t.driver.(Watcher); ok {
 		generation, watched, err := w.Generation()
@@ -75,69 +64,23 @@ func (t *servers) current(owned func(ipvs.Key) bool) (bool, error) {
 		if watched {
 			unchanged := !t.stale && generation == t.generation
 			t.generation = generation
-			return unchanged && t.listedSince(listEvery), nil
+			return unchanged && t.listedWithin(listEvery), nil
 		}
 	}
-	v, ok := t.driver.(Verifier)
-	if !ok {
-		return false, nil
+	if v, ok := t.driver.(Verifier); ok {
+		return t.verified(v, owned)
 	}
-	before := t.count
-	t.count = count(v)
-	every := listEvery
-	if t.ipv6 > 0 {
-		every = listIPv6Every
-	}
-	if !t.listedSince(every) {
-		return false, nil
-	}
-	if same, err := t.verify(v); err != nil || !same || t.count == before {
-		return same, err
-	}
-	virtuals, err := t.driver.Virtuals()
-	return err == nil && t.same(virtuals, owned), err
+	return false, nil
 }
 
-// listedSince reports whether have was listed within a time.
-func (t *servers) listedSince(every time.Duration) bool {
+// listedWithin reports whether have was listed in the last time.
+func (t *servers) listedWithin(every time.Duration) bool {
 	return t.have != nil && time.Since(t.listed) < every
-}
-
-// count returns the number of virtual servers, -1 if the driver does not count: verification alone reveals changes
-// then.
-func count(v Verifier) int {
-	if n, err := v.Count(); err == nil {
-		return n
-	}
-	return -1
-}
-
-// verify compares the next virtual servers with the driver's and reports whether they are the same.
-func (t *servers) verify(driver Verifier) (same bool, err error) {
-	now := time.Now()
-	elapsed := min(now.Sub(t.verified), verifyWithin)
-	t.verified = now
-	n := max(verifyLeast, 1+int(float64(len(t.have))*elapsed.Seconds()/verifyWithin.Seconds()))
-	for range min(n, len(t.have)) {
-		if t.next == len(t.rota) {
-			t.rota, t.next = slices.AppendSeq(t.rota[:0], maps.Keys(t.have)), 0
-		}
-		key := t.rota[t.next]
-		t.next++
-		if vs, exists := t.have[key]; exists {
-			if same, err := driver.Same(key, vs); err != nil || !same {
-				return false, err
-			}
-		}
-		if time.Since(now) >= elapsed/verifyFactor {
-			break
-		}
-	}
-	return true, nil
 }
 
 // list lists the owned virtual servers and reports whether have was different.
 func (t *servers) list(owned func(ipvs.Key) bool) (differs bool, err error) {
+	start := time.Now()
 	virtuals, err := t.driver.Virtuals()
 	if err != nil {
 		return false, err
@@ -152,8 +95,11 @@ func (t *servers) list(owned func(ipvs.Key) bool) (differs bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	t.listed, t.stale = time.Now(), false
-	return t.set(table, owned), nil
+	differs = t.set(table, owned)
+	t.listed, t.stale, t.grew = time.Now(), false, false
+	t.rested = t.listed.Add(min(verifyFactor*t.listed.Sub(start), verifyWithin))
+	t.rota.at = t.listed
+	return differs, nil
 }
 
 // same reports whether the owned virtual servers are as recorded.
@@ -182,6 +128,7 @@ func (t *servers) set(table ipvs.Table, owned func(ipvs.Key) bool) (differs bool
 	for key := range table {
 		t.reindex(key, 0)
 	}
+	t.rota = rota{}
 	return true
 }
 
@@ -194,18 +141,20 @@ func (t *servers) relist(addrs map[netip.Addr]struct{}, owned func(ipvs.Key) boo
 	if err != nil {
 		return err
 	}
+	maps.DeleteFunc(table, func(key ipvs.Key, _ ipvs.VirtualServer) bool { return !owned(key) })
 	for addr := range addrs {
 		for key := range t.keys[addr] {
-			reals := len(t.have[key].RealServers)
-			delete(t.have, key)
-			t.reindex(key, reals)
+			if !has(table, key) {
+				reals := len(t.have[key].RealServers)
+				delete(t.have, key)
+				t.reindex(key, reals)
+			}
 		}
 	}
 	for key, vs := range table {
-		if owned(key) {
-			t.have[key] = vs
-			t.reindex(key, 0)
-		}
+		reals := len(t.have[key].RealServers)
+		t.have[key] = vs
+		t.reindex(key, reals)
 	}
 	return nil
 }
@@ -220,7 +169,7 @@ func (t *servers) reindex(key ipvs.Key, before int) {
 	case exists == existed:
 		return
 	case exists && t.keys[key.Addr] == nil:
-		t.keys[key.Addr] = map[ipvs.Key]struct{}{key: {}}
+		t.keys[key.Addr], t.grew = map[ipvs.Key]struct{}{key: {}}, true
 	case exists:
 		t.keys[key.Addr][key] = struct{}{}
 	default:
@@ -229,12 +178,14 @@ func (t *servers) reindex(key ipvs.Key, before int) {
 			delete(t.keys, key.Addr)
 		}
 	}
-	if key.Addr.Is4() {
-		return
-	}
 	if exists {
+		t.rota.add(key)
+	}
+	switch {
+	case key.Addr.Is4():
+	case exists:
 		t.ipv6++
-	} else {
+	default:
 		t.ipv6--
 	}
 }
@@ -266,7 +217,7 @@ func (t *servers) apply(keys []ipvs.Key, wanted ipvs.Table) (done []ipvs.Op, fai
 		}
 		t.reindex(op.Virtual, before)
 		switch {
-		case !op.Virtual.Addr.Is4():
+		case !op.Virtual.Addr.Is4() || t.count < 0:
 		case op.Action == ipvs.AddVirtual:
 			t.count++
 		case op.Action == ipvs.DeleteVirtual:

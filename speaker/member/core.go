@@ -214,7 +214,10 @@ func (c *Core) SetPeers(peers map[string][]netip.Addr) {
 	}
 	for name, addrs := range peers {
 		if name != c.config.Node {
-			c.peer(name).addrs = addrs
+			p := c.peer(name)
+			if p.addrs = addrs; len(p.sources) != len(addrs) {
+				p.sources = make([]source, len(addrs))
+			}
 		}
 	}
 	c.order = slices.DeleteFunc(c.order, func(p *peer) bool {

@@ -31,8 +31,7 @@ type peer struct {
 	fromIface           int
 	internal            time.Time // when one arrived from an InternalIP
 	unicast             time.Time // when one arrived that was not sent to a group
-	unicastAt           int       // the interface where it did
-	split               time.Time // when one did on another interface than the one before
+	sources             []source  // the last of these by InternalIP
 
 	clock           clock
 	claims          replica
@@ -62,8 +61,15 @@ type peer struct {
 	returned time.Time
 }
 
+// source is the last datagram by unicast from an InternalIP.
+type source struct {
+	received time.Time
+	iface    string
+}
+
 // path is the reception of a peer on one interface.
 type path struct {
+	group                             time.Time // when a datagram to the group, or a broadcast, arrived last
 	received, relayed, relayRequested time.Time
 	up                                bool
 	byRelay                           bool // not received by this node itself for a dead time

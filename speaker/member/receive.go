@@ -54,8 +54,11 @@ func (c *Core) Receive(now time.Time, raw time.Duration, in Packet) Drop {
 	}
 	p := c.peers[string(h.name)]
 	if p != nil && h.incarnation == p.incarnation {
-		if !in.Group { // also where it repeats one to the group on the same interface
-			p.arrivesByUnicast(now, at)
+		switch { // also where it repeats another on the same interface
+		case !in.Group:
+			p.arrivesByUnicast(now, in)
+		case known:
+			p.paths[at].group = later(p.paths[at].group, now)
 		}
 		if known && !p.paths[at].window.fresh(h.sequence) { // before the tag is computed: most datagrams arrive twice
 			return DropRepeat
@@ -116,10 +119,12 @@ func (c *Core) Receive(now time.Time, raw time.Duration, in Packet) Drop {
 }
 
 // arrivesByUnicast records a datagram that was not sent to a group.
-func (p *peer) arrivesByUnicast(now time.Time, at int) {
+func (p *peer) arrivesByUnicast(now time.Time, in Packet) {
 	p.unicast = later(p.unicast, now)
-	if at != p.unicastAt {
-		p.unicastAt, p.split = at, now
+	for i, a := range p.addrs {
+		if a == in.Source {
+			p.sources[i] = source{later(p.sources[i].received, now), in.Iface}
+		}
 	}
 }
 

@@ -40,13 +40,9 @@ func Routine(datagram []byte) bool {
 	return len(datagram) > flagsAt+name && datagram[headerSize+name] == fieldHello && datagram[flagsAt+name]&flagRoutine != 0
 }
 
-// splitAfter is how long all unicast of a node must arrive on one interface before its InternalIPs get copies round
-// robin.
-const splitAfter = time.Minute
-
-// sendRoutine sends a heartbeat without news to all segments, and to all Nodes: to their InternalIPs round robin if the
-// segments and one of these suffice. The copy for a node that this one does not receive is not routine: when the
-// machine resumes, or the network works again, it is read at once.
+// sendRoutine sends a heartbeat without news to all segments, and to all Nodes: to their InternalIPs round robin if one
+// of these suffices. The copy for a node that this one does not receive is not routine: when the machine resumes, or
+// the network works again, it is read at once.
 func (c *Core) sendRoutine(now time.Time, b []byte) {
 	flags := flagsAt + len(c.config.Node)
 	b[flags] |= flagRoutine
@@ -56,7 +52,7 @@ func (c *Core) sendRoutine(now time.Time, b []byte) {
 	for _, p := range c.order {
 		if !c.misses(p) {
 			addrs := p.addrs
-			if len(addrs) > 1 && p.needsOne(now) {
+			if len(addrs) > 1 && c.needsOne(now, p) {
 				next := c.heartbeats.unchanged % len(addrs)
 				addrs = addrs[next : next+1]
 			}
@@ -72,12 +68,22 @@ func (c *Core) sendRoutine(now time.Time, b []byte) {
 	}
 }
 
-// needsOne reports whether one copy of a heartbeat by unicast suffices for a node: datagrams to the group are received
-// from it, and those by unicast on one interface, whichever InternalIP they are sent to. The loss of one family of
-// addresses then halves the copies by unicast until the group is lost, too, and this node misses it.
-func (p *peer) needsOne(now time.Time) bool {
-	byGroup := slices.ContainsFunc(p.paths[1:], func(w path) bool { return w.up && w.byGroup })
-	return byGroup && now.Sub(p.split) >= splitAfter
+// needsOne reports whether one copy of a heartbeat by unicast suffices for a node: this node receives its datagrams to
+// the group, where it sends to the group itself, and those by unicast from each of its InternalIPs on one interface.
+// Otherwise not each copy may arrive, or the other node receives them on different interfaces.
+func (c *Core) needsOne(now time.Time, p *peer) bool {
+	dead := p.deadAfter(c)
+	for _, s := range p.sources {
+		if now.Sub(s.received) >= dead || s.iface != p.sources[0].iface {
+			return false
+		}
+	}
+	for i := 1; i < len(c.ifaces); i++ {
+		if c.ifaces[i].link && now.Sub(p.paths[i].group) < dead {
+			return true
+		}
+	}
+	return false
 }
 
 // misses reports whether this node does not receive a peer on a path, or the peer reports that of this node.

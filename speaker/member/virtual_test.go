@@ -32,15 +32,18 @@ type world struct {
 	// dropGroup loses datagrams to the group, dropTo those to selected addresses.
 	dropGroup bool
 	dropTo    func(netip.Addr) bool
-	// dual gives the nodes booted from then on a second InternalIP, of IPv6: on eth1, or on eth2 if apart is set.
-	dual, apart bool
+	// internal returns the InternalIPs of a node, those of IPv6 on the interface iface6.
+	internal func(*machine) []netip.Addr
+	iface6   string
 	// dropGroupAt loses datagrams to the group at one node's port.
 	dropGroupAt *machine
 	// watch runs after each tick of a node.
 	watch func(*machine)
 	sent  int
-	woken int         // how often a loop has woken
-	hash  hash.Hash64 // of all sent datagrams
+	// unicast is how many of these were not to the group.
+	unicast int
+	woken   int         // how often a loop has woken
+	hash    hash.Hash64 // of all sent datagrams
 }
 
 // machine is a node: its Core, and its simulated faults.
@@ -105,6 +108,7 @@ var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 func newWorld(t testing.TB, nodes int, change ...func(*member.Config)) *world {
 	w := &world{t: t, now: epoch, random: rand.New(rand.NewPCG(1, uint64(nodes))), byAddr: map[netip.Addr]*machine{}, hash: fnv.New64a()}
 	w.delay = func() time.Duration { return 100*time.Microsecond + time.Duration(w.random.IntN(400))*time.Microsecond }
+	w.internal = func(m *machine) []netip.Addr { return []netip.Addr{m.addr} }
 	for i := range nodes {
 		m := &machine{name: fmt.Sprintf("node-%d", i+1)}
 		m.addr = netip.AddrFrom4([4]byte{198, 51, 100, byte(i + 1)})
@@ -131,10 +135,7 @@ func (w *world) boot(m *machine, incarnation uint64, change ...func(*member.Conf
 	}
 	peers := map[string][]netip.Addr{}
 	for _, n := range w.nodes {
-		peers[n.name] = []netip.Addr{n.addr}
-		if w.dual {
-			peers[n.name] = append(peers[n.name], n.addr6)
-		}
+		peers[n.name] = w.internal(n)
 	}
 	m.SetPeers(peers)
 	m.off, m.dead, m.waiting, m.members, m.drops = false, false, nil, view.Members{}, map[member.Drop]int{}
@@ -337,6 +338,7 @@ func (w *world) send(from *machine, sends []member.Send) {
 			s.Data = earlier(s.Data, 2)
 		}
 		if s.To.IsValid() {
+			w.unicast++
 			to := w.byAddr[s.To]
 			iface, source := "eth1", from.addr
 			if to == nil {
@@ -346,10 +348,7 @@ func (w *world) send(from *machine, sends []member.Send) {
 			case to.lan:
 				iface, source = "eth0", from.lan
 			case to.addr6:
-				source = from.addr6
-				if w.apart {
-					iface = "eth2"
-				}
+				iface, source = w.iface6, from.addr6
 			}
 			if w.dropTo != nil && w.dropTo(s.To) {
 				continue
