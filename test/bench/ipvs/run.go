@@ -79,8 +79,15 @@ func run(ctx context.Context, o options) (err error) {
 
 func progress(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
 
-// prepare creates the Pods and copies this program to a folder visible to the node.
+// modules are those of the peers in mode ipvs. The first peer would load them for the others.
+var modules = []string{"ip_vs", "ip_vs_rr", "nf_conntrack", "dummy", "ip_set", "ip_set_hash_ipport", "ip_set_hash_ipportip",
+	"ip_set_hash_ipportnet", "ip_set_hash_ip", "ip_set_bitmap_port"}
+
+// prepare loads kernel modules, creates the Pods and copies this program to a folder visible to the node.
 func (b *bench) prepare(ctx context.Context) error {
+	if _, err := host.Run(ctx, b.node.Host(), append([]string{"modprobe", "-a"}, modules...)...); err != nil {
+		return fmt.Errorf("load the kernel modules: %w", err)
+	}
 	for i := range perService {
 		pod, err := b.cluster.AddPod(ctx, lab.PodSpec{Name: fmt.Sprint("pod", i), Node: b.node})
 		if err != nil {
