@@ -24,14 +24,14 @@ import (
 
 // Ranges for the Services of a lab.
 var (
-	ClusterIPs    = netip.MustParsePrefix("198.18.0.0/16")
-	LoadBalancers = netip.MustParsePrefix("198.19.0.0/17")
-	Endpoints     = netip.MustParsePrefix("198.19.128.0/17")
+	ClusterIPs    = netip.MustParsePrefix("198.18.0.0/17")
+	LoadBalancers = netip.MustParsePrefix("198.18.128.0/17")
+	Endpoints     = netip.MustParsePrefix("198.19.0.0/16")
 )
 
 const (
 	// Most is the number of Services that the ranges allow.
-	Most        = 8000
+	Most        = 16000
 	PerService  = 4 // endpoints
 	Namespace   = "default"
 	Port        = 80
