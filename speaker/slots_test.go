@@ -93,10 +93,10 @@ func TestSlotsDiffer(t *testing.T) {
 		})
 		time.Sleep(9 * time.Second)
 		want("for some seconds")
-		time.Sleep(2 * time.Second)
+		time.Sleep(2 * auditEvery)
 		want("for long", "b")
 		r.detector.set(func(d *worldDetector) { d.otherSlots = 0 })
-		time.Sleep(time.Second)
+		time.Sleep(2 * auditEvery)
 		want("again the same")
 		if !strings.Contains(r.log.String(), "all nodes direct connections to the same nodes") {
 			t.Errorf("the end is not logged:\n%s", r.log.String())
