@@ -241,7 +241,8 @@ func TestVerifiesRoundRobin(t *testing.T) {
 				time.Sleep(auditEvery + 2*c.slow)
 				r.wantPlanned(t)
 				key := ipvs.Key{Addr: vip1, Protocol: ipvs.TCP, Port: 300}
-				_, _ = w.kernel.Apply([]ipvs.Op{{Action: ipvs.EditVirtual, Virtual: key, Settings: ipvs.Settings{Scheduler: "wlc"}}})
+				edit := ipvs.Op{Action: ipvs.EditVirtual, Virtual: key, Settings: ipvs.Settings{Scheduler: "wlc"}}
+				_, _ = w.kernel.Apply([]ipvs.Op{edit})
 				time.Sleep(c.edit)
 				r.wantPlanned(t)
 			})

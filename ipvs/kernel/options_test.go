@@ -13,12 +13,7 @@ import (
 
 // Both ways of listing real servers agree: for few, for as many as fit into the first buffer, and for more.
 func TestOptionsAgreeWithNetlink(t *testing.T) {
-	s := netspace.New(t)
-	k, err := OpenAt(s.NS)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer k.Close()
+	k := openTest(t)
 	key := ipvs.Key{Addr: netip.MustParseAddr("203.0.113.4"), Protocol: ipvs.UDP, Port: 53}
 	for _, n := range []int{0, 1, 31, 32, 33, 200} {
 		vs := ipvs.VirtualServer{Settings: ipvs.Settings{Scheduler: "rr"}, RealServers: map[netip.AddrPort]ipvs.RealServer{}}
@@ -51,14 +46,11 @@ func TestOptionsAgreeWithNetlink(t *testing.T) {
 
 // Both ways of reading the settings of a virtual server agree.
 func TestSettingsOptionAgreesWithNetlink(t *testing.T) {
-	s := netspace.New(t)
-	k, err := OpenAt(s.NS)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer k.Close()
+	k := openTest(t)
 	key := ipvs.Key{Addr: netip.MustParseAddr("203.0.113.4"), Protocol: ipvs.UDP, Port: 53}
-	for _, want := range []ipvs.Settings{{Scheduler: "rr"}, {Scheduler: "mh", Flags: 0x18}, {Scheduler: "wlc", Flags: ipvs.Persistent, Timeout: 10800}} {
+	for _, want := range []ipvs.Settings{
+		{Scheduler: "rr"}, {Scheduler: "mh", Flags: 0x18}, {Scheduler: "wlc", Flags: ipvs.Persistent, Timeout: 10800},
+	} {
 		if _, err := k.Apply([]ipvs.Op{{Action: ipvs.AddVirtual, Virtual: key, Settings: want}}); err != nil {
 			t.Fatal(err)
 		}
@@ -69,9 +61,19 @@ func TestSettingsOptionAgreesWithNetlink(t *testing.T) {
 		}
 	}
 	key.Port++
-	_, err = k.conn.settingsOption(key)
+	_, err := k.conn.settingsOption(key)
 	_, netlinkErr := k.conn.service(key)
 	if err != unix.ESRCH || netlinkErr != unix.ESRCH {
 		t.Errorf("of one that is not there: by option %v, by netlink %v, want %v", err, netlinkErr, unix.ESRCH)
 	}
+}
+
+func openTest(t *testing.T) *Kernel {
+	t.Helper()
+	k, err := OpenAt(netspace.New(t).NS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(k.Close)
+	return k
 }

@@ -10,8 +10,9 @@ import (
 )
 
 // How often the connections of draining real servers are counted, and of how many virtual servers at once: the count
-// costs one request for each.
+// costs one request for each. After a count that took d, the next one waits backoffFactor times d.
 const (
+	backoffFactor  = 20
 	drainCountMin  = time.Second
 	drainCountMax  = 10 * time.Second
 	drainCountMost = 200

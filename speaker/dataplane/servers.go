@@ -11,9 +11,6 @@ import (
 )
 
 const (
-	// backoffFactor bounds the cost of an operation that repeats for a while: after one that took d, the next one waits
-	// backoffFactor times d.
-	backoffFactor = 20
 	// listEvery applies to lists that would find nothing else than an error of this program.
 	listEvery = 10 * time.Minute
 	// applyMost is the number of virtual servers that are changed at once: the memory that a change takes does not grow
@@ -73,7 +70,7 @@ func (t *servers) current(owned func(ipvs.Key) bool) (bool, error) {
 	return false, nil
 }
 
-// listedWithin reports whether have was listed in the last time.
+// listedWithin reports whether have was listed less than a time ago.
 func (t *servers) listedWithin(every time.Duration) bool {
 	return t.have != nil && time.Since(t.listed) < every
 }

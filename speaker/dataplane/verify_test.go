@@ -188,7 +188,8 @@ func TestAddressIsOwnedLater(t *testing.T) {
 			}
 			return differs
 		}
-		if _, err := d.Apply([]ipvs.Op{{Action: ipvs.AddVirtual, Virtual: theirs, Settings: ipvs.Settings{Scheduler: "wlc"}}}); err != nil {
+		add := ipvs.Op{Action: ipvs.AddVirtual, Virtual: theirs, Settings: ipvs.Settings{Scheduler: "wlc"}}
+		if _, err := d.Apply([]ipvs.Op{add}); err != nil {
 			t.Fatal(err)
 		}
 		for range 20 {
