@@ -43,7 +43,8 @@ type task struct {
 	Metric     string
 	Table, Set string
 	Services   int
-	Changes    int
+	// Changes is the number of changes to measure; 0: only the start is.
+	Changes int
 }
 
 // subject is the measured process.
@@ -70,6 +71,9 @@ func inside() error {
 	defer s.stop()
 	if err := s.cold(); err != nil {
 		return fmt.Errorf("%w\n%s", err, s.tail())
+	}
+	if s.Changes == 0 {
+		return nil
 	}
 	if err := s.changes(); err != nil {
 		return fmt.Errorf("%w\n%s", err, s.tail())

@@ -19,6 +19,9 @@ import (
 	"github.com/ironlb/ironlb/test/lab/host"
 )
 
+// warmUpServices limits the Services of a warm-up.
+const warmUpServices = 100
+
 // bench is the lab with the existing Services.
 type bench struct {
 	options
@@ -46,18 +49,17 @@ func run(ctx context.Context, o options) (err error) {
 	if err := b.prepare(ctx); err != nil {
 		return err
 	}
+	if err := b.warmUp(ctx); err != nil {
+		return err
+	}
 	var failed []error
 	for range o.count {
 		for _, size := range b.sizes {
-			if size > b.services {
-				progress("making Services %d to %d", b.services, size)
-				if err := grow(ctx, c.Kube, b.services, size, b.pods); err != nil {
-					return err
-				}
-				b.services = size
+			if err := b.grow(ctx, size); err != nil {
+				return err
 			}
 			for _, name := range o.peers {
-				err := b.measure(ctx, peerByName(name))
+				err := b.measure(ctx, peerByName(name), b.changes, os.Stdout)
 				if ctx.Err() != nil {
 					return err
 				}
@@ -113,8 +115,38 @@ func (b *bench) prepare(ctx context.Context) error {
 	return err
 }
 
-// measure measures a peer on a rebuilt node.
-func (b *bench) measure(ctx context.Context, p peer) (err error) {
+// grow creates the missing Services up to the number.
+func (b *bench) grow(ctx context.Context, size int) error {
+	if size <= b.services {
+		return nil
+	}
+	progress("making Services %d to %d", b.services, size)
+	if err := grow(ctx, b.cluster.Kube, b.services, size, b.pods); err != nil {
+		return err
+	}
+	b.services = size
+	return nil
+}
+
+// warmUp starts each peer once with few Services, without a result: the first start of a program in a booted guest
+// takes twice as long, as the guest reads the file and an emulator translates its code.
+func (b *bench) warmUp(ctx context.Context) error {
+	progress("warming up, without results")
+	if err := b.grow(ctx, min(warmUpServices, b.sizes[0])); err != nil {
+		return err
+	}
+	for _, name := range b.peers {
+		if err := b.measure(ctx, peerByName(name), 0, io.Discard); ctx.Err() != nil {
+			return err
+		} else if err != nil { // its measurement says so as well
+			progress("no warm-up of %s: %v", name, err)
+		}
+	}
+	return nil
+}
+
+// measure measures a peer on a rebuilt node, and writes its results. Without changes it ends after the start.
+func (b *bench) measure(ctx context.Context, p peer, changes int, results io.Writer) error {
 	progress("%s with %d Services", p.name, b.services)
 	if err := b.renew(ctx); err != nil {
 		return err
@@ -126,7 +158,7 @@ func (b *bench) measure(ctx context.Context, p peer) (err error) {
 	task, err := json.Marshal(task{
 		Argv: argv, Log: filepath.Join("/run", p.name+".log"), Kubeconfig: b.cluster.Kubeconfig(),
 		IPVS: p.ipvs, Ready: p.ready, Metric: p.metric, Table: p.table, Set: p.set,
-		Services: b.services, Changes: b.changes,
+		Services: b.services, Changes: changes,
 	})
 	if err != nil {
 		return err
@@ -157,7 +189,7 @@ func (b *bench) measure(ctx context.Context, p peer) (err error) {
 	for lines.Scan() {
 		line := lines.Text()
 		if line != loadLine {
-			fmt.Printf("Benchmark%s\n", strings.ReplaceAll(line, "PEER", fmt.Sprintf("%s/%d", p.name, b.services)))
+			fmt.Fprintf(results, "Benchmark%s\n", strings.ReplaceAll(line, "PEER", fmt.Sprintf("%s/%d", p.name, b.services)))
 			continue
 		}
 		if err := b.requests(ctx, name("Requests")); err != nil {
