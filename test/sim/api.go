@@ -226,6 +226,7 @@ func (a *api) nodesChanged(name string) {
 		}
 		s.touched.Nodes[name] = struct{}{}
 		s.core.SetPeers(peers)
+		s.calm = false
 		s.setTargets()
 		s.wakeProber(a.cluster.now)
 	})

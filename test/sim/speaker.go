@@ -34,7 +34,9 @@ type Speaker struct {
 	// lastRead is when it last read, by its own clock.
 	lastRead time.Time
 
-	core    *member.Core
+	core *member.Core
+	// calm caches that the core is not attentive, until it changes: otherwise each datagram costs a scan of all peers.
+	calm    bool
 	tickAt  int64
 	planner *plan.Planner
 	view    *view.View
@@ -248,7 +250,8 @@ func (s *Speaker) arrive(e *event) {
 		}
 		return
 	}
-	if !s.core.Attentive() && member.Routine(e.data) { // it does not wake the loop
+	s.calm = s.calm || !s.core.Attentive()
+	if s.calm && member.Routine(e.data) { // it does not wake the loop
 		s.waiting = append(s.waiting, *e)
 		return
 	}
@@ -279,6 +282,7 @@ func (s *Speaker) read(e *event) {
 	in := member.Packet{Iface: ifaces[e.iface], Source: e.from.addrs[e.iface], OnLink: true, Data: e.data}
 	at := s.time().Add(-age)
 	drop := s.core.Receive(at, at.Sub(beginning), in)
+	s.calm = false
 	s.Cost.Core += s.clock() - start
 	if drop != member.Accepted {
 		s.Drops[drop]++
@@ -292,6 +296,7 @@ func (s *Speaker) tick() {
 	start := s.clock()
 	sends := s.core.Tick(s.time(), s.time().Sub(beginning))
 	took := s.clock() - start
+	s.calm = false
 	s.Cost.Core += took
 	s.Cost.LongestTick = max(s.Cost.LongestTick, took)
 	c.carry(s, sends)
@@ -482,6 +487,7 @@ func (s *Speaker) publish() {
 	}
 	start := s.clock()
 	s.core.Publish(view.LocalState{Claims: maps.Clone(s.published.Claims), Leaving: s.published.Leaving})
+	s.calm = false
 	s.Cost.Core += s.clock() - start
 	s.seesFence()
 }

@@ -110,6 +110,7 @@ func (o options) measure(p member.Profile) {
 		}
 	}
 	r := &run{options: o, profile: p}
+	r.progress("boot")
 	r.Cluster = sim.New(sim.Config{Seed: o.seed, Nodes: o.nodes, VIPs: o.vips, Complete: o.complete, Work: o.work, Profile: p})
 	took, ok := r.Until(r.longer(20*time.Second), r.Owners.One)
 	least, most := r.Owners.Balance()
@@ -121,6 +122,7 @@ func (o options) measure(p member.Profile) {
 		if !o.faults[kind] {
 			continue
 		}
+		r.progress(kind)
 		switch kind {
 		case "idle":
 			r.idle()
@@ -144,6 +146,11 @@ func (o options) measure(p member.Profile) {
 			r.asymmetric()
 		}
 	}
+}
+
+// progress prints the next step, with the time of day: a step of a large cluster takes minutes.
+func (r *run) progress(step string) {
+	fmt.Fprintf(os.Stderr, "%s profile %s, %d nodes: %s\n", time.Now().Format(time.TimeOnly), r.profile.Name, r.nodes, step)
 }
 
 // heap returns the memory in use, in MB.
