@@ -20,7 +20,8 @@ func (c *Core) Next() time.Time {
 }
 
 // steadyUntil returns the time from which ticks are frequent: when the first silence becomes suspicious, unless a
-// datagram arrives. It is past if something is pending.
+// datagram arrives. It is not after the last tick if something is pending: one peer that causes it is enough, and likely
+// the same as before.
 func (c *Core) steadyUntil() time.Time {
 	var past time.Time
 	if !c.begun || c.observer || c.fenced {
@@ -40,8 +41,17 @@ func (c *Core) steadyUntil() time.Time {
 			until = earlier(until, f.last.Add(c.profile.Dead/2))
 		}
 	}
-	for _, p := range c.order {
+	if c.unsteady < len(c.order) {
+		if pending := c.peerSteadyUntil(c.order[c.unsteady]); !pending.After(c.lastTick) {
+			return pending
+		}
+	}
+	for i, p := range c.order {
 		until = earlier(until, c.peerSteadyUntil(p))
+		if !until.After(c.lastTick) {
+			c.unsteady = i
+			break
+		}
 	}
 	return until
 }

@@ -55,11 +55,13 @@ type Core struct {
 	slots     uint64 // digest of this node's slots, advertised if hasSlots is set
 	hasSlots  bool
 
-	ifaces  []iface // the first one means any path
-	peers   map[string]*peer
-	order   []*peer // by name
-	byID    map[uint64]*peer
-	removed map[uint64]uint64 // incarnations of removed nodes, by id
+	ifaces []iface // the first one means any path
+	peers  map[string]*peer
+	order  []*peer // by name
+	// unsteady is the index in order of the peer that last made ticks frequent.
+	unsteady int
+	byID     map[uint64]*peer
+	removed  map[uint64]uint64 // incarnations of removed nodes, by id
 
 	repeated uint64 // last version of its claims that a node without reception has repeated
 	silentAt int    // where the list of nodes that are not received continues
