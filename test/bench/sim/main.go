@@ -100,7 +100,12 @@ type run struct {
 	*sim.Cluster
 	profile member.Profile
 	next    int // the next node to fail
+	// step is the measurement in progress, reported the time of its last report.
+	step     string
+	reported time.Time
 }
+
+const reportEvery = 20 * time.Second
 
 func (o options) measure(p member.Profile) {
 	if o.faults["unreachable"] {
@@ -109,9 +114,9 @@ func (o options) measure(p member.Profile) {
 			return
 		}
 	}
-	r := &run{options: o, profile: p}
-	r.progress("boot")
+	r := &run{options: o, profile: p, step: "boot"}
 	r.Cluster = sim.New(sim.Config{Seed: o.seed, Nodes: o.nodes, VIPs: o.vips, Complete: o.complete, Work: o.work, Profile: p})
+	r.report()
 	took, ok := r.Until(r.longer(20*time.Second), r.Owners.One)
 	least, most := r.Owners.Balance()
 	cost := r.Speakers[0].Cost
@@ -122,7 +127,7 @@ func (o options) measure(p member.Profile) {
 		if !o.faults[kind] {
 			continue
 		}
-		r.progress(kind)
+		r.step = kind
 		switch kind {
 		case "idle":
 			r.idle()
@@ -148,9 +153,15 @@ func (o options) measure(p member.Profile) {
 	}
 }
 
-// progress prints the next step, with the time of day: a step of a large cluster takes minutes.
-func (r *run) progress(step string) {
-	fmt.Fprintf(os.Stderr, "%s profile %s, %d nodes: %s\n", time.Now().Format(time.TimeOnly), r.profile.Name, r.nodes, step)
+// report prints the progress once in reportEvery of real time: a step of a large cluster takes minutes.
+func (r *run) report() {
+	if time.Since(r.reported) >= reportEvery {
+		r.reported = time.Now()
+		vacant, several := r.Owners.Each()
+		fmt.Fprintf(os.Stderr, "profile %s, %d nodes, %s: %.1fs of simulated time, %d VirtualIPs without an owner, %d with several\n",
+			r.profile.Name, r.nodes, r.step, r.Now().Seconds(), vacant, several)
+	}
+	r.After(100*time.Millisecond, r.report)
 }
 
 // heap returns the memory in use, in MB.
