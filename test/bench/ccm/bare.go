@@ -64,7 +64,7 @@ func bare(ctx context.Context, r *rig.Rig, n int, class *string, created, delete
 }
 
 func (g *generator) measure(ctx context.Context, n int, writes rig.Writes, last bool, do func(context.Context, int) (*v1.Service, error)) (time.Duration, error) {
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	ctx, cancel := context.WithTimeout(ctx, limit(n))
 	defer cancel()
 	per := perService(writes, n)
 	g.r.Progress("  writes of each: %v", per)

@@ -28,10 +28,10 @@ metadata: {name: bench}
 spec: {ipAddressPools: [bench]}
 `
 
-const (
-	limit = 3 * time.Minute // of any one burst
-	port  = 10258
-)
+const port = 10258
+
+// limit is the timeout of a burst of n Services.
+func limit(n int) time.Duration { return 3*time.Minute + time.Duration(n)*100*time.Millisecond }
 
 // burst is the result of one burst.
 type burst struct {
@@ -142,7 +142,7 @@ func serviceName(i int) string { return fmt.Sprintf("s%04d", i) }
 // measure calls do for every Service and waits until done holds for all and writes have stopped.
 func measure(ctx context.Context, o options, r *rig.Rig, c *rig.CCM, namespace string,
 	done func(watch.EventType, *v1.Service) bool, do func(context.Context, int) error) (b burst, err error) {
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	ctx, cancel := context.WithTimeout(ctx, limit(o.services))
 	defer cancel()
 	_, events, err := r.Follow(ctx, namespace)
 	if err != nil {

@@ -20,7 +20,7 @@ func restart(ctx context.Context, o options) (err error) {
 		return err
 	}
 	defer closing(&err, r.Close)
-	ctx, cancel := context.WithTimeout(ctx, 2*limit)
+	ctx, cancel := context.WithTimeout(ctx, 2*limit(o.restart))
 	defer cancel()
 	first, err := startCCM(ctx, r)
 	if err != nil {
