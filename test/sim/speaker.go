@@ -250,8 +250,7 @@ func (s *Speaker) arrive(e *event) {
 		}
 		return
 	}
-	s.calm = s.calm || !s.core.Attentive()
-	if s.calm && member.Routine(e.data) { // it does not wake the loop
+	if member.Routine(e.data) && s.isCalm() { // it does not wake the loop
 		s.waiting = append(s.waiting, *e)
 		return
 	}
@@ -266,6 +265,12 @@ func (s *Speaker) arrive(e *event) {
 	default:
 		s.scheduleTick()
 	}
+}
+
+// isCalm reports whether the core is not attentive.
+func (s *Speaker) isCalm() bool {
+	s.calm = s.calm || !s.core.Attentive()
+	return s.calm
 }
 
 // readWaiting reads the datagrams queued in the kernel.
