@@ -12,16 +12,16 @@ func (c *Core) Attentive() bool { return !c.steadyUntil().After(c.lastTick) }
 
 // Next returns when Tick is due.
 func (c *Core) Next() time.Time {
-	next := later(c.lastTick.Add(c.profile.tick()), c.steadyUntil())
-	if c.nextHeartbeat.Before(next) {
-		return c.nextHeartbeat
+	next := c.lastTick.Add(c.profile.tick())
+	if next.Before(c.nextHeartbeat) {
+		next = later(next, c.steadyUntil())
 	}
-	return next
+	return earlier(next, c.nextHeartbeat)
 }
 
 // steadyUntil returns the time from which ticks are frequent: when the first silence becomes suspicious, unless a
 // datagram arrives. It is not after the last tick if something is pending: one peer that causes it is enough, and likely
-// the same as before.
+// it is the same as before.
 func (c *Core) steadyUntil() time.Time {
 	var past time.Time
 	if !c.begun || c.observer || c.fenced {

@@ -26,7 +26,7 @@ func (d *election) tryAcquire() {
 		return
 	}
 	wait := time.Duration(d.waitingRank()) * ClaimWait
-	if d.unsure {
+	if d.unsure() {
 		wait += ClaimWait
 	}
 	if !d.passed(d.ownership.empty.Add(wait)) {

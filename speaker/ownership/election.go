@@ -32,7 +32,6 @@ type election struct {
 type others struct {
 	// otherOwners are the other reachable owners; the one that will remain comes first.
 	otherOwners []otherOwner
-	observers   map[string]bool
 	declined    map[string]bool
 	// claimants are the other nodes with a claim, reachable or not.
 	claimants []string
@@ -40,8 +39,6 @@ type others struct {
 	segments map[string]struct{}
 	// alone is set while this node receives no member where it counts.
 	alone bool
-	// unsure is set while the claims of a reachable node are not all known.
-	unsure bool
 	// informedAt is since when members are reachable and all of their claims are known.
 	informedAt time.Time
 }
@@ -77,11 +74,11 @@ func (p *Planner) election(v *view.View, name string, vip view.VIP, now time.Tim
 	d := &election{
 		unit: p.unit(v, vip), vip: vip, self: p.node, now: now,
 		interval:  cmp.Or(v.Members.Interval, p.interval),
-		others:    others{observers: map[string]bool{}, declined: map[string]bool{}, informedAt: p.informedAt},
+		others:    others{declined: map[string]bool{}, informedAt: p.informedAt},
 		ownership: p.vips[name].ownership,
 	}
 	d.segments, d.alone = d.allUsable(), true
-	d.recordMembers(p.idOf(name), p.members)
+	d.recordMembers(p.idOf(name), p.claimants[p.idOf(name)])
 	d.blocker = d.ownBlocker()
 	since(&d.ownership.parted, d.isolatedInPart(), now)
 	d.partial = !d.ownership.parted.IsZero() && d.passed(d.ownership.parted.Add(PartWait*d.interval))

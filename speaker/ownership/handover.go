@@ -73,7 +73,7 @@ func (d *election) targets() []string {
 		if n == d.self && d.releaseReason == noReason {
 			break
 		}
-		if n != d.self && !d.observers[n] {
+		if n != d.self && !d.observes(n) {
 			out = append(out, n)
 			newly = newly || !slices.Contains(d.ownership.before, n)
 		}

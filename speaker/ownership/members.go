@@ -6,33 +6,24 @@ import (
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
-// memberIndex is the state of the other nodes that the decisions of one plan depend on. Without it each decision would
-// read every node.
-type memberIndex struct {
-	claimants           map[view.VIPID][]string // of the VirtualIPs of the plan
-	observers, unsynced []string
-}
+// claimants are the other nodes with a claim, by VirtualIP. Without it each decision would read every node.
+type claimants map[view.VIPID][]string
 
-// indexMembers indexes the claims of these VirtualIPs.
-func indexMembers(m *view.Members, ids map[view.VIPID]struct{}) memberIndex {
-	x := memberIndex{claimants: map[view.VIPID][]string{}}
+// claimantsOf returns the claimants of these VirtualIPs.
+func claimantsOf(ids map[view.VIPID]struct{}, m *view.Members) claimants {
+	x := claimants{}
 	for name, p := range m.Peers {
-		if p.Observer {
-			x.observers = append(x.observers, name)
-		} else if !p.Synced {
-			x.unsynced = append(x.unsynced, name)
-		}
 		if len(ids) < len(p.Claims) {
 			for id := range ids {
 				if _, claimed := p.Claims[id]; claimed {
-					x.claimants[id] = append(x.claimants[id], name)
+					x[id] = append(x[id], name)
 				}
 			}
 			continue
 		}
 		for id := range p.Claims {
 			if _, wanted := ids[id]; wanted {
-				x.claimants[id] = append(x.claimants[id], name)
+				x[id] = append(x[id], name)
 			}
 		}
 	}
@@ -40,9 +31,9 @@ func indexMembers(m *view.Members, ids map[view.VIPID]struct{}) memberIndex {
 }
 
 // recordMembers records the claims of other nodes, as far as these are reachable where it counts.
-func (d *election) recordMembers(id view.VIPID, x memberIndex) {
+func (d *election) recordMembers(id view.VIPID, claimants []string) {
 	peers := d.view.Members.Peers
-	d.claimants = x.claimants[id]
+	d.claimants = claimants
 	for _, name := range d.claimants {
 		m := peers[name]
 		if !d.receives(m) {
@@ -57,22 +48,29 @@ func (d *election) recordMembers(id view.VIPID, x memberIndex) {
 		}
 	}
 	slices.SortFunc(d.otherOwners, otherOwner.compare)
-	for _, name := range x.observers {
-		if d.reachable(name) {
-			d.observers[name] = true
-		}
-	}
-	for _, name := range x.unsynced {
-		if (slices.Contains(d.vip.Nodes, name) || name == d.vip.ReportedOwner) && d.reachable(name) {
-			d.unsure = true
-		}
-	}
 	for _, m := range peers {
 		if d.receives(m) {
 			d.alone = false
 			break
 		}
 	}
+}
+
+// unsure reports whether a claim of the last owner, or of a node of the list, may be unknown.
+func (d *election) unsure() bool {
+	return d.unsynced(d.vip.ReportedOwner) || slices.ContainsFunc(d.vip.Nodes, d.unsynced)
+}
+
+// unsynced reports whether another node is reachable and not all of its claims are known.
+func (d *election) unsynced(node string) bool {
+	m := d.view.Members.Peers[node]
+	return !m.Observer && !m.Synced && d.receives(m)
+}
+
+// observes reports whether another node is reachable and an observer.
+func (d *election) observes(node string) bool {
+	m := d.view.Members.Peers[node]
+	return m.Observer && d.receives(m)
 }
 
 // reachable reports whether another node is reachable.

@@ -22,7 +22,8 @@ type Planner struct {
 	plane    view.DataPlane
 	owners   Owners
 	changed  ChangedOwners // of the plan in progress
-	members  memberIndex   // likewise
+	// claimants are those of the plan in progress.
+	claimants claimants
 
 	vips  map[string]decided
 	wakes map[string]time.Time
@@ -102,11 +103,11 @@ func (p *Planner) Plan(v *view.View, touched view.Touched, now time.Time) (Owner
 	for name := range names {
 		ids[p.idOf(name)] = struct{}{}
 	}
-	p.members = indexMembers(&v.Members, ids)
+	p.claimants = claimantsOf(ids, &v.Members)
 	for name := range names {
 		p.decide(v, name, now)
 	}
-	p.members = memberIndex{}
+	p.claimants = nil
 	return p.owners, p.changed
 }
 

@@ -138,7 +138,7 @@ func (b *bench) warmUp(ctx context.Context) error {
 	for _, name := range b.peers {
 		if err := b.measure(ctx, peerByName(name), 0, io.Discard); ctx.Err() != nil {
 			return err
-		} else if err != nil { // its measurement says so as well
+		} else if err != nil { // its measurement reports it as well
 			progress("no warm-up of %s: %v", name, err)
 		}
 	}
