@@ -20,8 +20,8 @@ func (c *Core) Next() time.Time {
 }
 
 // steadyUntil returns the time from which ticks are frequent: when the first silence becomes suspicious, unless a
-// datagram arrives. It is not after the last tick if something is pending: one peer that causes it is enough, and likely
-// it is the same as before.
+// datagram arrives. It is not after the last tick if something is pending; one such peer is enough, and likely it is the
+// same as before.
 func (c *Core) steadyUntil() time.Time {
 	var past time.Time
 	if !c.begun || c.observer || c.fenced {
