@@ -12,16 +12,21 @@ func (c *Core) Attentive() bool { return !c.steadyUntil().After(c.lastTick) }
 
 // Next returns when Tick is due.
 func (c *Core) Next() time.Time {
-	next := c.lastTick.Add(c.profile.tick())
+	next := c.Earliest()
 	if next.Before(c.nextHeartbeat) {
-		next = later(next, c.steadyUntil())
+		next = earlier(c.nextHeartbeat, later(next, c.steadyUntil()))
 	}
-	return earlier(next, c.nextHeartbeat)
+	return next
+}
+
+// Earliest returns a lower bound of Next without a scan of the peers.
+func (c *Core) Earliest() time.Time {
+	return earlier(c.nextHeartbeat, c.lastTick.Add(c.profile.tick()))
 }
 
 // steadyUntil returns the time from which ticks are frequent: when the first silence becomes suspicious, unless a
-// datagram arrives. It is not after the last tick if something is pending; one such peer is enough, and likely it is the
-// same as before.
+// datagram arrives. It is not after the last tick if something is pending: one such peer is enough, and likely it is
+// the same as before.
 func (c *Core) steadyUntil() time.Time {
 	var past time.Time
 	if !c.begun || c.observer || c.fenced {

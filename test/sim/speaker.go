@@ -314,11 +314,21 @@ func (s *Speaker) tick() {
 	s.scheduleTick()
 }
 
+// due returns when a time by the clock of the process comes, now if it is past.
+func (s *Speaker) due(at time.Time) int64 {
+	return max(s.cluster.now, int64(at.Sub(beginning)+s.behind))
+}
+
 // scheduleTick schedules the next tick, unless it is scheduled already.
 func (s *Speaker) scheduleTick() {
 	c := s.cluster
-	due := max(c.now, int64(s.core.Next().Sub(beginning)+s.behind))
-	if s.tickAt >= c.now && s.tickAt <= due+int64(s.lateness()) {
+	// scheduled reports whether there is a tick that is not too late.
+	scheduled := func(due int64) bool { return s.tickAt >= c.now && s.tickAt <= due+int64(s.lateness()) }
+	if scheduled(s.due(s.core.Earliest())) { // most often, and cheap
+		return
+	}
+	due := s.due(s.core.Next())
+	if scheduled(due) {
 		return
 	}
 	s.tickAt = due + c.random.Int64N(int64(s.lateness()))
