@@ -8,20 +8,22 @@ import "time"
 
 // Attentive reports whether every datagram must be read at once. If not, those for which Routine is true, and those to
 // the group, may be read at the next call of Tick. All must be read before it.
-func (c *Core) Attentive() bool { return !c.steadyUntil().After(c.lastTick) }
+func (c *Core) Attentive() bool {
+	return !c.steady.After(c.lastTick) && !c.steadyUntil().After(c.lastTick)
+}
 
 // Next returns when Tick is due.
 func (c *Core) Next() time.Time {
-	next := c.Earliest()
+	next := c.lastTick.Add(c.profile.tick())
 	if next.Before(c.nextHeartbeat) {
-		next = earlier(c.nextHeartbeat, later(next, c.steadyUntil()))
+		next = later(next, c.steadyUntil())
 	}
-	return next
+	return earlier(next, c.nextHeartbeat)
 }
 
-// Earliest returns a lower bound of Next without a scan of the peers.
+// Earliest returns a lower bound of Next, without a scan of the peers: a simulation of many nodes asks often.
 func (c *Core) Earliest() time.Time {
-	return earlier(c.nextHeartbeat, c.lastTick.Add(c.profile.tick()))
+	return earlier(c.nextHeartbeat, later(c.lastTick.Add(c.profile.tick()), c.steady))
 }
 
 // steadyUntil returns the time from which ticks are frequent: when the first silence becomes suspicious, unless a
@@ -47,19 +49,24 @@ func (c *Core) steadyUntil() time.Time {
 		}
 	}
 	if c.unsteady < len(c.order) {
-		if pending := c.peerSteadyUntil(c.order[c.unsteady]); !pending.After(c.lastTick) {
-			return pending
-		}
+		until = earlier(until, c.peerSteadyUntil(c.order[c.unsteady]))
+	}
+	if !until.After(c.lastTick) {
+		return until
 	}
 	for i, p := range c.order {
-		until = earlier(until, c.peerSteadyUntil(p))
-		if !until.After(c.lastTick) {
+		if until = earlier(until, c.peerSteadyUntil(p)); !until.After(c.lastTick) {
 			c.unsteady = i
-			break
+			return until
 		}
 	}
+	c.steady = until
 	return until
 }
+
+// peerChanged keeps steady a lower bound after a datagram of a peer. Whatever changes another peer, an interface or the
+// node itself sets it to zero instead.
+func (c *Core) peerChanged(p *peer) { c.steady = earlier(c.steady, c.peerSteadyUntil(p)) }
 
 // peerSteadyUntil is steadyUntil for one peer. A silent one has no effect.
 func (c *Core) peerSteadyUntil(p *peer) (until time.Time) {

@@ -58,8 +58,10 @@ type Core struct {
 	ifaces []iface // the first one means any path
 	peers  map[string]*peer
 	order  []*peer // by name
-	// unsteady is the index in order of the peer that last made ticks frequent.
+	// unsteady is the index in order of the peer that last made ticks frequent. steady is a lower bound of steadyUntil,
+	// zero if unknown.
 	unsteady int
+	steady   time.Time
 	byID     map[uint64]*peer
 	removed  map[uint64]uint64 // incarnations of removed nodes, by id
 
@@ -229,7 +231,7 @@ func (c *Core) SetPeers(peers map[string][]netip.Addr) {
 		c.removePeer(p)
 		return true
 	})
-	c.profile = c.config.Profile.Stretched(len(c.order))
+	c.profile, c.steady = c.config.Profile.Stretched(len(c.order)), time.Time{}
 }
 
 // expireAfter is how long the state of a silent node that is no Node is kept.

@@ -152,6 +152,7 @@ func (w *window) add(n uint64) {
 // SetLinks sets the interfaces on which VirtualIPs are or may be announced: those that are up. On a new or returning
 // interface this node listens for a dead time before it claims anything there.
 func (c *Core) SetLinks(now time.Time, links []Link) {
+	c.steady = time.Time{}
 	changed := false
 	for i := range c.ifaces {
 		if f := &c.ifaces[i]; f.link && !containsLink(links, f.name) {

@@ -115,6 +115,7 @@ func (c *Core) Receive(now time.Time, raw time.Duration, in Packet) Drop {
 		p.paths[at].from, p.paths[at].byGroup = in.Source, in.Group
 	}
 	c.processMessage(now, raw, p, at, latest)
+	c.peerChanged(p)
 	return Accepted
 }
 
@@ -254,6 +255,7 @@ func (c *Core) recordReception(now time.Time, p *peer, at int) {
 		}
 	}
 	f.last = later(f.last, now)
+	c.steady = earlier(c.steady, f.last.Add(c.profile.Dead/2))
 	c.markReceived(now, p, at)
 }
 

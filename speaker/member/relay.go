@@ -130,7 +130,7 @@ func (c *Core) relay(p *peer, w *path, when time.Time, age time.Duration) {
 	}
 	w.relayed = when
 	if !w.up && age < p.deadAfter(c) {
-		w.up = true
+		w.up, c.steady = true, time.Time{}
 		c.out.node(p)
 	}
 }

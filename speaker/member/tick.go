@@ -9,7 +9,7 @@ import (
 // Tick evaluates which nodes are silent and returns what to send now, valid until the next call. All datagrams that
 // have arrived must be passed to Receive before.
 func (c *Core) Tick(now time.Time, raw time.Duration) []Send {
-	c.sends, c.arena = c.sends[:0], c.arena[:0]
+	c.sends, c.arena, c.steady = c.sends[:0], c.arena[:0], time.Time{}
 	if !c.begun {
 		c.begun, c.began, c.observerSince, c.lastTick, c.lastHeartbeat, c.nextHeartbeat = true, raw, now, now, now, now
 	}
@@ -45,7 +45,7 @@ func (c *Core) Fence(now time.Time) { c.fence(now) }
 
 // fence drops this node's claims and outdated state: the others may have taken over while it stalled.
 func (c *Core) fence(now time.Time) {
-	c.fenced, c.forgive = true, now
+	c.fenced, c.forgive, c.steady = true, now, time.Time{}
 	c.fences++
 	c.count.Fences++
 	c.becomeObserver(now)

@@ -264,6 +264,13 @@ func (m *machine) clock(w *world) time.Time {
 // raw returns the time by the machine's clock that is not slewed.
 func (m *machine) raw(w *world) time.Duration { return m.clock(w).Sub(epoch) - m.slewed }
 
+func (w *world) checkAttention(m *machine) {
+	if err := m.CheckAttention(); err != nil {
+		w.t.Helper()
+		w.t.Fatalf("%s at %v: %v", m.name, w.now.Sub(epoch), err)
+	}
+}
+
 // tick is one tick of a node's loop.
 func (w *world) tick(m *machine) {
 	now, raw := m.clock(w), m.raw(w)
@@ -276,12 +283,14 @@ func (w *world) tick(m *machine) {
 		if reason := m.Receive(now.Add(-age), raw-age, p.Packet); reason != member.Accepted {
 			m.drops[reason]++
 		}
+		w.checkAttention(m)
 	}
 	m.waiting, m.read = m.waiting[:0], now
 	w.probe(m)
 	if m.Urgent() || !now.Before(m.Next()) {
 		w.send(m, m.Tick(now, raw))
 	}
+	w.checkAttention(m)
 	if m.Changed() {
 		members, nodes, vips := m.Members()
 		m.members = members

@@ -78,7 +78,8 @@ func (p *Planner) election(v *view.View, name string, vip view.VIP, now time.Tim
 		ownership: p.vips[name].ownership,
 	}
 	d.segments, d.alone = d.allUsable(), true
-	d.recordMembers(p.idOf(name), p.claimants[p.idOf(name)])
+	id := p.idOf(name)
+	d.recordMembers(id, p.claimants[id])
 	d.blocker = d.ownBlocker()
 	since(&d.ownership.parted, d.isolatedInPart(), now)
 	d.partial = !d.ownership.parted.IsZero() && d.passed(d.ownership.parted.Add(PartWait*d.interval))

@@ -6,12 +6,9 @@ import (
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
-// claimants are the other nodes with a claim, by VirtualIP. Without it each decision would read every node.
-type claimants map[view.VIPID][]string
-
-// claimantsOf returns the claimants of these VirtualIPs.
-func claimantsOf(ids map[view.VIPID]struct{}, m *view.Members) claimants {
-	x := claimants{}
+// claimants returns the other nodes with a claim of these VirtualIPs. Otherwise each decision would read every node.
+func claimants(ids map[view.VIPID]struct{}, m *view.Members) map[view.VIPID][]string {
+	x := map[view.VIPID][]string{}
 	for name, p := range m.Peers {
 		if len(ids) < len(p.Claims) {
 			for id := range ids {
@@ -56,12 +53,12 @@ func (d *election) recordMembers(id view.VIPID, claimants []string) {
 	}
 }
 
-// unsure reports whether a claim of the last owner, or of a node of the list, may be unknown.
+// unsure reports whether a claim of the reported owner, or of a node of the list, may be unknown.
 func (d *election) unsure() bool {
 	return d.unsynced(d.vip.ReportedOwner) || slices.ContainsFunc(d.vip.Nodes, d.unsynced)
 }
 
-// unsynced reports whether another node is reachable and not all of its claims are known.
+// unsynced reports whether another node is reachable, no observer, and not all of its claims are known.
 func (d *election) unsynced(node string) bool {
 	m := d.view.Members.Peers[node]
 	return !m.Observer && !m.Synced && d.receives(m)

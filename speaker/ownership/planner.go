@@ -22,8 +22,8 @@ type Planner struct {
 	plane    view.DataPlane
 	owners   Owners
 	changed  ChangedOwners // of the plan in progress
-	// claimants are those of the plan in progress.
-	claimants claimants
+	// claimants are those of the VirtualIPs of the plan in progress.
+	claimants map[view.VIPID][]string
 
 	vips  map[string]decided
 	wakes map[string]time.Time
@@ -103,7 +103,7 @@ func (p *Planner) Plan(v *view.View, touched view.Touched, now time.Time) (Owner
 	for name := range names {
 		ids[p.idOf(name)] = struct{}{}
 	}
-	p.claimants = claimantsOf(ids, &v.Members)
+	p.claimants = claimants(ids, &v.Members)
 	for name := range names {
 		p.decide(v, name, now)
 	}

@@ -152,6 +152,7 @@ func (s *Speaker) stop() {
 	s.boot++
 	s.leaving, s.planLeaving = false, false
 	s.core, s.waiting, s.planned, s.tickAt, s.wakeAt = nil, nil, nil, 0, 0
+	s.calm = false
 	s.nodeReport = nodeReport{}
 	s.paused, s.acting, s.triggered, s.fenced = false, false, false, false
 	clear(s.holds)
@@ -324,7 +325,7 @@ func (s *Speaker) scheduleTick() {
 	c := s.cluster
 	// scheduled reports whether there is a tick that is not too late.
 	scheduled := func(due int64) bool { return s.tickAt >= c.now && s.tickAt <= due+int64(s.lateness()) }
-	if scheduled(s.due(s.core.Earliest())) { // most often, and cheap
+	if scheduled(s.due(s.core.Earliest())) {
 		return
 	}
 	due := s.due(s.core.Next())

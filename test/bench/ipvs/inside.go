@@ -43,7 +43,7 @@ type task struct {
 	Metric     string
 	Table, Set string
 	Services   int
-	// Changes is the number of changes to measure; 0: only the start is.
+	// Changes is the number of changes to measure; 0: only the start is measured.
 	Changes int
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"regexp"
 	"strconv"
 	"time"
@@ -15,7 +16,7 @@ var (
 )
 
 // requests runs a client on the LAN that sends requests to the Service with the Pods, each over a new connection.
-func (b *bench) requests(ctx context.Context, name string) error {
+func (b *bench) requests(ctx context.Context, results io.Writer, name string) error {
 	if b.load == 0 {
 		return nil
 	}
@@ -43,6 +44,6 @@ func (b *bench) requests(ctx context.Context, name string) error {
 	if errors := wrong.FindString(out); errors != "" {
 		progress("%s: %s", name, errors)
 	}
-	fmt.Printf("Benchmark%s\t1\t%.0f ns/op\t%.1f req/s\t%.2f p99-ms\n", name, 1e9/perSecond, perSecond, p99.Seconds()*1e3)
+	fmt.Fprintf(results, "Benchmark%s\t1\t%.0f ns/op\t%.1f req/s\t%.2f p99-ms\n", name, 1e9/perSecond, perSecond, p99.Seconds()*1e3)
 	return nil
 }

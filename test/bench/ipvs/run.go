@@ -19,8 +19,11 @@ import (
 	"github.com/ironlb/ironlb/test/lab/host"
 )
 
-// warmUpServices limits the Services of a warm-up.
-const warmUpServices = 100
+const (
+	// warmUpServices limits the Services of a warm-up, warmUpLimit its time.
+	warmUpServices = 100
+	warmUpLimit    = 10 * time.Minute
+)
 
 // bench is the lab with the existing Services.
 type bench struct {
@@ -65,8 +68,7 @@ func run(ctx context.Context, o options) (err error) {
 				}
 				if err != nil { // the others can still be measured
 					err = fmt.Errorf("%s with %d Services: %w", name, size, err)
-					line, _, _ := strings.Cut(err.Error(), "\n")
-					fmt.Printf("not measured: %s\n", line)
+					fmt.Printf("not measured: %s\n", firstLine(err))
 					failed = append(failed, err)
 				}
 			}
@@ -136,13 +138,26 @@ func (b *bench) warmUp(ctx context.Context) error {
 		return err
 	}
 	for _, name := range b.peers {
-		if err := b.measure(ctx, peerByName(name), 0, io.Discard); ctx.Err() != nil {
-			return err
-		} else if err != nil { // its measurement reports it as well
-			progress("no warm-up of %s: %v", name, err)
+		err := b.warmUpPeer(ctx, peerByName(name))
+		if ctx.Err() != nil {
+			return errors.Join(err, ctx.Err())
+		}
+		if err != nil { // then its first start is a cold one
+			fmt.Printf("no warm-up of %s: %s\n", name, firstLine(err))
 		}
 	}
 	return nil
+}
+
+func (b *bench) warmUpPeer(ctx context.Context, p peer) error {
+	ctx, cancel := context.WithTimeout(ctx, warmUpLimit)
+	defer cancel()
+	return b.measure(ctx, p, 0, io.Discard)
+}
+
+func firstLine(err error) string {
+	line, _, _ := strings.Cut(err.Error(), "\n")
+	return line
 }
 
 // measure measures a peer on a rebuilt node, and writes its results. Without changes it ends after the start.
@@ -192,7 +207,7 @@ func (b *bench) measure(ctx context.Context, p peer, changes int, results io.Wri
 			fmt.Fprintf(results, "Benchmark%s\n", strings.ReplaceAll(line, "PEER", fmt.Sprintf("%s/%d", p.name, b.services)))
 			continue
 		}
-		if err := b.requests(ctx, name("Requests")); err != nil {
+		if err := b.requests(ctx, results, name("Requests")); err != nil {
 			return err
 		}
 		if _, err := fmt.Fprintln(toInside, "done"); err != nil {

@@ -1,6 +1,6 @@
 // Command sim measures a large simulated cluster of speakers: how soon dead nodes are detected and replaced, the cost,
 // and how often a node is wrongly considered dead. It prints Go's benchmark format. docs/design/simulation.md describes
-// each line.
+// each line. The progress is on standard error.
 package main
 
 import (
@@ -100,7 +100,7 @@ type run struct {
 	*sim.Cluster
 	profile member.Profile
 	next    int // the next node to fail
-	// step is the measurement in progress, reported the time of its last report.
+	// step is the measurement in progress, reported the time of the last report.
 	step     string
 	reported time.Time
 }
