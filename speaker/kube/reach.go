@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -64,7 +65,11 @@ func (e *Events) Reach(status report.NodeStatus) {
 		if _, decided := e.unreachable[name]; decided {
 			continue
 		}
-		if e.unreachable[name] = report.WritesReach(e.node, name, status); !e.unreachable[name] {
+		writes, settled := report.WritesReach(e.node, name, status, time.Now())
+		if !settled {
+			continue
+		}
+		if e.unreachable[name] = writes; !writes {
 			continue
 		}
 		n := status.Unreachable[name]

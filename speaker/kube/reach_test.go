@@ -70,6 +70,23 @@ func TestReachEvents(t *testing.T) {
 	}
 }
 
+// TestReachEventLater: a node whose last heartbeats have not expired everywhere is not taken for one that others receive.
+func TestReachEventLater(t *testing.T) {
+	recorder := record.NewFakeRecorder(10)
+	e := &Events{node: "b", recorder: recorder, running: true}
+	for _, state := range []report.MemberState{report.MemberAlive, report.MemberSilent} {
+		status := died(map[string]report.MemberState{"a": report.MemberAlive, "dead": state})
+		u := status.Reach.Unreachable["dead"]
+		u.Since = time.Now()
+		status.Reach.Unreachable["dead"] = u
+		e.Reach(status)
+	}
+	e.Reach(report.NodeStatus{})
+	if len(recorder.Events) > 0 {
+		t.Errorf("the second speaker by name wrote %q", <-recorder.Events)
+	}
+}
+
 func TestReachStatus(t *testing.T) {
 	w := died(nil)
 	w.Reach.Unwitnessed, w.Reach.CutOff = map[string]struct{}{"y": {}, "x": {}, "z": {}}, true

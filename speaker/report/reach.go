@@ -1,15 +1,22 @@
 package report
 
-// WritesReach reports whether the speaker of a node must write the Event that another node is unreachable.
-func WritesReach(node, about string, status NodeStatus) bool {
-	if state, known := status.Members[about]; known && state != MemberSilent {
-		return true // others receive it
+import "time"
+
+// settledAfter is how long after a node becomes unreachable its liveness is settled. In a large cluster its kernel is
+// found silent before the heartbeats that other nodes received last expire.
+const settledAfter = 2 * time.Second
+
+// WritesReach reports whether the speaker of a node must write the Event that another node is unreachable. While that
+// is not decided, it is to be called again, at least once a second.
+func WritesReach(node, about string, status NodeStatus, now time.Time) (writes, decided bool) {
+	if state, known := status.Members[about]; known && state != MemberSilent { // others receive it, or did until just now
+		return true, now.Sub(status.Reach.Unreachable[about].Since) >= settledAfter
 	}
 	for name, state := range status.Members {
 		_, unreachable := status.Reach.Unreachable[name]
 		if name < node && state != MemberSilent && !unreachable {
-			return false
+			return false, true
 		}
 	}
-	return true
+	return true, true
 }

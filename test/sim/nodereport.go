@@ -85,7 +85,10 @@ func (s *Speaker) reportReach() {
 		if r.unreachable == nil {
 			r.unreachable = map[string]bool{}
 		}
-		writes := report.WritesReach(s.Name, name, report.NodeStatus{Members: s.members(), Reach: s.prober.decided})
+		writes, settled := report.WritesReach(s.Name, name, report.NodeStatus{Members: s.members(), Reach: s.prober.decided}, s.time())
+		if !settled {
+			continue
+		}
 		if r.unreachable[name] = writes; writes {
 			s.cluster.api.Written.Events++
 		}
