@@ -70,7 +70,7 @@ func TestReachEvents(t *testing.T) {
 	}
 }
 
-// TestReachEventLater: a node whose last heartbeats have not expired everywhere is not taken for one that others receive.
+// TestReachEventLater: a node whose last heartbeats have not expired yet is not taken for one that others receive.
 func TestReachEventLater(t *testing.T) {
 	recorder := record.NewFakeRecorder(10)
 	e := &Events{node: "b", recorder: recorder, running: true}
