@@ -72,18 +72,20 @@ func TestReachEvents(t *testing.T) {
 
 // TestReachEventLater: a node whose last heartbeats have not expired yet is not taken for one that others receive.
 func TestReachEventLater(t *testing.T) {
-	recorder := record.NewFakeRecorder(10)
-	e := &Events{node: "b", recorder: recorder, running: true}
-	for _, state := range []report.MemberState{report.MemberAlive, report.MemberSilent} {
-		status := died(map[string]report.MemberState{"a": report.MemberAlive, "dead": state})
-		u := status.Reach.Unreachable["dead"]
-		u.Since = time.Now()
-		status.Reach.Unreachable["dead"] = u
-		e.Reach(status)
-	}
-	e.Reach(report.NodeStatus{})
-	if len(recorder.Events) > 0 {
-		t.Errorf("the second speaker by name wrote %q", <-recorder.Events)
+	for _, test := range []struct{ ago, dead time.Duration }{{0, 0}, {3 * time.Second, 5 * time.Second}} {
+		recorder := record.NewFakeRecorder(10)
+		e := &Events{node: "b", recorder: recorder, running: true}
+		for _, state := range []report.MemberState{report.MemberAlive, report.MemberSilent} {
+			status := died(map[string]report.MemberState{"a": report.MemberAlive, "dead": state})
+			u := status.Reach.Unreachable["dead"]
+			u.Since, status.Dead = time.Now().Add(-test.ago), test.dead
+			status.Reach.Unreachable["dead"] = u
+			e.Reach(status)
+		}
+		e.Reach(report.NodeStatus{})
+		if len(recorder.Events) > 0 {
+			t.Errorf("%+v: the second speaker by name wrote %q", test, <-recorder.Events)
+		}
 	}
 }
 

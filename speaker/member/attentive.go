@@ -64,8 +64,8 @@ func (c *Core) steadyUntil() time.Time {
 	return until
 }
 
-// peerChanged keeps steady a lower bound after a datagram of a peer. Whatever changes another peer, an interface or the
-// node itself sets it to zero instead.
+// peerChanged keeps steady a lower bound after a datagram of a peer. Whatever else may make steadyUntil earlier lowers
+// it, or sets it to zero.
 func (c *Core) peerChanged(p *peer) { c.steady = earlier(c.steady, c.peerSteadyUntil(p)) }
 
 // peerSteadyUntil is steadyUntil for one peer. A silent one has no effect.

@@ -2,6 +2,7 @@ package report
 
 import (
 	"net/netip"
+	"time"
 
 	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
@@ -28,6 +29,8 @@ type NodeStatus struct {
 	ReturnRoutes []view.PoolReturn
 	// VirtualIPs is the number that this node owns.
 	VirtualIPs int
+	// Dead is the dead time of the speaker, 0 if unknown.
+	Dead time.Duration
 	// Links are the interfaces with a subnet or used for an address, Members the other speakers.
 	Links   map[string]view.Link
 	Members map[string]MemberState

@@ -185,7 +185,7 @@ func (s *Status) ReportNode(in Inputs) {
 		}
 	}
 	status.Gateways, status.Tunnels, status.SlotsDiffer = s.in.Desired.Gateways, s.in.Tunnels, s.in.Differ
-	status.ReturnRoutes = s.in.ReturnRoutes
+	status.ReturnRoutes, status.Dead = s.in.ReturnRoutes, s.in.View.Members.Dead
 	status.Reach, status.Unreachable = s.in.Reach, maps.Clone(s.in.Desired.Unreachable)
 	if err := in.Err; err != nil {
 		status.Healthy, status.Reason, status.Message = false, view.DataPlaneNotReady, err.Error()

@@ -85,7 +85,9 @@ func (s *Speaker) reportReach() {
 		if r.unreachable == nil {
 			r.unreachable = map[string]bool{}
 		}
-		writes, settled := report.WritesReach(s.Name, name, report.NodeStatus{Members: s.members(), Reach: s.prober.decided}, s.time())
+		writes, settled := report.WritesReach(s.Name, name, report.NodeStatus{
+			Members: s.members(), Reach: s.prober.decided, Dead: s.view.Members.Dead,
+		}, s.time())
 		if !settled {
 			continue
 		}
