@@ -226,7 +226,6 @@ func (a *api) nodesChanged(name string) {
 		}
 		s.touched.Nodes[name] = struct{}{}
 		s.core.SetPeers(peers)
-		s.calm = false
 		s.setTargets()
 		s.wakeProber(a.cluster.now)
 	})

@@ -34,9 +34,7 @@ type Speaker struct {
 	// lastRead is when it last read, by its own clock.
 	lastRead time.Time
 
-	core *member.Core
-	// calm caches that the core is not attentive, until it changes: otherwise each datagram costs a scan of all peers.
-	calm    bool
+	core    *member.Core
 	tickAt  int64
 	planner *plan.Planner
 	view    *view.View
@@ -152,7 +150,6 @@ func (s *Speaker) stop() {
 	s.boot++
 	s.leaving, s.planLeaving = false, false
 	s.core, s.waiting, s.planned, s.tickAt, s.wakeAt = nil, nil, nil, 0, 0
-	s.calm = false
 	s.nodeReport = nodeReport{}
 	s.paused, s.acting, s.triggered, s.fenced = false, false, false, false
 	clear(s.holds)
@@ -251,7 +248,7 @@ func (s *Speaker) arrive(e *event) {
 		}
 		return
 	}
-	if member.Routine(e.data) && s.isCalm() { // it does not wake the loop
+	if member.Routine(e.data) && !s.core.Attentive() { // it does not wake the loop
 		s.waiting = append(s.waiting, *e)
 		return
 	}
@@ -268,12 +265,6 @@ func (s *Speaker) arrive(e *event) {
 	}
 }
 
-// isCalm reports whether the core is not attentive.
-func (s *Speaker) isCalm() bool {
-	s.calm = s.calm || !s.core.Attentive()
-	return s.calm
-}
-
 // readWaiting reads the datagrams queued in the kernel.
 func (s *Speaker) readWaiting() {
 	for i := range s.waiting {
@@ -288,7 +279,6 @@ func (s *Speaker) read(e *event) {
 	in := member.Packet{Iface: ifaces[e.iface], Source: e.from.addrs[e.iface], OnLink: true, Data: e.data}
 	at := s.time().Add(-age)
 	drop := s.core.Receive(at, at.Sub(beginning), in)
-	s.calm = false
 	s.Cost.Core += s.clock() - start
 	if drop != member.Accepted {
 		s.Drops[drop]++
@@ -302,7 +292,6 @@ func (s *Speaker) tick() {
 	start := s.clock()
 	sends := s.core.Tick(s.time(), s.time().Sub(beginning))
 	took := s.clock() - start
-	s.calm = false
 	s.Cost.Core += took
 	s.Cost.LongestTick = max(s.Cost.LongestTick, took)
 	c.carry(s, sends)
@@ -503,7 +492,6 @@ func (s *Speaker) publish() {
 	}
 	start := s.clock()
 	s.core.Publish(view.LocalState{Claims: maps.Clone(s.published.Claims), Leaving: s.published.Leaving})
-	s.calm = false
 	s.Cost.Core += s.clock() - start
 	s.seesFence()
 }

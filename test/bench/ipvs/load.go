@@ -44,6 +44,7 @@ func (b *bench) requests(ctx context.Context, results io.Writer, name string) er
 	if errors := wrong.FindString(out); errors != "" {
 		progress("%s: %s", name, errors)
 	}
-	fmt.Fprintf(results, "Benchmark%s\t1\t%.0f ns/op\t%.1f req/s\t%.2f p99-ms\n", name, 1e9/perSecond, perSecond, p99.Seconds()*1e3)
+	fmt.Fprintf(results, "Benchmark%s\t1\t%.0f ns/op\t%.1f req/s\t%.2f p99-ms\n",
+		name, 1e9/perSecond, perSecond, p99.Seconds()*1e3)
 	return nil
 }

@@ -3,8 +3,8 @@
 // Services of four endpoints each. It prints Go's benchmark format on standard output and its progress on standard
 // error. It needs root.
 //
-// Each Service has a ClusterIP and a LoadBalancer address, one TCP port, and no NodePort. Before the
-// measurements each peer starts once, with at most 100 Services and without a result.
+// Each Service has a ClusterIP and a LoadBalancer address, one TCP port, and no NodePort. Before the measurements each
+// peer starts once, with at most 100 Services and without a result.
 //
 //	Cold/PEER/N    from the start of the process until everything is in the kernel: s, cpu-s, peak-MB
 //	Change/PEER/N  from the write of one endpoint to the API until it is in the kernel: ms, max-ms; cpu-ms is the CPU

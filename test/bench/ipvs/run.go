@@ -86,7 +86,8 @@ func progress(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", 
 // modules are those of the peers in mode ipvs. The first peer would load them for the others.
 var modules = []string{
 	"ip_vs", "ip_vs_rr", "nf_conntrack", "dummy",
-	"ip_set", "ip_set_hash_ip", "ip_set_hash_ipport", "ip_set_hash_ipportip", "ip_set_hash_ipportnet", "ip_set_bitmap_port",
+	"ip_set", "ip_set_hash_ip", "ip_set_hash_ipport", "ip_set_hash_ipportip", "ip_set_hash_ipportnet",
+	"ip_set_bitmap_port",
 }
 
 // prepare loads kernel modules, creates the Pods and copies this program to a folder visible to the node.

@@ -158,8 +158,9 @@ func (r *run) report() {
 	if time.Since(r.reported) >= reportEvery {
 		r.reported = time.Now()
 		vacant, several := r.Owners.Each()
-		fmt.Fprintf(os.Stderr, "profile %s, %d nodes, %s: %.1fs of simulated time, %d VirtualIPs without an owner, %d with several\n",
-			r.profile.Name, r.nodes, r.step, r.Now().Seconds(), vacant, several)
+		fmt.Fprintf(os.Stderr, "profile %s, %d nodes, %s: ", r.profile.Name, r.nodes, r.step)
+		fmt.Fprintf(os.Stderr, "%.1fs of simulated time", r.Now().Seconds())
+		fmt.Fprintf(os.Stderr, ", %d VirtualIPs without an owner, %d with several\n", vacant, several)
 	}
 	r.After(100*time.Millisecond, r.report)
 }
