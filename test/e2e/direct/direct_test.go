@@ -112,16 +112,13 @@ func TestPod(t *testing.T) {
 // direct sets forwarding "direct" until the end of the test.
 func direct(t *testing.T) {
 	t.Helper()
-	if err := bench.SetForwarding(t.Context(), scenario.Direct); err != nil {
-		t.Fatal(err)
-	}
 	t.Cleanup(func() {
 		bench.Disturb("")
 		if err := bench.SetForwarding(context.WithoutCancel(t.Context()), scenario.Pod); err != nil {
 			t.Error(err)
 		}
 	})
-	if err := bench.Wired(t.Context()); err != nil {
+	if err := bench.SetForwarding(t.Context(), scenario.Direct); err != nil {
 		t.Fatal(err)
 	}
 }

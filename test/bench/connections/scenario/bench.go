@@ -278,27 +278,48 @@ func (b *Bench) serve(ctx context.Context) error {
 	})
 }
 
-// SetForwarding changes the Service's forwarding, for the next faults.
+// SetForwarding changes the Service's forwarding, for the next faults, and waits until the nodes forward so.
 func (b *Bench) SetForwarding(ctx context.Context, forwarding string) error {
 	b.cfg.Mode = forwarding
 	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, v1alpha1.AnnotationForwarding, forwarding)
 	_, err := b.Cluster.Kube.CoreV1().Services(metav1.NamespaceDefault).Patch(ctx, service, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
-	return err
+	if err != nil {
+		return err
+	}
+	return b.Wired(ctx)
 }
 
-// Wired returns why the nodes do not forward directly; nil if they do.
+// Wired waits until every node has the slots of each address, or, without direct forwarding, none has slots left.
 func (b *Bench) Wired(ctx context.Context) error {
-	return b.Cluster.Eventually(ctx, patience, "the nodes forward directly", b.wired)
+	return b.Cluster.Eventually(ctx, patience, "the nodes forward as "+b.cfg.Mode, func(ctx context.Context) error {
+		for _, n := range b.Cluster.Nodes[:hosts] {
+			if err := b.wired(ctx, n); err != nil {
+				return fmt.Errorf("%s: %w", n.Name, err)
+			}
+		}
+		return nil
+	})
 }
 
-func (b *Bench) wired(ctx context.Context) error {
-	for _, n := range b.Cluster.Nodes[:hosts] {
+func (b *Bench) wired(ctx context.Context, n *lab.Node) error {
+	if b.cfg.Mode != Direct {
 		tables, err := n.Exec(ctx, "nft", "list", "tables")
+		if err == nil && strings.Contains(tables, slotsTable) {
+			err = fmt.Errorf("it has a table %s", slotsTable)
+		}
+		return err
+	}
+	for _, t := range b.targets {
+		family := "ip"
+		if t.Addr().Is6() {
+			family = "ip6"
+		}
+		table, err := n.Exec(ctx, "nft", "list", "table", family, slotsTable)
+		if err == nil && !strings.Contains(table, " "+t.Addr().String()+" ") {
+			err = fmt.Errorf("table %s %s has no %v", family, slotsTable, t.Addr())
+		}
 		if err != nil {
 			return err
-		}
-		if !strings.Contains(tables, slotsTable) {
-			return fmt.Errorf("%s has no table %s", n.Name, slotsTable)
 		}
 	}
 	return nil
