@@ -147,7 +147,7 @@ func (o options) runIn(ctx context.Context, cfg scenario.Config) (rows []connect
 		return nil, err
 	}
 	if cfg.Mode == scenario.Direct {
-		if err := b.Wired(ctx); err != nil {
+		if err := b.WaitForwarding(ctx); err != nil {
 			fmt.Fprintf(os.Stderr, "left out: %s: %v\n", cfg.Mode, err)
 			return nil, nil
 		}
