@@ -7,6 +7,8 @@ MAKEFLAGS += --no-print-directory
 # As the lab and the images are built, so that each package is compiled once.
 export CGO_ENABLED := 0
 export GOFLAGS     := -trimpath
+# The toolchain line of go.mod holds, also where the environment names another.
+export GOTOOLCHAIN := auto
 
 CACHE   := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ironlb
 TOOLS   := $(CACHE)/bin

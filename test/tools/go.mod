@@ -2,6 +2,8 @@ module github.com/ironlb/ironlb/test/tools
 
 go 1.26.0
 
+toolchain go1.26.10
+
 // Programs that the project builds with and tests against; none of them is linked into the product.
 tool (
 	github.com/onsi/ginkgo/v2/ginkgo

@@ -2,6 +2,8 @@ module github.com/ironlb/ironlb/test/bench/liveness
 
 go 1.26.0
 
+toolchain go1.26.10
+
 require (
 	github.com/hashicorp/memberlist v0.7.0
 	github.com/ironlb/ironlb v0.0.0

@@ -2,6 +2,8 @@ module github.com/ironlb/ironlb/test/deploy/oldest
 
 go 1.26
 
+toolchain go1.26.10
+
 require (
 	k8s.io/apiextensions-apiserver v0.32.13
 	k8s.io/apimachinery v0.32.13

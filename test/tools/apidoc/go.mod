@@ -2,6 +2,8 @@ module github.com/ironlb/ironlb/test/tools/apidoc
 
 go 1.26.0
 
+toolchain go1.26.10
+
 // Renders docs/reference/api.md, in a module of its own: it needs another version of controller-tools than test/tools.
 tool github.com/elastic/crd-ref-docs
 

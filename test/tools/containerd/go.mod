@@ -2,6 +2,8 @@ module github.com/ironlb/ironlb/test/tools/containerd
 
 go 1.26.0
 
+toolchain go1.26.10
+
 tool (
 	github.com/containerd/containerd/v2/cmd/containerd
 	github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2

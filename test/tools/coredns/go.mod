@@ -2,6 +2,8 @@ module github.com/ironlb/ironlb/test/tools/coredns
 
 go 1.26.0
 
+toolchain go1.26.10
+
 require github.com/coredns/coredns v1.14.7
 
 require (

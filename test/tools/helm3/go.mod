@@ -2,6 +2,8 @@ module github.com/ironlb/ironlb/test/tools/helm3
 
 go 1.26.0
 
+toolchain go1.26.10
+
 // Helm 3, in a module of its own: it wants other versions of the k8s.io modules than the rest of test/tools.
 tool helm.sh/helm/v3/cmd/helm
 

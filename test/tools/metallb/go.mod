@@ -2,6 +2,8 @@ module github.com/ironlb/ironlb/test/tools/metallb
 
 go 1.26.0
 
+toolchain go1.26.10
+
 // MetalLB, a peer of test/bench/failover, in a module of its own: it requires other versions of the k8s.io modules than
 // the rest of test/tools.
 tool (

@@ -2,6 +2,8 @@ module github.com/metallb/frr-k8s
 
 go 1.26.0
 
+toolchain go1.26.10
+
 require k8s.io/apimachinery v0.37.1
 
 require (
