@@ -1,7 +1,7 @@
 // Package nftbatch changes and lists elements of nftables' sets and maps over netlink
 // (include/uapi/linux/netfilter/nf_tables.h). It is for sets of many or often changed elements, where the program nft
 // costs too much: it takes milliseconds to start, and a second to parse a hundred thousand elements. Rules and sets are
-// left to that program.
+// left to that program, except for [Owned] tables: they end with the process that adds them.
 package nftbatch
 
 import (
@@ -80,12 +80,7 @@ func (b *Batch) element(kind uint16, set string, e Element) {
 	switch {
 	case e.Verdict != 0:
 		data := b.nest(unix.NFTA_SET_ELEM_DATA)
-		verdict := b.nest(unix.NFTA_DATA_VERDICT)
-		b.attr(unix.NFTA_VERDICT_CODE, binary.BigEndian.AppendUint32(nil, uint32(e.Verdict)))
-		if e.Chain != "" {
-			b.text(unix.NFTA_VERDICT_CHAIN, e.Chain)
-		}
-		b.endNest(verdict)
+		b.verdict(e.Verdict, e.Chain)
 		b.endNest(data)
 	case e.Value != nil:
 		b.value(unix.NFTA_SET_ELEM_DATA, e.Value)
@@ -94,6 +89,15 @@ func (b *Batch) element(kind uint16, set string, e Element) {
 		b.attr(unix.NFTA_SET_ELEM_USERDATA, append([]byte{userComment, byte(len(e.Comment) + 1)}, e.Comment+"\x00"...))
 	}
 	b.endNest(element)
+}
+
+func (b *Batch) verdict(code int32, chain string) {
+	verdict := b.nest(unix.NFTA_DATA_VERDICT)
+	b.attr(unix.NFTA_VERDICT_CODE, binary.BigEndian.AppendUint32(nil, uint32(code)))
+	if chain != "" {
+		b.text(unix.NFTA_VERDICT_CHAIN, chain)
+	}
+	b.endNest(verdict)
 }
 
 // begin begins a message.
@@ -113,11 +117,14 @@ func (b *Batch) begin(kind uint16, set string) {
 func (b *Batch) end() {
 	if len(b.buf) == 0 {
 		b.header(unix.NFNL_MSG_BATCH_BEGIN, unix.NLM_F_REQUEST, unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)
-	} else {
+	} else if b.list != noList {
 		b.endNest(b.list)
 	}
 	b.length()
 }
+
+// noList is where the list begins in a message without one.
+const noList = -1
 
 // header begins a message of nfnetlink (include/uapi/linux/netfilter/nfnetlink.h).
 func (b *Batch) header(kind, flags uint16, family byte, resource uint16) {

@@ -16,6 +16,27 @@ func (b *Batch) Send() error {
 	if b.len == 0 {
 		return nil
 	}
+	fd, err := open()
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return b.send(fd)
+}
+
+func open() (fd int, err error) {
+	fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_NETFILTER)
+	if err != nil {
+		return 0, fmt.Errorf("open a netlink socket: %w", err)
+	}
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, sendBuffer); err != nil {
+		unix.Close(fd)
+		return 0, fmt.Errorf("enlarge the buffer of a netlink socket: %w", err)
+	}
+	return fd, nil
+}
+
+func (b *Batch) send(fd int) error {
 	// The kernel answers errors, and those messages that ask for it: the last one.
 	flags := b.buf[b.start+6:]
 	binary.NativeEndian.PutUint16(flags, binary.NativeEndian.Uint16(flags)|unix.NLM_F_ACK)
@@ -23,20 +44,11 @@ func (b *Batch) Send() error {
 	last := b.seq
 	b.header(unix.NFNL_MSG_BATCH_END, unix.NLM_F_REQUEST, unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)
 	b.length()
-
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_NETFILTER)
-	if err != nil {
-		return fmt.Errorf("open a netlink socket: %w", err)
-	}
-	defer unix.Close(fd)
-	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, sendBuffer); err != nil {
-		return fmt.Errorf("enlarge the buffer of a netlink socket: %w", err)
-	}
 	if err := unix.Sendto(fd, b.buf, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return fmt.Errorf("send %d elements of nftables table %s: %w", b.len, b.table, err)
+		return fmt.Errorf("send %d changes of nftables table %s: %w", b.len, b.table, err)
 	}
 	if err := answer(fd, last); err != nil {
-		return fmt.Errorf("change %d elements of nftables table %s: %w", b.len, b.table, err)
+		return fmt.Errorf("make %d changes of nftables table %s: %w", b.len, b.table, err)
 	}
 	return nil
 }
