@@ -95,6 +95,9 @@ func (t *tunnels) complete(d *Driver, tier int, have *netlink.Vxlan) error {
 	if err := setSysctls(have, sysctls(tier, t.has6)); err != nil {
 		return err
 	}
+	for _, name := range []string{"accept_ra", "autoconf"} { // where they are read-only, the rules alone drop advertisements
+		_ = os.WriteFile(conf6+have.Name+"/"+name, []byte("0"), 0o644)
+	}
 	if have.RawFlags&unix.IFF_NOARP == 0 { // all neighbors are known, and no address is announced there
 		if err := d.link.LinkSetARPOff(have); err != nil {
 			return fmt.Errorf("disable ARP on interface %s: %w", have.Name, err)
@@ -179,16 +182,20 @@ type sysctl struct {
 const addrGenModeNone = 1 // IN6_ADDR_GEN_MODE_NONE (include/uapi/linux/if_link.h)
 
 // sysctls return the parameters of a tunnel. A strict reverse path filter would drop what comes out of it; 2 is looser
-// than a 1 for all interfaces, and the greatest value is in effect.
+// than a 1 for all interfaces, and the greatest value is in effect. The kernel generates no IPv6 address, also if IPv6
+// is enabled later.
 func sysctls(tier int, has6 bool) []sysctl {
-	ipv4, ipv6 := "/proc/sys/net/ipv4/conf/"+devices[tier]+"/", "/proc/sys/net/ipv6/conf/"+devices[tier]+"/"
+	ipv4, ipv6 := "/proc/sys/net/ipv4/conf/"+devices[tier]+"/", conf6+devices[tier]+"/"
 	all := []sysctl{
 		{ipv4 + "rp_filter", "2", func(l netlink.Link) error { return inetconf.Set(l, inetconf.RPFilter, 2) }},
 		{ipv4 + "forwarding", "1", func(l netlink.Link) error { return inetconf.Set(l, inetconf.Forwarding, 1) }},
 	}
-	if has6 {
+	if _, err := os.Stat(ipv6); has6 || err == nil {
 		generate := func(l netlink.Link) error { return netlink.LinkSetIP6AddrGenMode(l, addrGenModeNone) }
-		all = append(all, sysctl{disableIPv6(devices[tier]), "0", nil}, sysctl{ipv6 + "addr_gen_mode", "1", generate})
+		all = append(all, sysctl{ipv6 + "addr_gen_mode", "1", generate})
+	}
+	if has6 {
+		all = append(all, sysctl{disableIPv6(devices[tier]), "0", nil})
 	}
 	return all
 }

@@ -3,6 +3,7 @@
 // can take over at any time (docs/design/direct.md).
 //
 // One network namespace gets two vxlan devices, ironlb-t1 and ironlb-t2 (the second chance), with a permanent neighbor
-// and a forwarding entry per peer, and the nftables tables ironlb-direct of both families. All of these belong to the
-// driver. It writes differences only, also to what an earlier process wrote.
+// and a forwarding entry per peer, and the nftables tables ironlb-direct of both families. A filter precedes the
+// devices (filterTable). All of these belong to the driver. It writes differences only, also to what an earlier process
+// wrote.
 package direct

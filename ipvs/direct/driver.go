@@ -40,6 +40,8 @@ type Driver struct {
 	nft  knftables.Interface
 	send func(*nftbatch.Batch) error
 	link *netlink.Handle
+	// filter is the table filterTable.
+	filter *nftbatch.Owned
 
 	mu     sync.Mutex
 	watch  *nftwatch.Watch
@@ -48,12 +50,10 @@ type Driver struct {
 	known, foreign bool
 	// guarded are the families with a guard of this process.
 	guarded [nftwatch.NumFamilies]bool
-	// starting is set while there are tunnels, but not all rules.
-	starting bool
-	frame    frame
-	tables   [nftwatch.NumFamilies]table
-	tunnels  tunnels
-	pods     ipvs.PodSources
+	frame   frame
+	tables  [nftwatch.NumFamilies]table
+	tunnels tunnels
+	pods    ipvs.PodSources
 	// probedIPv4 is set if the last probe found that only IPv6 is missing.
 	probedIPv4 bool
 }
@@ -81,16 +81,23 @@ func New(cfg Config) (*Driver, error) {
 		d.link.Close()
 		return nil, err
 	}
+	if d.filter, err = nftbatch.OpenOwned(filterTable); err != nil {
+		d.watch.Close()
+		d.link.Close()
+		d.events.Close()
+		return nil, err
+	}
 	return d, nil
 }
 
-// Close ends the driver. Programmed state stays.
+// Close ends the driver. Programmed state stays, except for the filter of the tunnels that precedes the rules.
 func (d *Driver) Close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.watch.Close()
 	d.link.Close()
 	d.events.Close()
+	d.filter.Close()
 }
 
 // MTU returns the MTU of the tunnels, 0 if there are none.
@@ -136,10 +143,8 @@ func (d *Driver) Apply(ctx context.Context, want ipvs.Direct, changed []ipvs.Key
 	}
 	full := !d.known
 	d.known, d.foreign = false, false
-	outer := familyOf(want.Self)
-	if (full || d.frame == (frame{})) && d.lacksTunnels() {
-		d.starting = true
-		if err := d.guard(ctx, outer, nil); err != nil {
+	if full || want.Self != d.frame.self {
+		if err := d.setFilter(want.Self); err != nil {
 			return err
 		}
 	}
@@ -152,14 +157,6 @@ func (d *Driver) Apply(ctx context.Context, want ipvs.Direct, changed []ipvs.Key
 	invalid, err := d.program(ctx, want, changed, full)
 	if err != nil {
 		return err
-	}
-	d.starting = false
-	for i := range families {
-		if d.guarded[i] || full { // an earlier process may have left one
-			if err := d.unguard(ctx, i); err != nil {
-				return err
-			}
-		}
 	}
 	if err := d.tunnels.prune(d); err != nil {
 		return err
@@ -188,21 +185,19 @@ func (d *Driver) program(ctx context.Context, want ipvs.Direct, changed []ipvs.K
 		changed = slices.Collect(maps.Keys(want.Virtuals))
 	}
 	wants, invalid := d.wants(want, changed)
-	for i, w := range wants {
-		needed := i == familyOf(want.Self) // for the packets of the tunnels
-		for _, contents := range w.virtuals {
-			needed = needed || contents != nil
-		}
+	outer := familyOf(want.Self)
+	for _, i := range []int{1 - outer, outer} { // the last one lets packets into the tunnels
 		switch {
-		case full && !needed:
-			err = d.removeTable(ctx, i)
-		case full || needed && !d.tables[i].exists:
-			err = d.syncTable(ctx, i, w)
-		case d.tables[i].exists:
-			err = d.editTable(ctx, i, w, i == familyOf(want.Self))
+		case !exists(i):
+			continue
+		case full || !d.tables[i].exists:
+			err = d.syncTable(ctx, i, wants[i])
+		default:
+			err = d.editTable(ctx, i, wants[i])
 		}
-		if d.guarded[i] { // also after an error: virtual servers are not to be dropped until it ends
-			err = errors.Join(err, d.endGuard(ctx, i, familyOf(want.Self)))
+		// Also after an error: virtual servers are not to be dropped until it ends. An earlier process may have left one.
+		if d.guarded[i] || full {
+			err = errors.Join(err, d.unguard(ctx, i))
 		}
 		if err != nil {
 			return nil, fmt.Errorf("program nftables table %s %s: %w", families[i].name, TableName, err)
@@ -274,7 +269,8 @@ func (d *Driver) check() (bool, error) {
 func (d *Driver) Remove(ctx context.Context) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return errors.Join(d.remove(ctx), d.unguardAll(ctx))
+	d.known = false
+	return d.remove(ctx)
 }
 
 func (d *Driver) remove(ctx context.Context) error {
@@ -286,11 +282,13 @@ func (d *Driver) remove(ctx context.Context) error {
 		return nil
 	}
 	d.known, d.foreign = false, false
-	// An earlier process may have left a guard.
-	if err := errors.Join(d.removeTables(ctx), d.tunnels.remove(d), d.unguardAll(ctx)); err != nil {
+	if err := d.tunnels.remove(d); err != nil {
 		return err
 	}
-	d.frame, d.tables, d.tunnels, d.starting = frame{}, [nftwatch.NumFamilies]table{}, tunnels{}, false
+	if err := errors.Join(d.removeTables(ctx), d.removeFilter()); err != nil {
+		return err
+	}
+	d.frame, d.tables, d.tunnels, d.guarded = frame{}, [nftwatch.NumFamilies]table{}, tunnels{}, [nftwatch.NumFamilies]bool{}
 	d.known = !d.foreign
 	return nil
 }

@@ -3,6 +3,7 @@ package direct
 import (
 	"context"
 	"errors"
+	"net"
 	"net/netip"
 
 	"github.com/ironlb/ironlb/ipvs"
@@ -68,3 +69,11 @@ func Listed(ctx context.Context) (map[ipvs.Key]Peers, int, error) {
 func (d *Driver) Guard(self netip.Addr) error {
 	return d.guard(context.Background(), familyOf(self), nil)
 }
+
+// HardwareAddr is that of a node's tunnels. ProbeSelf is the address of a node that does not know its own.
+func HardwareAddr(node netip.Addr) net.HardwareAddr {
+	mac := hardwareAddr(node)
+	return mac[:]
+}
+
+var ProbeSelf = probeSelf

@@ -2,27 +2,18 @@ package direct
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
-	"github.com/vishvananda/netlink"
 	"sigs.k8s.io/knftables"
 
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/ipvs/nftbatch"
 )
 
-// guardTable drops what the rules of a family would direct, while they do not exist: without them the second tier takes
-// segments of connections of other nodes, and its Pods reset these. A node that starts drops what comes through its
-// tunnels, and one that repairs its tables what is for directed virtual servers; clients send it again.
+// guardTable drops what the rules of a family would direct, and what is for the tunnels, while the rules do not exist:
+// without them the second tier takes segments of connections of other nodes, and its Pods reset these. Clients send it
+// again.
 const guardTable = TableName + "-guard"
-
-// lacksTunnels reports whether this node has no tunnels yet.
-func (d *Driver) lacksTunnels() bool {
-	_, err := d.link.LinkByName(Device1)
-	var missing netlink.LinkNotFoundError
-	return errors.As(err, &missing)
-}
 
 // guard adds the guard of a family, or adds virtual servers to it.
 func (d *Driver) guard(ctx context.Context, i int, directed []ipvs.Key) error {
@@ -55,25 +46,6 @@ func (d *Driver) guard(ctx context.Context, i int, directed []ipvs.Key) error {
 	return nil
 }
 
-// endGuard ends the guard of a family that is programmed, except for tunnels that wait for the other family. outer is
-// the family of the tunnels.
-func (d *Driver) endGuard(ctx context.Context, i, outer int) error {
-	if d.starting && i == outer {
-		return d.release(ctx, i)
-	}
-	return d.unguard(ctx, i)
-}
-
-// release makes the guard of a family drop only what comes through the tunnels.
-func (d *Driver) release(ctx context.Context, i int) error {
-	tx := d.nft.NewTransaction()
-	tx.Flush(&knftables.Set{Family: families[i].name, Table: guardTable, Name: setDirected})
-	if err := d.nft.Run(ctx, tx); err != nil {
-		return fmt.Errorf("change nftables table %s %s: %w", families[i].name, guardTable, err)
-	}
-	return nil
-}
-
 // unguard deletes the guard of a family, also that of an earlier process.
 func (d *Driver) unguard(ctx context.Context, i int) error {
 	tx := d.nft.NewTransaction()
@@ -83,13 +55,4 @@ func (d *Driver) unguard(ctx context.Context, i int) error {
 	}
 	d.guarded[i] = false
 	return nil
-}
-
-// unguardAll deletes the guards of both families.
-func (d *Driver) unguardAll(ctx context.Context) error {
-	var errs []error
-	for i := range families {
-		errs = append(errs, d.unguard(ctx, i))
-	}
-	return errors.Join(errs...)
 }

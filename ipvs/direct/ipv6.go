@@ -4,12 +4,24 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+
+	"github.com/ironlb/ironlb/ipvs/nftwatch"
 )
 
 // noIPv6 is why a node cannot direct IPv6.
 func noIPv6() error {
 	return &Problem{NoIPv6, errors.New("the tunnels cannot have IPv6: load the kernel module ipv6, and set the sysctl " +
 		"net.ipv6.conf.default.disable_ipv6 to 0")}
+}
+
+// conf6 has the kernel's parameters of IPv6.
+const conf6 = "/proc/sys/net/ipv6/conf/"
+
+// exists reports whether the kernel has a family. Its table exists whenever the tunnels do, whatever is directed: all
+// that it does not accept ends there.
+func exists(family int) bool {
+	_, err := os.Stat(conf6)
+	return family == nftwatch.IP || err == nil
 }
 
 // hasIPv6 reports whether all tunnels have IPv6, or can.
@@ -41,4 +53,4 @@ func enablesIPv6(device string) bool {
 }
 
 // disableIPv6 is the path of a parameter of a device that only a write sets.
-func disableIPv6(device string) string { return "/proc/sys/net/ipv6/conf/" + device + "/disable_ipv6" }
+func disableIPv6(device string) string { return conf6 + device + "/disable_ipv6" }

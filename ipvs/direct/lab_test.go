@@ -27,13 +27,13 @@ const (
 
 // family contains the addresses of the lab in one family.
 type family struct {
-	name, vip, client, everywhere, forwarding string
-	node, pod, gateway                        func(i int) string
-	bits, podBits                             int
+	name, nft, vip, client, everywhere, forwarding string
+	node, pod, gateway                             func(i int) string
+	bits, podBits                                  int
 }
 
 var ipv4 = family{
-	name: "IPv4", vip: "192.0.2.100", client: "192.0.2.10", bits: 24, podBits: 26, everywhere: "0.0.0.0/0",
+	name: "IPv4", nft: "ip", vip: "192.0.2.100", client: "192.0.2.10", bits: 24, podBits: 26, everywhere: "0.0.0.0/0",
 	forwarding: "net.ipv4.ip_forward",
 	node:       func(i int) string { return fmt.Sprintf("192.0.2.%d", i+1) },
 	pod:        func(i int) string { return fmt.Sprintf("198.51.100.%d", 64*i+2) },
@@ -41,7 +41,7 @@ var ipv4 = family{
 }
 
 var ipv6 = family{
-	name: "IPv6", vip: "2001:db8:1::100", client: "2001:db8:1::10", bits: 64, podBits: 64, everywhere: "::/0",
+	name: "IPv6", nft: "ip6", vip: "2001:db8:1::100", client: "2001:db8:1::10", bits: 64, podBits: 64, everywhere: "::/0",
 	forwarding: "net.ipv6.conf.all.forwarding",
 	node:       func(i int) string { return fmt.Sprintf("2001:db8:1::%d", i+1) },
 	pod:        func(i int) string { return fmt.Sprintf("2001:db8:2%d::2", i) },
@@ -177,11 +177,28 @@ func (l *lab) direct(t testing.TB, d ipvs.Directed) {
 // directNode applies the slots to one node.
 func (l *lab) directNode(t testing.TB, i int, d ipvs.Directed) {
 	t.Helper()
+	want := l.wantOn(i, d)
+	l.apply(t, i, want, slices.Collect(maps.Keys(want.Virtuals)))
+}
+
+// wantOn returns what directs all virtual servers on a node.
+func (l *lab) wantOn(i int, d ipvs.Directed) ipvs.Direct {
 	want := ipvs.Direct{Self: l.addresses()[i], Nodes: l.addresses(), Virtuals: make(map[ipvs.Key]ipvs.Directed)}
 	for _, key := range keys() {
 		want.Virtuals[key] = d
 	}
-	l.apply(t, i, want, slices.Collect(maps.Keys(want.Virtuals)))
+	return want
+}
+
+// sysctl returns a kernel parameter of a node.
+func (l *lab) sysctl(t testing.TB, i int, key string) (value string) {
+	t.Helper()
+	l.nodes[i].Must(t, func() error {
+		text, err := run("sysctl -n " + key)
+		value = strings.TrimSpace(text)
+		return err
+	})
+	return value
 }
 
 func (l *lab) apply(t testing.TB, i int, want ipvs.Direct, changed []ipvs.Key) {

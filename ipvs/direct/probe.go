@@ -42,15 +42,20 @@ func (d *Driver) tryTunnels(ctx context.Context, want ipvs.Direct) error {
 	if err := d.validate(want); err != nil {
 		return err
 	}
+	if err := d.setFilter(want.Self); err != nil {
+		return err
+	}
 	var t tunnels
 	frame, err := t.ensure(d, want, true)
-	if err == nil { // rules refer to the tunnels
-		err = d.probeRules(ctx, frame)
+	for i := range families { // rules refer to the tunnels
+		if err == nil && exists(i) {
+			err = d.probeRules(ctx, i, frame)
+		}
 	}
-	if removed := t.remove(d); err == nil {
-		err = removed
+	if removed := t.remove(d); removed != nil {
+		return errors.Join(err, removed)
 	}
-	return err
+	return errors.Join(err, d.removeFilter())
 }
 
 // probeSelf is the address of a node that does not know its own (RFC 5737).
@@ -75,9 +80,9 @@ func (d *Driver) haveTunnels() (exist bool, err error) {
 	return exist, nil
 }
 
-// probeRules makes the kernel validate a table of this node and then abort.
-func (d *Driver) probeRules(ctx context.Context, frame frame) error {
-	w := d.writer(familyOf(frame.self))
+// probeRules makes the kernel validate the table of a family and then abort.
+func (d *Driver) probeRules(ctx context.Context, i int, frame frame) error {
+	w := d.writer(i)
 	w.removeTable()
 	w.newTable()
 	for _, c := range frame.chains(w.family) {

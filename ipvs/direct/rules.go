@@ -133,13 +133,17 @@ func fragmentable(of family, rule string) []string {
 }
 
 // outer returns the chains for packets of the tunnels. They are accepted from nodes only, and not tracked: their source
-// port differs by flow.
+// port differs by flow, and filterTable drops tracked ones. Nothing is sent on to the tunnel of a node: a packet of a
+// Pod may get the address of this node.
 func (f frame) outer() []chain {
 	received := fmt.Sprintf("IP daddr %v udp dport %d IP saddr @nodes", f.self, f.port)
 	return []chain{
 		{name: "outer-prerouting", hook: knftables.PreroutingHook, priority: -300, rules: []string{received + " notrack"}},
 		{name: "outer-input", hook: knftables.InputHook, priority: -300, rules: []string{
 			received + " accept", fmt.Sprintf("udp dport %d drop", f.port),
+		}},
+		{name: "outer-forward", hook: knftables.ForwardHook, priority: -300, rules: []string{
+			fmt.Sprintf("udp dport %d IP daddr @nodes drop", f.port),
 		}},
 		{name: "outer-output", hook: knftables.OutputHook, priority: -300, rules: []string{
 			fmt.Sprintf("IP saddr %v udp dport %d IP daddr @nodes notrack", f.self, f.port),

@@ -83,7 +83,6 @@ func (d *Driver) syncTable(ctx context.Context, i int, want wanted) error {
 		keys[key] = struct{}{}
 	}
 	sorted := slices.SortedFunc(maps.Keys(keys), ipvs.Key.Compare)
-	t.editNodes(w, want.nodes)
 	if adopted {
 		t.edit(w, want, sorted)
 	} else {
@@ -92,6 +91,7 @@ func (d *Driver) syncTable(ctx context.Context, i int, want wanted) error {
 			w.split()
 		}
 	}
+	t.editNodes(w, want.nodes) // last: packets from them enter the tunnels
 	if err := d.commit(ctx, i, w); err != nil {
 		return err
 	}
@@ -99,8 +99,8 @@ func (d *Driver) syncTable(ctx context.Context, i int, want wanted) error {
 	return nil
 }
 
-// editTable changes a known table. Without virtual servers it is deleted, unless it is kept.
-func (d *Driver) editTable(ctx context.Context, i int, want wanted, keep bool) error {
+// editTable changes a known table.
+func (d *Driver) editTable(ctx context.Context, i int, want wanted) error {
 	w, t := d.writer(i), &d.tables[i]
 	t.editNodes(w, want.nodes)
 	if !t.pods.Equal(want.pods) {
@@ -108,10 +108,7 @@ func (d *Driver) editTable(ctx context.Context, i int, want wanted, keep bool) e
 		t.pods = want.pods
 	}
 	t.edit(w, want, slices.Collect(maps.Keys(want.virtuals)))
-	if err := d.commit(ctx, i, w); err != nil || keep || len(t.directed) > 0 {
-		return err
-	}
-	return d.removeTable(ctx, i)
+	return d.commit(ctx, i, w)
 }
 
 // adopt makes the elements of a listing the known state, with new rules.
@@ -267,27 +264,18 @@ func (d *Driver) counted(i int, transact func() error) error {
 	return err
 }
 
-// removeTable deletes the table of a family, whatever exists.
-func (d *Driver) removeTable(ctx context.Context, i int) error {
-	l, err := list(ctx, families[i])
-	if err != nil {
-		return err
-	}
-	if l.exists {
-		w := d.writer(i)
-		w.removeTable()
-		err = d.run(ctx, i, w.tx)
-	}
-	if err == nil {
-		d.tables[i] = table{}
-	}
-	return err
-}
-
+// removeTables deletes the tables and the guards of both families, also those of an earlier process.
 func (d *Driver) removeTables(ctx context.Context) error {
 	var errs []error
 	for i, f := range families {
-		if err := d.removeTable(ctx, i); err != nil {
+		if !exists(i) {
+			continue
+		}
+		w, guard := d.writer(i), &knftables.Table{Family: f.name, Name: guardTable}
+		w.removeTable()
+		w.tx.Add(guard)
+		w.tx.Delete(guard)
+		if err := d.run(ctx, i, w.tx); err != nil {
 			errs = append(errs, fmt.Errorf("delete nftables table %s %s: %w", f.name, TableName, err))
 		}
 	}

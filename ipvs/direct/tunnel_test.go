@@ -1,11 +1,9 @@
 package direct_test
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"strings"
 	"syscall"
 	"testing"
@@ -17,82 +15,6 @@ import (
 	"github.com/ironlb/ironlb/ipvs/direct"
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 )
-
-// encapsulated returns a datagram in a frame for a tunnel (RFC 7348 section 5): IPv4 with UDP (RFC 791, RFC 768).
-func encapsulated(vni int, mac net.HardwareAddr, from, to string, port uint16) []byte {
-	const headers, payload = 20 + 8, "who are you\n"
-	b := binary.BigEndian.AppendUint32(nil, 0x08000000)
-	b = binary.BigEndian.AppendUint32(b, uint32(vni)<<8)
-	b = append(append(b, mac...), 0x02, 0, 0, 0, 0, 1, 0x08, 0)
-	ip := len(b)
-	b = binary.BigEndian.AppendUint16(append(b, 0x45, 0), uint16(headers+len(payload)))
-	b = append(b, 0, 0, 0, 0, 64, byte(ipvs.UDP), 0, 0)
-	b = append(append(b, netip.MustParseAddr(from).AsSlice()...), netip.MustParseAddr(to).AsSlice()...)
-	var sum uint32
-	for i := ip; i < ip+20; i += 2 {
-		sum += uint32(binary.BigEndian.Uint16(b[i:]))
-	}
-	binary.BigEndian.PutUint16(b[ip+10:], ^uint16(sum+sum>>16))
-	b = binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(b, 40000), port)
-	b = binary.BigEndian.AppendUint16(b, uint16(8+len(payload)))
-	return append(append(b, 0, 0), payload...)
-}
-
-// A packet in a tunnel is accepted only from a node, and only for a directed virtual server.
-func TestForgedPackets(t *testing.T) {
-	each(t, func(t *testing.T, l *lab) {
-		l.direct(t, ipvs.Directed{Slots: spreadOver(0)})
-		l.nodes[0].ServeUDP(t, "0.0.0.0:9999", "node")
-		counters(t, l.pods[0], "prerouting", map[string]string{"pod": "udp dport 8080", "undirected": "udp dport 8081"})
-		counters(t, l.nodes[0], "input", map[string]string{"node": "udp dport 9999"})
-		link, err := l.nodes[0].Handle.LinkByName(direct.Device1)
-		if err != nil {
-			t.Fatal(err)
-		}
-		send := func(from *netspace.Space, vni int, to string, port uint16) {
-			t.Helper()
-			conn, err := from.Dial("udp", "", at(l.outer.node(0), tunnelPort))
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer conn.Close()
-			if _, err := conn.Write(encapsulated(vni, link.Attrs().HardwareAddr, ipv4.client, to, port)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want := func(counter string, n int, what string) {
-			t.Helper()
-			got := counted(t, l.nodes[0])
-			for name, n := range counted(t, l.pods[0]) {
-				got[name] = n
-			}
-			if got[counter] != n {
-				t.Errorf("%s: counted %v, want %s=%d", what, got, counter, n)
-			}
-		}
-		for vni := 1; vni <= 2; vni++ {
-			send(l.nodes[1], vni, ipv4.vip, servicePort)
-			want("pod", vni, "from a node")
-		}
-		for vni := 1; vni <= 2; vni++ {
-			send(l.client, vni, ipv4.vip, servicePort)
-			want("pod", 2, "from another host")
-			send(l.nodes[1], vni, ipv4.vip, 9999)
-			send(l.nodes[1], vni, ipv4.node(0), 9999)
-			want("node", 0, "to a port of the node")
-			send(l.nodes[1], vni, ipv4.pod(0), 8081)
-			want("undirected", 0, "to a Pod")
-		}
-		l.nodes[1].Must(t, func() error { return nil })
-		conn, err := l.nodes[1].Dial("udp", "", at(ipv4.node(0), 9999)) // the counter counts
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close()
-		again(t, conn, "node "+ipv4.node(1), "outside of the tunnel")
-		want("node", 1, "outside of the tunnel")
-	})
-}
 
 // control runs a socket option on a connection.
 func control(t *testing.T, conn net.Conn, f func(fd int) error) {
