@@ -57,7 +57,13 @@ func datagram(vni int, mac net.HardwareAddr, from, to string, port uint16) []byt
 // send sends a forged frame to the tunnels of a node.
 func (l *lab) send(t testing.TB, from *netspace.Space, to netip.AddrPort, frame []byte) {
 	t.Helper()
-	conn, err := from.Dial("udp", "", to.String())
+	l.sendAs(t, from, "", to, frame)
+}
+
+// sendAs is send with a source address, unless that is empty.
+func (l *lab) sendAs(t testing.TB, from *netspace.Space, source string, to netip.AddrPort, frame []byte) {
+	t.Helper()
+	conn, err := from.Dial("udp", source, to.String())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,6 +147,18 @@ func (l *lab) masquerade(t *testing.T, i int) {
 	})
 }
 
+// forward makes the second tier of a node forward datagrams.
+func (l *lab) forward(t *testing.T, i int, from, to netip.AddrPort) {
+	t.Helper()
+	key := ipvs.Key{Addr: from.Addr(), Protocol: ipvs.UDP, Port: from.Port()}
+	l.nodes[i].Must(t, func() error {
+		_, err := l.second[i].Apply(ipvs.Diff(nil, ipvs.Table{key: {
+			Settings: ipvs.Settings{Scheduler: ipvs.RoundRobin}, RealServers: map[netip.AddrPort]ipvs.RealServer{to: {Weight: 1}},
+		}}))
+		return err
+	})
+}
+
 // A Pod whose packets to nodes get the address of its node reaches nothing through a tunnel: neither directly, nor
 // through a Service with the tunnel as its endpoint.
 func TestForgedByPod(t *testing.T) {
@@ -151,11 +169,7 @@ func TestForgedByPod(t *testing.T) {
 		tunnels, mac := l.tunnelsOf(t, 1)
 		l.masquerade(t, 0)
 		for i, port := range []uint16{serviceHere, serviceThere} {
-			l.nodes[i].Must(t, func() error {
-				return netspace.NFT(fmt.Sprintf(`table %[1]s test-service {
-					chain prerouting { type nat hook prerouting priority -100; udp dport %[2]d dnat to %[3]v; }
-				}`, l.outer.nft, port, tunnels))
-			})
+			l.forward(t, i, netip.MustParseAddrPort(at(l.outer.node(i), port)), tunnels)
 		}
 		l.nodes[1].ServeUDP(t, at(l.outer.node(1), 9999), "node")
 		if got, err := l.pods[0].Ask("udp", at(l.outer.node(1), 9999)); err != nil || got != "node "+l.outer.node(0) {
@@ -171,6 +185,10 @@ func TestForgedByPod(t *testing.T) {
 				w.want(t, "pod", 0, what)
 			}
 		}
+		spoofed := l.addresses()[2]
+		l.pods[0].Address(t, "eth0", netip.PrefixFrom(spoofed, spoofed.BitLen()).String())
+		l.sendAs(t, l.pods[0], spoofed.String(), tunnels, datagram(1, mac, ipv4.client, ipv4.vip, servicePort))
+		w.want(t, "pod", 0, "with the address of a third node")
 		l.send(t, l.nodes[0], tunnels, datagram(1, mac, ipv4.client, ipv4.vip, servicePort)) // the counter counts
 		w.want(t, "pod", 1, "from the node")
 	})
