@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
@@ -85,12 +84,12 @@ func New(config *rest.Config, o Options, trigger func(), log *slog.Logger) (*Cli
 		source.snapshot.over = c.Status.trigger
 	}
 	c.Status.published = func(statuses map[string]report.VIPStatus) { c.Events.VIPs(vips, statuses) }
-	c.Node = newNodeReporter(o.Node, nodeWriter(own, o.Node, func() types.UID {
-		if obj, exists, err := nodes.GetByKey(o.Node); err == nil && exists {
-			return obj.(*corev1.Node).UID
-		}
-		return ""
-	}), log)
+	c.Node = newNodeReporter(o.Node, nodeWriter(own, o.Node, nodes), log)
+	if _, err := source.informers[kindSpeakerStatus].AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: c.Node.received, UpdateFunc: func(_, obj any) { c.Node.received(obj) }, DeleteFunc: func(any) { c.Node.received(nil) },
+	}); err != nil {
+		return nil, fmt.Errorf("watch %s: %w", kindSpeakerStatus, err)
+	}
 	c.Node.peers = source.informers[kindBGPPeer].GetStore()
 	c.Node.published = func(status report.NodeStatus) {
 		c.Events.Sessions(c.Node.peers, status.Sessions)
@@ -120,6 +119,9 @@ func watches(clients kubernetes.Interface, own *rest.RESTClient, o Options) []wa
 		{kind: kindCommunity, object: &v1alpha1.Community{}, from: list(own, kindCommunity, nil), convert: convertCommunity, trim: trim, optional: true},
 		{kind: kindServiceCIDR, object: &networkingv1.ServiceCIDR{}, convert: convertServiceCIDR, trim: trim,
 			from: list(clients.NetworkingV1().RESTClient(), kindServiceCIDR, nil), optional: true},
+		{kind: kindSpeakerStatus, object: &v1alpha1.SpeakerStatus{}, trim: trim, from: list(own, kindSpeakerStatus, func(l *metav1.ListOptions) {
+			l.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, o.Node).String()
+		})},
 		{kind: kindSecret, object: &corev1.Secret{}, from: passwords(core, o.Namespace), convert: convertSecret, trim: trim, namespace: o.Namespace},
 	}
 }

@@ -1,17 +1,18 @@
 package kube
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
 	"maps"
-	"reflect"
 	"slices"
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -34,8 +35,8 @@ const (
 	gatewaysMost = 256
 )
 
-// NodeReporter writes the SpeakerStatus of this node, on change and at most once a second. At the end it writes that
-// the speaker has stopped.
+// NodeReporter writes the SpeakerStatus of this node, on change and at most once a second, and again if another program
+// deletes or changes it. At the end it writes that the speaker has stopped.
 type NodeReporter struct {
 	node  string
 	log   *slog.Logger
@@ -48,6 +49,8 @@ type NodeReporter struct {
 
 	mu   sync.Mutex
 	want *report.NodeStatus
+	// stored is the content that the API server has, as last written or received; nil for none or if unknown.
+	stored []byte
 	// liveness is nil until the scheduling class is known.
 	liveness *v1alpha1.LivenessStatus
 	// conditions are those of the last ReportConditions.
@@ -65,6 +68,31 @@ func newNodeReporter(node string, write func(context.Context, v1alpha1.SpeakerSt
 	return &NodeReporter{node: node, log: log, write: write, wake: make(chan struct{}, 1), since: map[string]memberSince{}}
 }
 
+// received records the SpeakerStatus that the API server has, nil for none.
+func (r *NodeReporter) received(obj any) {
+	var content []byte
+	if o, is := obj.(*v1alpha1.SpeakerStatus); is {
+		status := o.Status
+		status.Updated = nil
+		content = encode(status)
+	}
+	r.setStored(content)
+	r.trigger()
+}
+
+func (r *NodeReporter) setStored(content []byte) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.stored = content
+}
+
+func (r *NodeReporter) trigger() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
 // ReportNode implements speaker.NodeReporter.
 func (r *NodeReporter) ReportNode(status report.NodeStatus) {
 	r.mu.Lock()
@@ -77,10 +105,7 @@ func (r *NodeReporter) ReportNode(status report.NodeStatus) {
 	}
 	maps.DeleteFunc(r.since, func(name string, _ memberSince) bool { _, still := status.Members[name]; return !still })
 	r.mu.Unlock()
-	select {
-	case r.wake <- struct{}{}:
-	default:
-	}
+	r.trigger()
 	if r.published != nil {
 		r.published(status)
 	}
@@ -91,10 +116,7 @@ func (r *NodeReporter) ReportScheduling(class, message string) {
 	r.mu.Lock()
 	r.liveness = &v1alpha1.LivenessStatus{SchedulingClass: v1alpha1.SchedulingClass(class), Message: message}
 	r.mu.Unlock()
-	select {
-	case r.wake <- struct{}{}:
-	default:
-	}
+	r.trigger()
 }
 
 // ReportConditions reports the conditions of the node. An unchanged status keeps its transition time.
@@ -110,51 +132,58 @@ func (r *NodeReporter) ReportConditions(conditions []report.NodeCondition) {
 	}
 	r.conditions = next
 	r.mu.Unlock()
-	select {
-	case r.wake <- struct{}{}:
-	default:
-	}
+	r.trigger()
 }
 
 // Run writes until the context ends, and then once more.
 func (r *NodeReporter) Run(ctx context.Context) error {
 	defer r.stopped(context.WithoutCancel(ctx))
-	var written *v1alpha1.SpeakerStatusStatus
 	failed := ""
-	wait := time.NewTimer(0)
-	defer wait.Stop()
 	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-wait.C:
-		}
-		pause := nodeEvery
-		if status, ok := r.status(); ok && (written == nil || !reflect.DeepEqual(*written, status)) {
-			out := status
-			now := metav1.Now().Rfc3339Copy()
-			out.Updated = &now
-			switch err := r.write(ctx, out); {
-			case err == nil:
-				written, failed = &status, ""
-			case ctx.Err() != nil:
-				return nil
-			default:
-				if err.Error() != failed {
-					r.log.Warn("cannot write the SpeakerStatus; trying again", "error", err)
-				}
-				failed, pause = err.Error(), nodeAgain
-			}
-		} else {
-			select { // nothing to write
+		status, ok := r.status()
+		content := encode(status)
+		r.mu.Lock()
+		differs := ok && !bytes.Equal(content, r.stored)
+		r.mu.Unlock()
+		if !differs {
+			select {
 			case <-ctx.Done():
 				return nil
 			case <-r.wake:
-				pause = 0
 			}
+			continue
 		}
-		wait.Reset(pause)
+		now := metav1.Now().Rfc3339Copy()
+		status.Updated = &now
+		pause := nodeEvery
+		r.setStored(content) // before the write: another program's change may be received while it returns
+		switch err := r.write(ctx, status); {
+		case err == nil:
+			failed = ""
+		case ctx.Err() != nil:
+			return nil
+		default:
+			if err.Error() != failed {
+				r.log.Warn("cannot write the SpeakerStatus; trying again", "error", err)
+			}
+			failed, pause = err.Error(), nodeAgain
+			r.setStored(nil)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pause):
+		}
 	}
+}
+
+// encode returns a status as it is sent and compared.
+func encode(status v1alpha1.SpeakerStatusStatus) []byte {
+	out, err := json.Marshal(status)
+	if err != nil {
+		panic(err) // a field that JSON cannot contain
+	}
+	return out
 }
 
 // stopped writes that the speaker ends. If that fails, the other speakers detect and report it.
@@ -227,28 +256,24 @@ func (r *NodeReporter) status() (v1alpha1.SpeakerStatusStatus, bool) {
 }
 
 // nodeWriter returns the function that writes the status of a node's SpeakerStatus and creates the object if needed.
-// The Node owns it, so that it is deleted with the Node.
-func nodeWriter(client *rest.RESTClient, node string, uid func() types.UID) func(context.Context, v1alpha1.SpeakerStatusStatus) error {
+// The Node owns it, so that it is deleted with the Node; without a Node none is created.
+func nodeWriter(client *rest.RESTClient, name string, nodes cache.Store) func(context.Context, v1alpha1.SpeakerStatusStatus) error {
 	return func(ctx context.Context, status v1alpha1.SpeakerStatusStatus) error {
-		body, err := json.Marshal([]map[string]any{{"op": "add", "path": "/status", "value": status}})
-		if err != nil {
-			return fmt.Errorf("encode the SpeakerStatus %s: %w", node, err)
-		}
+		body := slices.Concat([]byte(`[{"op": "add", "path": "/status", "value": `), encode(status), []byte(`}]`))
 		patch := func() error {
-			return client.Patch(types.JSONPatchType).Resource(kindSpeakerStatus).Name(node).SubResource("status").Body(body).Do(ctx).Error()
+			return client.Patch(types.JSONPatchType).Resource(kindSpeakerStatus).Name(name).SubResource("status").Body(body).Do(ctx).Error()
 		}
-		err = patch()
-		if apierrors.IsNotFound(err) {
-			made := &v1alpha1.SpeakerStatus{ObjectMeta: metav1.ObjectMeta{Name: node}}
-			if id := uid(); id != "" {
-				made.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node, UID: id}}
-			}
+		err := patch()
+		if node, exists, _ := nodes.GetByKey(name); exists && apierrors.IsNotFound(err) {
+			made := &v1alpha1.SpeakerStatus{ObjectMeta: metav1.ObjectMeta{Name: name, OwnerReferences: []metav1.OwnerReference{
+				{APIVersion: "v1", Kind: "Node", Name: name, UID: node.(*corev1.Node).UID},
+			}}}
 			if err = client.Post().Resource(kindSpeakerStatus).Body(made).Do(ctx).Error(); err == nil || apierrors.IsAlreadyExists(err) {
 				err = patch()
 			}
 		}
 		if err != nil {
-			return fmt.Errorf("write the SpeakerStatus %s: %w", node, err)
+			return fmt.Errorf("write the SpeakerStatus %s: %w", name, err)
 		}
 		return nil
 	}

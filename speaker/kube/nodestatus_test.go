@@ -2,10 +2,14 @@ package kube
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"slices"
 	"strings"
@@ -15,26 +19,47 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 	"github.com/ironlb/ironlb/speaker/report"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
-// writes are the SpeakerStatuses that were written.
+// writes are the SpeakerStatuses that were written, and the API server's.
 type writes struct {
-	mu   sync.Mutex
-	fail error
-	all  []v1alpha1.SpeakerStatusStatus
-	at   []time.Time
+	mu       sync.Mutex
+	fail     error
+	all      []v1alpha1.SpeakerStatusStatus
+	at       []time.Time
+	reporter *NodeReporter
+	// stored is the SpeakerStatus that the API server has.
+	stored *v1alpha1.SpeakerStatus
 }
 
 func (w *writes) write(_ context.Context, s v1alpha1.SpeakerStatusStatus) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.all, w.at = append(w.all, s), append(w.at, time.Now())
-	return w.fail
+	if w.fail != nil {
+		return w.fail
+	}
+	w.stored = &v1alpha1.SpeakerStatus{}
+	if err := json.Unmarshal(encode(s), &w.stored.Status); err != nil {
+		return err
+	}
+	w.reporter.received(w.stored)
+	return nil
+}
+
+// newReporter returns a NodeReporter of node a that writes there.
+func (w *writes) newReporter(log io.Writer) *NodeReporter {
+	w.reporter = newNodeReporter("a", w.write, slog.New(slog.NewTextHandler(log, nil)))
+	return w.reporter
 }
 
 func (w *writes) set(fail error) (n int) {
@@ -55,7 +80,7 @@ func nodeStatus(members map[string]report.MemberState) report.NodeStatus {
 func TestNodeStatus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &writes{}
-		r := newNodeReporter("a", w.write, slog.New(slog.DiscardHandler))
+		r := w.newReporter(io.Discard)
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- r.Run(ctx) }()
@@ -101,12 +126,13 @@ func TestNodeStatusAtTheEnd(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w, slow := &writes{}, false
-				r := newNodeReporter("a", func(ctx context.Context, s v1alpha1.SpeakerStatusStatus) error {
+				r := w.newReporter(io.Discard)
+				r.write = func(ctx context.Context, s v1alpha1.SpeakerStatusStatus) error {
 					if slow {
 						<-ctx.Done()
 					}
 					return errors.Join(ctx.Err(), w.write(ctx, s))
-				}, slog.New(slog.DiscardHandler))
+				}
 				run := func() (took time.Duration) {
 					ctx, stop := context.WithCancel(t.Context())
 					done := make(chan error, 1)
@@ -157,7 +183,7 @@ func TestNodeStatusFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &writes{fail: errors.New("no way to the API server")}
 		var log strings.Builder
-		r := newNodeReporter("a", w.write, slog.New(slog.NewTextHandler(&log, nil)))
+		r := w.newReporter(&log)
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- r.Run(ctx) }()
@@ -175,11 +201,84 @@ func TestNodeStatusFails(t *testing.T) {
 	})
 }
 
+// TestNodeStatusIsRestored: a SpeakerStatus that another program deletes or changes is written again, within a second,
+// once.
+func TestNodeStatusIsRestored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &writes{}
+		r := w.newReporter(io.Discard)
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- r.Run(ctx) }()
+		defer func() { stop(); <-done }()
+		r.ReportConditions([]report.NodeCondition{{Type: "Net", Reason: "Off"}})
+		r.ReportNode(nodeStatus(map[string]report.MemberState{"b": report.MemberAlive}))
+		time.Sleep(time.Minute)
+		n := w.set(nil)
+		for _, harm := range []*v1alpha1.SpeakerStatus{nil, {}} {
+			w.stored = harm
+			if harm == nil {
+				r.received(nil)
+			} else {
+				r.received(harm)
+			}
+			time.Sleep(nodeEvery)
+			synctest.Wait()
+			if n++; w.set(nil) != n || w.stored == nil || !w.stored.Status.DataPlane.Healthy {
+				t.Errorf("%d writes, want %d; stored: %+v", w.set(nil), n, w.stored)
+			}
+			time.Sleep(time.Minute)
+		}
+		if w.set(nil) != n {
+			t.Errorf("%d writes without a difference", w.set(nil)-n)
+		}
+	})
+}
+
+// TestNodeStatusOfNode: the Node owns its SpeakerStatus. While the Node does not exist, as after its deletion, none is
+// made, and a Node that is registered again owns the new one.
+func TestNodeStatusOfNode(t *testing.T) {
+	var made []string
+	exists := false
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			var o v1alpha1.SpeakerStatus
+			if err := json.NewDecoder(r.Body).Decode(&o); err != nil || len(o.OwnerReferences) != 1 {
+				t.Errorf("created %+v, %v", o, err)
+				return
+			}
+			made, exists = append(made, string(o.OwnerReferences[0].UID)), true
+		}
+		if !exists {
+			w.WriteHeader(http.StatusNotFound)
+		}
+	}))
+	defer server.Close()
+	client, err := ownClient(&rest.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	nodes := cache.NewStore(cache.MetaNamespaceKeyFunc)
+	write := nodeWriter(client, "a", nodes)
+	if err := write(t.Context(), v1alpha1.SpeakerStatusStatus{}); err == nil || len(made) > 0 {
+		t.Errorf("without a Node: %v, created %v", err, made)
+	}
+	for _, uid := range []types.UID{"first", "second"} {
+		if err := nodes.Add(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: uid}}); err != nil {
+			t.Fatal(err)
+		}
+		exists = false
+		if err := write(t.Context(), v1alpha1.SpeakerStatusStatus{}); err != nil || made[len(made)-1] != string(uid) {
+			t.Errorf("with a Node: %v, created %v", err, made)
+		}
+	}
+}
+
 // The scheduling class of the liveness thread is part of the SpeakerStatus, also if it is known first.
 func TestNodeStatusScheduling(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &writes{}
-		r := newNodeReporter("a", w.write, slog.New(slog.DiscardHandler))
+		r := w.newReporter(io.Discard)
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- r.Run(ctx) }()
@@ -207,7 +306,7 @@ func TestNodeStatusScheduling(t *testing.T) {
 func TestNodeConditions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &writes{}
-		r := newNodeReporter("a", w.write, slog.New(slog.DiscardHandler))
+		r := w.newReporter(io.Discard)
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- r.Run(ctx) }()
@@ -255,7 +354,7 @@ func TestNodeStatusOfMany(t *testing.T) {
 	for i := range 500 {
 		members[fmt.Sprint("node-", i)] = report.MemberAlive
 	}
-	r := newNodeReporter("a", nil, slog.New(slog.DiscardHandler))
+	r := (&writes{}).newReporter(io.Discard)
 	status := func(change func(map[string]report.MemberState, map[string]view.UnreachableNode)) v1alpha1.SpeakerStatusStatus {
 		in := nodeStatus(maps.Clone(members))
 		in.Reach.Unreachable = map[string]view.UnreachableNode{}

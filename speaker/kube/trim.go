@@ -27,6 +27,8 @@ func trim(obj any) (any, error) {
 		o.Status = networkingv1.ServiceCIDRStatus{}
 	case *v1alpha1.VirtualIP:
 		trimMeta(&o.ObjectMeta)
+	case *v1alpha1.SpeakerStatus:
+		trimMeta(&o.ObjectMeta)
 	case *v1alpha1.L2Advertisement:
 		trimMeta(&o.ObjectMeta)
 	case *v1alpha1.IPAddressPool:

@@ -7,6 +7,9 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
@@ -40,6 +43,26 @@ func TestLivenessClass(t *testing.T) {
 			if has := bestClass(threads); has != liveness.SchedulingClass {
 				return fmt.Errorf("%s reports %s, the speaker has %q", s.Name, liveness.SchedulingClass, has)
 			}
+		}
+		return nil
+	})
+}
+
+// TestSpeakerStatusReturns: a deleted SpeakerStatus is written again within seconds, and its Node owns it.
+func TestSpeakerStatusReturns(t *testing.T) {
+	cluster.Need(t)
+	name := cluster.Nodes[0].Name
+	deleted := &v1alpha1.SpeakerStatus{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if err := cluster.Objects.Delete(t.Context(), deleted); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 10*time.Second, "the SpeakerStatus to be written again", func(ctx context.Context) error {
+		var s v1alpha1.SpeakerStatus
+		if err := cluster.Objects.Get(ctx, types.NamespacedName{Name: name}, &s); err != nil {
+			return err
+		}
+		if s.Status.Liveness == nil || len(s.OwnerReferences) != 1 || s.OwnerReferences[0].Name != name {
+			return fmt.Errorf("it is %+v", s)
 		}
 		return nil
 	})

@@ -183,6 +183,23 @@ var speakerChecks = []check{
 			return nil
 		})
 	}},
+	{"a deleted SpeakerStatus is written again", reads("speakerstatuses"), func(ctx context.Context, w *world) error {
+		var o v1alpha1.SpeakerStatus
+		if err := w.soon(ctx, func(ctx context.Context) error { return w.get(ctx, &o, w.node.Name) }); err != nil {
+			return err
+		}
+		return w.each(ctx, func(int) error { return w.Objects.Delete(ctx, &v1alpha1.SpeakerStatus{ObjectMeta: named(w.node.Name)}) },
+			func(ctx context.Context, _ int) error {
+				uid := o.UID
+				if err := w.get(ctx, &o, w.node.Name); err != nil {
+					return err
+				}
+				if o.UID == uid {
+					return errors.New("it is the deleted one")
+				}
+				return nil
+			})
+	}},
 	{"an Event explains why a session does not come up", []string{"create events"}, func(ctx context.Context, w *world) error {
 		_, err := w.withoutSecret(ctx)
 		return err
