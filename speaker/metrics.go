@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ironlb/ironlb/speaker/advertise"
+	"github.com/ironlb/ironlb/speaker/dataplane"
 	"github.com/ironlb/ironlb/speaker/status"
 )
 
@@ -71,11 +72,35 @@ func networkBuckets() []float64 {
 		prometheus.LinearBuckets(60, 5, 12), prometheus.LinearBuckets(120, 30, 7))
 }
 
-// networkProgramming records that the changes in the cluster of these times are programmed.
-func (m *Metrics) networkProgramming(since []time.Time) {
-	for _, at := range since {
-		m.network.Observe(time.Since(at).Seconds())
-	}
+// plannedChange is what a plan changed.
+type plannedChange struct {
+	// began is when it was planned, since are the times of its causes in the cluster.
+	began time.Time
+	since []time.Time
+	work  *dataplane.Work
+}
+
+// unprogrammedMost bounds the changes that wait for failed work; the oldest are not measured.
+const unprogrammedMost = 1000
+
+// measureChanges records the latency of the planned changes that are programmed now, and returns when the oldest of
+// them was planned: now, for none.
+func (s *Speaker) measureChanges() (began time.Time) {
+	began = s.began
+	s.unprogrammed = slices.DeleteFunc(s.unprogrammed, func(c plannedChange) bool {
+		if s.dataplane.Pending(c.work) {
+			return false
+		}
+		for _, at := range c.since {
+			s.cfg.Metrics.network.Observe(time.Since(at).Seconds())
+		}
+		if c.began.Before(began) {
+			began = c.began
+		}
+		return true
+	})
+	s.unprogrammed = s.unprogrammed[max(0, len(s.unprogrammed)-unprogrammedMost):]
+	return began
 }
 
 func (m *Metrics) reconciled(err error, took time.Duration) {

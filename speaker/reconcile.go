@@ -28,7 +28,6 @@ func (s *Speaker) reconcile(ctx context.Context) error {
 	s.compareSlots(start)
 	due := s.takeDue(todo, start)
 	if !due.any && todo.empty() {
-		s.since = nil // without effect on this node
 		if s.bgp.ObserveSessions(start) {
 			s.status.ReportNode(s.outcome())
 		}
@@ -113,6 +112,7 @@ func (s *Speaker) announce(todo *work, may func(vip string) bool) {
 func (s *Speaker) program(ctx context.Context, todo *work) {
 	before := s.changes
 	s.dataplane.Program(ctx, todo.Work)
+	began := s.measureChanges()
 	if !s.dataplane.Known() {
 		s.retries.work.add(todo) // to be reported once the node is observed
 		return
@@ -123,11 +123,7 @@ func (s *Speaker) program(ctx context.Context, todo *work) {
 	}
 	s.measureReach()
 	if s.changes > before {
-		s.cfg.Metrics.program.Observe(time.Since(s.began).Seconds())
-	}
-	if s.dataplane.Complete() {
-		s.cfg.Metrics.networkProgramming(s.since)
-		s.since = nil
+		s.cfg.Metrics.program.Observe(time.Since(began).Seconds())
 	}
 	s.cfg.Metrics.table(s.dataplane.Size())
 	if t := s.dataplane.Tunnels(); t != nil {
@@ -150,10 +146,12 @@ func (s *Speaker) plan(todo *work, now time.Time) bool {
 	}
 	s.reason = view.Planned
 	touched.All = touched.All || s.desired == nil
-	s.since = append(s.since, touched.Since...)
 	var changed *plan.Changed
 	s.desired, changed = s.planner.Plan(v, touched, now)
 	todo.planned(changed)
+	if !todo.Work.Empty() {
+		s.unprogrammed = append(s.unprogrammed, plannedChange{began: now, since: touched.Since, work: todo.Work.Forwarding()})
+	}
 	if changed.DirectNodes || touched.Host || len(touched.Links) > 0 {
 		s.dataplane.NetworkChanged()
 	}

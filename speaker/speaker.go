@@ -100,8 +100,8 @@ type Speaker struct {
 	began   time.Time
 	changes int
 
-	// since are the times of the changes in the cluster that are not programmed yet.
-	since []time.Time
+	// unprogrammed are the planned changes that are not programmed yet.
+	unprogrammed []plannedChange
 
 	// lastError is the last logged error. uncounted is set while connections of draining endpoints cannot be counted.
 	lastError string

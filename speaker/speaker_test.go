@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -541,16 +542,7 @@ func TestProgrammingIsMeasured(t *testing.T) {
 		measured := func() (n uint64, took float64) {
 			t.Helper()
 			synctest.Wait()
-			all, err := r.registry.Gather()
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, of := range all {
-				if of.GetName() == "ironlb_speaker_program_duration_seconds" {
-					n, took = of.Metric[0].Histogram.GetSampleCount(), of.Metric[0].Histogram.GetSampleSum()
-				}
-			}
-			return n, took
+			return r.measured(t, "program")
 		}
 		first, _ := measured()
 		if first == 0 {
@@ -590,22 +582,76 @@ func TestNetworkProgrammingIsMeasured(t *testing.T) {
 		})
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		all, err := r.registry.Gather()
-		if err != nil {
-			t.Fatal(err)
+		if n, took := r.measured(t, "network_programming"); n != 1 || took < 5 || took > 6 {
+			t.Errorf("%d measured in %v s, want 1 in 5 s", n, took)
 		}
-		for _, of := range all {
-			if of.GetName() != "ironlb_speaker_network_programming_duration_seconds" {
-				continue
-			}
-			h := of.Metric[0].Histogram
-			if n, took := h.GetSampleCount(), h.GetSampleSum(); n != 1 || took < 5 || took > 6 {
-				t.Errorf("%d measured in %v s, want 1 in 5 s", n, took)
-			}
-			return
-		}
-		t.Error("the metric is missing")
 	})
+}
+
+// TestFailedProgrammingIsMeasured: a change whose work fails counts once it is programmed, from the change on, whatever
+// else happens meanwhile. Changes of other Services do not wait for it.
+func TestFailedProgrammingIsMeasured(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t)
+		var fails atomic.Bool
+		fail := w.kernel.Fail
+		w.kernel.Fail = func(op ipvs.Op) error {
+			if fails.Load() && op.Virtual.Addr == vip2 {
+				return errInjected
+			}
+			return fail(op)
+		}
+		v := baseView()
+		service(v, "api", vip1, []uint16{80}, 1, "a")
+		r := start(t, w, &cluster{view: v, synced: true})
+		defer r.stop()
+		r.wantPlanned(t)
+		_, before := r.measured(t, "program")
+		change := func(name string, vip netip.Addr, endpoints int) {
+			r.touch(func(v *view.View) view.Touched {
+				service(v, name, vip, []uint16{80}, endpoints, "a")
+				key := pools.ServiceKey{Namespace: "default", Name: name}
+				return view.Touched{Services: map[pools.ServiceKey]struct{}{key: {}}, Slices: map[pools.ServiceKey]struct{}{key: {}},
+					VIPs: map[string]struct{}{vip.String(): {}}, Since: []time.Time{time.Now()}}
+			})
+			synctest.Wait()
+		}
+		fails.Store(true)
+		change("web", vip2, 1)
+		change("api", vip1, 2)
+		if n, took := r.measured(t, "network_programming"); n != 1 || took > 1 {
+			t.Errorf("%d measured in %v s, want that of the Service that is programmed", n, took)
+		}
+		for range 60 {
+			r.touch(func(*view.View) view.Touched { return view.Touched{Host: true} }) // without effect
+			time.Sleep(time.Second)
+		}
+		fails.Store(false)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if n, took := r.measured(t, "network_programming"); n != 2 || took < 60 || took > 60+2*retryMax.Seconds() {
+			t.Errorf("%d measured in %v s, want 2 in a minute", n, took)
+		}
+		if _, took := r.measured(t, "program"); took-before < 60 {
+			t.Errorf("programmed in %v s, want a minute", took-before)
+		}
+	})
+}
+
+// measured returns the number of samples of a metric of durations, and their sum.
+func (r *run) measured(t *testing.T, name string) (n uint64, took float64) {
+	t.Helper()
+	all, err := r.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, of := range all {
+		if of.GetName() == "ironlb_speaker_"+name+"_duration_seconds" {
+			return of.Metric[0].Histogram.GetSampleCount(), of.Metric[0].Histogram.GetSampleSum()
+		}
+	}
+	t.Error("the metric is missing")
+	return 0, 0
 }
 
 func TestInterfaceLost(t *testing.T) {

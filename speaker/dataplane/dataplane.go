@@ -137,6 +137,9 @@ func (d *DataPlane) Settled() bool { return d.known != nil && d.failed.Empty() &
 // Complete reports whether no change of the forwarding state is pending.
 func (d *DataPlane) Complete() bool { return d.known != nil && !d.failed.forwarding() }
 
+// Pending reports whether a change of this forwarding state is pending.
+func (d *DataPlane) Pending(w *Work) bool { return d.known == nil || d.failed.overlaps(w) }
+
 // Deferred reports whether the last Program left an address only because routes of an earlier process may attract
 // packets to it.
 func (d *DataPlane) Deferred() bool { return d.deferred }

@@ -49,6 +49,28 @@ func (w *Work) forwarding() bool {
 	return w.All || w.Direct || len(w.Keys)+len(w.Elements)+len(w.Addrs) > 0
 }
 
+// Forwarding returns a copy of the forwarding state that the work contains.
+func (w *Work) Forwarding() *Work {
+	return &Work{Keys: maps.Clone(w.Keys), Elements: maps.Clone(w.Elements), Addrs: maps.Clone(w.Addrs), Direct: w.Direct}
+}
+
+// overlaps reports whether both contain a part of the forwarding state.
+func (w *Work) overlaps(x *Work) bool {
+	return w.All || w.Direct && x.Direct || intersect(w.Keys, x.Keys) || intersect(w.Elements, x.Elements) || intersect(w.Addrs, x.Addrs)
+}
+
+func intersect[K comparable](a, b map[K]struct{}) bool {
+	if len(a) > len(b) {
+		a, b = b, a
+	}
+	for k := range a {
+		if has(b, k) {
+			return true
+		}
+	}
+	return false
+}
+
 // Add adds the work of x.
 func (w *Work) Add(x *Work) {
 	w.All, w.Direct, w.Checks, w.Pods = w.All || x.All, w.Direct || x.Direct, w.Checks || x.Checks, w.Pods || x.Pods
