@@ -12,13 +12,13 @@ import (
 
 // observeMembers adds to the View the state of the other members and of this node.
 func (s *Speaker) observeMembers(v *view.View, touched *view.Touched) {
-	before := v.Members.Observer
+	before := v.Members
 	v.Members, touched.Members, touched.Claims = s.cfg.Detector.Observe()
 	s.observeDirect(v, touched)
 	v.Unable, v.Leaving = s.unable, s.leaving.Load()
-	s.mustPublish = s.mustPublish || v.Members.Observer != before || v.Leaving != s.published.Leaving ||
+	s.mustPublish = s.mustPublish || v.Members.Observer != before.Observer || v.Members.Fences != before.Fences || v.Leaving != s.published.Leaving ||
 		(v.NotDirect == "") != s.published.Direct || v.DirectIPv4Only != s.published.DirectIPv4Only
-	if v.Members.Observer && !before {
+	if v.Members.Observer && !before.Observer {
 		s.status.Clear() // other nodes own the addresses by now and report them
 	}
 	if s.cfg.MACs != nil {

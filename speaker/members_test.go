@@ -85,10 +85,12 @@ func TestRepublishesAfterAFence(t *testing.T) {
 		defer r.stop()
 		synctest.Wait()
 		logged := len(r.detector.states)
-		r.detector.set(func(d *worldDetector) { d.observer = true })
-		synctest.Wait()
-		if n := len(r.detector.states) - logged; n != 1 {
-			t.Errorf("%d words", n)
+		for range 2 { // the second one while it observes already
+			r.detector.set(func(d *worldDetector) { d.observer, d.fences = true, d.fences+1 })
+			synctest.Wait()
+		}
+		if n := len(r.detector.states) - logged; n != 2 {
+			t.Errorf("%d publications, want one after each fence", n)
 		}
 	})
 }

@@ -19,6 +19,7 @@ type worldDetector struct {
 	mu         sync.Mutex
 	dead       bool // b
 	observer   bool // this node
+	fences     uint64
 	begins     bool // b observes
 	notDirect  bool // b cannot use tunnels
 	asymmetric bool // b receives nothing from this node; c exists then and does
@@ -69,7 +70,7 @@ func (d *worldDetector) Observe() (view.Members, map[string]struct{}, map[view.V
 	if d.last.Observer != d.observer {
 		nodes["a"] = struct{}{}
 	}
-	d.last = view.Members{Observer: d.observer, Peers: others}
+	d.last = view.Members{Observer: d.observer, Fences: d.fences, Peers: others}
 	others["b"] = m
 	return d.last, nodes, claims
 }

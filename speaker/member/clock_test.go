@@ -37,6 +37,7 @@ func testPausedMachine(t *testing.T, nodes int, profile member.Profile) {
 		}
 	}
 	took := w.must("given up", 2*profile.Interval, func() bool { return a.Fenced() && a.members.Observer })
+	w.publish(a, view.LocalState{})
 	w.run(time.Minute, nil)
 	t.Logf("given up %v after it resumed", took)
 	for _, m := range w.nodes {

@@ -42,7 +42,7 @@ type Core struct {
 	observer            bool
 	observerSince       time.Time
 	fenced              bool
-	fences, fencesAcked uint64    // fencesAcked: fences that the reconcile loop has observed
+	fences, fencesAcked uint64    // fencesAcked: fences before the last publication
 	forgive             time.Time // silence before it does not count
 
 	published view.LocalState // advertised last
@@ -312,8 +312,7 @@ func (c *Core) updateJournal() {
 // Fences counts the fences. It distinguishes claims decided before a fence from later ones.
 func (c *Core) Fences() uint64 { return c.fences }
 
-// Fenced reports whether a fence is in force: until the next Publish, or until the observer phase that began with it
-// ends.
+// Fenced reports whether a fence is in force: until the next Publish.
 func (c *Core) Fenced() bool { return c.fenced }
 
 // FenceAfter is the age of the last heartbeat after which this node fences itself.

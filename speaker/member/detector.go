@@ -475,7 +475,6 @@ func (l *loop) applyInbox() {
 	l.mu.Lock()
 	in := l.in
 	l.in = inbox{}
-	l.core.fencesAcked = l.results.fencesAcked
 	l.mu.Unlock()
 	if in.ports != nil {
 		l.ports = *in.ports

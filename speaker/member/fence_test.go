@@ -76,7 +76,13 @@ func TestDetectorFence(t *testing.T) {
 	if d.Fresh() || !observer() {
 		t.Error("no observer after a fence, or fresh")
 	}
-	// No claims are needed after that: the phase ends, and the fence with it.
+	// Planning takes long: until the claims decided after the fence are published, nothing is answered.
+	before = d.heartbeat.Load()
+	wait("the end of a plan", func() bool { return d.heartbeat.Load()-before > int64(3*d.options.Profile.Dead) })
+	if d.Fresh() || !observer() {
+		t.Error("no observer before the publication after a fence, or fresh")
+	}
+	d.Publish(view.LocalState{})
 	wait("no observer", func() bool { return !observer() })
 	wait("fresh again", d.Fresh)
 	cancel()
@@ -149,6 +155,7 @@ func TestDetectorWedged(t *testing.T) {
 	if m, _, _ := d.Observe(); !m.Observer {
 		t.Error("no observer after it was stuck")
 	}
+	d.Publish(view.LocalState{})
 	wait("no observer any more", observes)
 	wait("fresh again", d.Fresh)
 	cancel()

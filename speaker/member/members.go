@@ -39,16 +39,15 @@ func (c *Core) Changed() bool { return c.out.changed() }
 
 // Members returns the state and claims of all members, and the nodes and VirtualIPs whose state or claims differ from
 // the last call's. This node is among the nodes when Observer, Isolated or Returned changed. The results do not change
-// later. The call marks all fences so far as observed by the reconcile loop.
+// later.
 func (c *Core) Members() (m view.Members, nodes map[string]struct{}, vips map[view.VIPID]struct{}) {
-	c.fencesAcked = c.fences
 	return c.collect()
 }
 
 func (c *Core) collect() (m view.Members, nodes map[string]struct{}, vips map[view.VIPID]struct{}) {
 	o := &c.out
 	m = o.lastMembers
-	m.Observer, m.Returned, m.Interval, m.Dead = c.observer, c.returned, c.profile.Interval, c.profile.Dead
+	m.Observer, m.Fences, m.Returned, m.Interval, m.Dead = c.observer, c.fences, c.returned, c.profile.Interval, c.profile.Dead
 	if o.mine || m.Isolated == nil {
 		m.Isolated, m.Segments = map[string]struct{}{}, map[string]struct{}{}
 		for i := 1; i < len(c.ifaces); i++ {

@@ -59,7 +59,8 @@ func (c *Core) fence(now time.Time) {
 // becomeObserver makes this node an observer.
 func (c *Core) becomeObserver(now time.Time) { c.observer, c.observerSince = true, now }
 
-// watchObserver ends the observer phase, but not before the reconcile loop has observed its start.
+// watchObserver ends the observer phase, but not before claims decided in it are published: until then the answers are
+// those before it.
 func (c *Core) watchObserver(now time.Time) {
 	if !c.observer {
 		return
@@ -75,7 +76,7 @@ func (c *Core) watchObserver(now time.Time) {
 			}
 		}
 	}
-	c.observer, c.fenced, c.heartbeatNow = false, false, true
+	c.observer, c.heartbeatNow = false, true
 	c.updateJournal()
 	c.out.own()
 }

@@ -16,7 +16,7 @@ type watchdog struct {
 }
 
 // watch wakes the reconcile loop by Wake if it has not called Observe for a while. If that does not help, it gives
-// everything up, as after a stall; the fence lasts until the next Observe. It reports whether that began now. A loop
+// everything up, as after a stall; the fence lasts until the next Publish. It reports whether that began now. A loop
 // that has never called Observe holds nothing.
 func (l *loop) watch(now time.Time) (began bool) {
 	observed := l.observed.Load()

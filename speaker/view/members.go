@@ -6,6 +6,9 @@ import "time"
 type Members struct {
 	// Observer is set while this node must claim nothing: it has just started, or resumed after a stall.
 	Observer bool
+	// Fences counts how often this node had to release everything. It claims and answers again only after a publication
+	// of its claims.
+	Fences uint64
 	// Isolated are the interfaces on which this node receives no member although others receive one another there.
 	Isolated map[string]struct{}
 	// Segments are the interfaces on which members are received; the owners on any other one are not known yet. Nil

@@ -34,7 +34,7 @@ func (s *Speaker) round() {
 	c.died(s, before, nodes)
 	s.touched.Members, s.touched.Claims = nodes, claims
 	v.Leaving = s.leaving
-	s.mustPublish = s.mustPublish || v.Members.Observer != before.Observer || v.Leaving != s.published.Leaving
+	s.mustPublish = s.mustPublish || v.Members.Observer != before.Observer || v.Members.Fences != before.Fences || v.Leaving != s.published.Leaving
 	wakes := s.planner.Wake()
 	if s.desired != nil && !s.touched.Any() && !s.mustPublish && (wakes.IsZero() || wakes.After(s.time())) {
 		s.rest(wakes)
