@@ -43,7 +43,7 @@ type announcements struct {
 	mu       sync.Mutex
 	pools    map[string]map[string]string // labels
 	l2, bgp  map[string]advertisement.Selection
-	vips     map[string]*v1alpha1.VirtualIP
+	vips     map[string]placedVIP
 	of       map[pools.ServiceKey]map[string]struct{} // names of VirtualIPs
 	unserved *Unserved
 }
@@ -52,7 +52,7 @@ func newAnnouncements(unserved *Unserved) *announcements {
 	return &announcements{
 		held: func(*v1.Service) []pools.Address { return nil }, changed: func(pools.ServiceKey) {}, now: time.Now,
 		pools: map[string]map[string]string{}, l2: map[string]advertisement.Selection{}, bgp: map[string]advertisement.Selection{},
-		vips: map[string]*v1alpha1.VirtualIP{}, of: map[pools.ServiceKey]map[string]struct{}{}, unserved: unserved,
+		vips: map[string]placedVIP{}, of: map[pools.ServiceKey]map[string]struct{}{}, unserved: unserved,
 	}
 }
 
@@ -125,7 +125,8 @@ func setOrDelete[V any](m map[string]V, key string, exists bool, same func(V) bo
 
 // recordVIP returns the Services that use or used the VirtualIP.
 func (a *announcements) recordVIP(vip *v1alpha1.VirtualIP, exists bool) (changed []pools.ServiceKey) {
-	if old := a.vips[vip.Name]; old != nil {
+	old, was := a.vips[vip.Name]
+	if was {
 		for _, ref := range old.Spec.Services {
 			key := pools.ServiceKey(ref)
 			delete(a.of[key], vip.Name)
@@ -139,7 +140,7 @@ func (a *announcements) recordVIP(vip *v1alpha1.VirtualIP, exists bool) (changed
 	if !exists {
 		return changed
 	}
-	a.vips[vip.Name] = vip
+	a.vips[vip.Name] = placedVIP{vip, old.changesIn(vip.Status.Conditions, a.now())}
 	for _, ref := range vip.Spec.Services {
 		key := pools.ServiceKey(ref)
 		if a.of[key] == nil {
@@ -149,6 +150,38 @@ func (a *announcements) recordVIP(vip *v1alpha1.VirtualIP, exists bool) (changed
 		changed = append(changed, key)
 	}
 	return changed
+}
+
+// placedVIP is a VirtualIP with the time at which the reason of a condition, by type, changed while its status did not.
+type placedVIP struct {
+	*v1alpha1.VirtualIP
+	changed map[string]time.Time
+}
+
+// changesIn returns the changes of reasons up to the conditions that replace those of v.
+func (v placedVIP) changesIn(conditions []metav1.Condition, now time.Time) map[string]time.Time {
+	if v.VirtualIP == nil {
+		return nil
+	}
+	out := maps.Clone(v.changed)
+	for _, c := range conditions {
+		before := meta.FindStatusCondition(v.Status.Conditions, c.Type)
+		if before != nil && before.Status == c.Status && before.Reason != c.Reason {
+			if out == nil {
+				out = map[string]time.Time{}
+			}
+			out[c.Type] = now
+		}
+	}
+	return out
+}
+
+// since returns when the condition got its reason.
+func (v placedVIP) since(c *metav1.Condition) time.Time {
+	if at := v.changed[c.Type]; at.After(c.LastTransitionTime.Time) {
+		return at
+	}
+	return c.LastTransitionTime.Time
 }
 
 // warnings returns why the addresses of a Service are unreachable, and the delay after which there may be more: 0 for
@@ -166,12 +199,16 @@ func (a *announcements) warnings(svc *v1.Service) (out []warning, recheck time.D
 		}
 		return left > 0
 	}
-	if bare := a.uncovered(svc, held); len(bare) > 0 && !later(allocatedAt(svc)) {
+	bare := a.uncovered(svc, held)
+	if len(bare) > 0 && !later(allocatedAt(svc)) {
 		out = append(out, warning{notAdvertised, fmt.Sprintf("No L2Advertisement or BGPAdvertisement covers %s: "+
 			"no node announces it. Create one, or widen its ipAddressPools, ipAddressPoolSelectors or serviceSelectors", servicerecord.Described(bare))})
 	}
 	for _, name := range slices.Sorted(maps.Keys(a.of[servicerecord.KeyOf(svc)])) {
-		out = append(out, virtualIPWarnings(a.vips[name], later)...)
+		vip := a.vips[name]
+		if !slices.ContainsFunc(bare, func(h pools.Address) bool { return slices.Contains(vip.Spec.Addresses, h.Addr.String()) }) {
+			out = append(out, virtualIPWarnings(vip, later)...) // else the missing advertisement is the cause
+		}
 	}
 	for _, h := range held {
 		if one, is := a.unserved.of(h.Addr); is {
@@ -217,21 +254,25 @@ func (a *announcements) uncovered(svc *v1.Service, held []pools.Address) (out []
 	return out
 }
 
-// virtualIPWarnings returns why no node announces a VirtualIP, and why one of its Services is not forwarded directly
-// although it should be. Without conditions the state is unknown.
-func virtualIPWarnings(vip *v1alpha1.VirtualIP, later func(time.Time) bool) []warning {
+// virtualIPWarnings returns why no node announces a VirtualIP, who else answers for it, and why one of its Services is
+// not forwarded directly although it should be. Without conditions the state is unknown.
+func virtualIPWarnings(vip placedVIP, later func(time.Time) bool) []warning {
 	addresses := strings.Join(vip.Spec.Addresses, ", ")
 	c := meta.FindStatusCondition(vip.Status.Conditions, v1alpha1.ConditionNoEligibleNode)
 	if c != nil && c.Status == metav1.ConditionTrue {
 		return []warning{{c.Type, fmt.Sprintf("No eligible node for %s. %s", addresses, c.Message)}}
 	}
 	var out []warning
+	conflict := meta.FindStatusCondition(vip.Status.Conditions, v1alpha1.ConditionConflict)
+	if conflict != nil && conflict.Status == metav1.ConditionTrue {
+		out = append(out, warning{conflict.Reason, fmt.Sprintf("%s: %s", addresses, conflict.Message)})
+	}
 	c = meta.FindStatusCondition(vip.Status.Conditions, v1alpha1.ConditionAnnounced)
-	if c != nil && c.Status == metav1.ConditionFalse && len(vip.Spec.Nodes) > 0 && !later(c.LastTransitionTime.Time) {
+	if c != nil && c.Status == metav1.ConditionFalse && len(vip.Spec.Nodes) > 0 && len(out) == 0 && !later(vip.since(c)) {
 		out = append(out, warning{c.Reason, fmt.Sprintf("No node announces %s: %s", addresses, c.Message)})
 	}
 	c = meta.FindStatusCondition(vip.Status.Conditions, v1alpha1.ConditionNotDirect)
-	if c != nil && c.Status == metav1.ConditionTrue && !later(c.LastTransitionTime.Time) {
+	if c != nil && c.Status == metav1.ConditionTrue && !later(vip.since(c)) {
 		out = append(out, warning{c.Reason, fmt.Sprintf("%s: %s", addresses, c.Message)})
 	}
 	return out

@@ -135,12 +135,12 @@ func TestAffinityOverBGP(t *testing.T) {
 	}
 }
 
-// TestAdvertisedLater: a new address has ten seconds; a deleted advertisement is reported at once.
+// TestAdvertisedLater: a new address has seven seconds; a deleted advertisement is reported at once.
 func TestAdvertisedLater(t *testing.T) {
 	s := newStage()
 	since := metav1.NewTime(s.clock.Add(-4 * time.Second))
 	s.svc.Status.Conditions = []metav1.Condition{{Type: servicerecord.ConditionAllocated, LastTransitionTime: since}}
-	if got := s.summary(); got != "recheck in 6s" {
+	if got := s.summary(); got != "recheck in 3s" {
 		t.Errorf("after 4 s: %q", got)
 	}
 	ad := l2("a", v1alpha1.L2AdvertisementSpec{})
@@ -156,30 +156,85 @@ func TestAdvertisedLater(t *testing.T) {
 	}
 }
 
+// announced returns the condition Announced.
+func announced(status metav1.ConditionStatus, reason string) metav1.Condition {
+	return metav1.Condition{Type: v1alpha1.ConditionAnnounced, Status: status, Reason: reason}
+}
+
+// TestReasonOfAWhile: a reason counts from when it appeared, not from when the address was last announced.
+func TestReasonOfAWhile(t *testing.T) {
+	s := newStage()
+	s.set(l2("a", v1alpha1.L2AdvertisementSpec{}))
+	s.clock = s.clock.Add(time.Minute)
+	for _, step := range []struct{ reason, want string }{
+		{"NoLocalEndpoint", "NoLocalEndpoint: No node announces 203.0.113.4: "},
+		{"Probing", "recheck in 7s"},
+		{"NodeDeclined", "recheck in 7s"},
+	} {
+		s.set(ccmtest.VIPOf("203.0.113.4", announced(metav1.ConditionFalse, step.reason)))
+		if got := s.summary(); got != step.want {
+			t.Errorf("%s: %q, want %q", step.reason, got, step.want)
+		}
+		s.clock = s.clock.Add(2 * time.Second)
+	}
+	if got := s.summary(); got != "recheck in 5s" {
+		t.Errorf("NodeDeclined, later: %q", got)
+	}
+}
+
+// TestMissingAdvertisementIsTheCause: without an advertisement, what the speakers report of the address is its effect.
+func TestMissingAdvertisementIsTheCause(t *testing.T) {
+	s := newStage()
+	s.set(ccmtest.VIPOf("203.0.113.4", announced(metav1.ConditionFalse, "NoAdvertisement")))
+	if got := s.summary(); got != bare {
+		t.Errorf("%q, want %q", got, bare)
+	}
+}
+
+// TestConflictFlaps: one Event for a conflict that several nodes report in turn.
+func TestConflictFlaps(t *testing.T) {
+	s := newStage()
+	s.set(l2("a", v1alpha1.L2AdvertisementSpec{}))
+	s.announcements.now = time.Now
+	w, stop := startPublisherOf(t, fake.NewClientset(s.svc), newGuard(&Settings{}), s.announcements)
+	for _, node := range []string{"a", "b", "c"} {
+		conflict := metav1.Condition{Type: v1alpha1.ConditionConflict, Status: metav1.ConditionTrue, Reason: "AddressConflict", Message: "node " + node + ": another host"}
+		s.set(ccmtest.VIPOf("203.0.113.4", announced(metav1.ConditionFalse, "AddressConflict"), conflict))
+		w.condition("web", "AddressConflict")
+		s.set(ccmtest.VIPOf("203.0.113.4", announced(metav1.ConditionFalse, "Probing")))
+		w.condition("web", "")
+	}
+	stop()
+	w.event("Warning AddressConflict 203.0.113.4: node a: another host")
+	if len(w.events) > 0 {
+		t.Errorf("one more Event: %q", <-w.events)
+	}
+}
+
 // TestNotAnnounced: the conditions of the VirtualIP appear on the Service. If the state may end by itself, they appear
 // after the grace period.
 func TestNotAnnounced(t *testing.T) {
-	announced := func(status metav1.ConditionStatus, reason, message string) metav1.Condition {
+	said := func(status metav1.ConditionStatus, reason, message string) metav1.Condition {
 		return metav1.Condition{Type: v1alpha1.ConditionAnnounced, Status: status, Reason: reason, Message: message}
 	}
 	const kind, none = v1alpha1.ConditionNoEligibleNode, "NoEligibleNode: No eligible node for 203.0.113.4. Every node is out"
 	ineligible := metav1.Condition{Type: kind, Status: metav1.ConditionTrue, Reason: "NodesExcluded", Message: "Every node is out"}
 	eligible := metav1.Condition{Type: kind, Status: metav1.ConditionFalse}
-	unplaced := ccmtest.VIPOf("203.0.113.4", ineligible, announced(metav1.ConditionFalse, kind, "no node may answer for it"))
+	unplaced := ccmtest.VIPOf("203.0.113.4", ineligible, said(metav1.ConditionFalse, kind, "no node may answer for it"))
 	unplaced.Spec.Nodes = nil
 	local := "no node has an endpoint"
 	for name, c := range map[string]struct {
 		vip        *v1alpha1.VirtualIP
 		now, later string
 	}{
-		"announced":   {vip: ccmtest.VIPOf("203.0.113.4", eligible, announced(metav1.ConditionTrue, "Owner", ""))},
+		"announced":   {vip: ccmtest.VIPOf("203.0.113.4", eligible, said(metav1.ConditionTrue, "Owner", ""))},
 		"no node may": {unplaced, none, none},
-		"not announced": {vip: ccmtest.VIPOf("203.0.113.4", eligible, announced(metav1.ConditionFalse, "NoLocalEndpoint", local)),
-			now: "recheck in 5s", later: "NoLocalEndpoint: No node announces 203.0.113.4: " + local},
+		"not announced": {vip: ccmtest.VIPOf("203.0.113.4", eligible, said(metav1.ConditionFalse, "NoLocalEndpoint", local)),
+			now: "recheck in 2s", later: "NoLocalEndpoint: No node announces 203.0.113.4: " + local},
 		"not direct": {
-			vip: ccmtest.VIPOf("203.0.113.4", eligible, announced(metav1.ConditionTrue, "Owner", ""),
+			vip: ccmtest.VIPOf("203.0.113.4", eligible, said(metav1.ConditionTrue, "Owner", ""),
 				metav1.Condition{Type: v1alpha1.ConditionNotDirect, Status: metav1.ConditionTrue, Reason: "NodeWithoutTunnel", Message: "why"}),
-			now: "recheck in 5s", later: "NodeWithoutTunnel: 203.0.113.4: why",
+			now: "recheck in 2s", later: "NodeWithoutTunnel: 203.0.113.4: why",
 		},
 		"no speaker yet": {vip: ccmtest.VIPOf("203.0.113.4")},
 	} {
@@ -243,9 +298,9 @@ func TestUnannouncedIsOnTheService(t *testing.T) {
 	w, stop := startPublisherOf(t, fake.NewClientset(s.svc), newGuard(&Settings{}), s.announcements)
 	defer stop()
 	w.event("Warning NotAdvertised No L2Advertisement or BGPAdvertisement covers 203.0.113.4")
-	w.event("Warning NoEligibleNode No eligible node for 203.0.113.4. Every node is out")
 	w.condition("web", "NotAdvertised")
 	s.set(l2("a", v1alpha1.L2AdvertisementSpec{}))
+	w.event("Warning NoEligibleNode No eligible node for 203.0.113.4. Every node is out")
 	w.condition("web", "NoEligibleNode")
 	s.set(ccmtest.VIPOf("203.0.113.4", metav1.Condition{Type: v1alpha1.ConditionAnnounced, Status: metav1.ConditionTrue}))
 	w.condition("web", "")

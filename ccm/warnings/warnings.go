@@ -59,6 +59,8 @@ type Publisher struct {
 	// refused are the addresses of Services that no Service may have, as of the last evaluation.
 	refused   map[pools.ServiceKey][]refusedAddress
 	published map[pools.ServiceKey]string // the last warnings published for a Service
+	// episodes contains, by reason, when the last episode of a warning of announcements ended; zero: it lasts.
+	episodes map[pools.ServiceKey]map[string]time.Time
 	// written contains what was written to a Service and is not in the cache yet.
 	written map[pools.ServiceKey]string
 }
@@ -118,6 +120,7 @@ func newPublisher(
 		foreign:       func(*v1.Service) bool { return false },
 		announcements: of, announced: map[pools.ServiceKey]string{},
 		claims: newClaims(), refused: map[pools.ServiceKey][]refusedAddress{}, published: map[pools.ServiceKey]string{}, written: map[pools.ServiceKey]string{},
+		episodes: map[pools.ServiceKey]map[string]time.Time{},
 		queue: workqueue.NewTypedRateLimitingQueueWithConfig(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[pools.ServiceKey](firstRetry, lastRetry),
 			workqueue.TypedRateLimitingQueueConfig[pools.ServiceKey]{Name: "ironlb-warnings"},
@@ -201,6 +204,7 @@ func (a *Publisher) evaluate(ctx context.Context, key pools.ServiceKey) error {
 		delete(a.written, key)
 		delete(a.refused, key)
 		delete(a.announced, key)
+		delete(a.episodes, key)
 		return nil
 	}
 	if err != nil {
@@ -217,8 +221,10 @@ func (a *Publisher) evaluate(ctx context.Context, key pools.ServiceKey) error {
 	for _, r := range refused {
 		all = append(all, r.warning())
 	}
+	var transient []warning
 	if ours {
-		all = append(all, a.unannounced(svc)...)
+		transient = a.unannounced(svc)
+		all = append(all, transient...)
 		all = append(all, serviceWarnings(svc, a.settings.Forwarding)...)
 	}
 	all = abridged(append(all, a.claims.warnings(key)...))
@@ -233,12 +239,36 @@ func (a *Publisher) evaluate(ctx context.Context, key pools.ServiceKey) error {
 	if a.published[key] = joined(all); len(all) == 0 {
 		delete(a.published, key)
 	}
+	lasting := a.lasting(key, transient)
 	for _, one := range all {
-		if !strings.Contains(before, one.message) {
+		if !lasting[one.reason] && !strings.Contains(before, one.message) {
 			a.events.Event(svc, v1.EventTypeWarning, one.reason, one.message)
 		}
 	}
 	return nil
+}
+
+// quietFor is how long a warning of announcements must be absent until its return is a new episode, with a new Event.
+const quietFor = 5 * time.Minute
+
+// lasting returns the reasons whose episode began earlier, and records those of the present warnings.
+func (a *Publisher) lasting(key pools.ServiceKey, present []warning) map[string]bool {
+	now, episodes, out := a.announcements.now(), map[string]time.Time{}, map[string]bool{}
+	for reason, ended := range a.episodes[key] {
+		if ended.IsZero() {
+			ended = now
+		}
+		if now.Sub(ended) < quietFor {
+			episodes[reason], out[reason] = ended, true
+		}
+	}
+	for _, one := range present {
+		episodes[one.reason] = time.Time{}
+	}
+	if a.episodes[key] = episodes; len(episodes) == 0 {
+		delete(a.episodes, key)
+	}
+	return out
 }
 
 // warningsPerReason is the maximum number of warnings per reason: a tenant can cause thousands.

@@ -9,8 +9,8 @@ import (
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
-// VIPs writes Events about the Services of VirtualIPs that this node took over from another one, for which another host
-// answers, or that are not forwarded directly although one should be. Each call passes the full set.
+// VIPs writes Events about the Services of VirtualIPs that this node took over from another one. Each call passes the
+// full set. ironlb-ccm warns of conflicts and of Services that are not forwarded directly, once for all nodes.
 func (e *Events) VIPs(vips cache.Store, statuses map[string]report.VIPStatus) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -22,12 +22,6 @@ func (e *Events) VIPs(vips cache.Store, statuses map[string]report.VIPStatus) {
 				text += " in place of node " + status.From
 			}
 			e.aboutVIP(vips, name, corev1.EventTypeNormal, string(status.Moved), text)
-		}
-		if status.Conflict != "" && status.Conflict != before.Conflict {
-			e.aboutVIP(vips, name, corev1.EventTypeWarning, string(status.ConflictReason), status.Conflict)
-		}
-		if status.NotDirect != "" && status.NotDirect != before.NotDirect {
-			e.aboutVIP(vips, name, corev1.EventTypeWarning, string(status.NotDirectReason), status.NotDirect)
 		}
 	}
 	e.statuses = statuses
