@@ -490,6 +490,31 @@ func TestUnservedIsReported(t *testing.T) {
 	})
 }
 
+// An address that no router receives, because no session is established, does not count as announced.
+func TestAddressWithoutSession(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		v := baseView()
+		service(v, "web", vip1, []uint16{80}, 2, "a")
+		r := start(t, newWorld(t), &cluster{view: v, synced: true})
+		defer r.stop()
+		r.wantPlanned(t)
+		for _, step := range []struct {
+			state     routes.SessionState
+			announced float64
+		}{{routes.SessionActive, 0}, {routes.SessionEstablished, 1}, {routes.SessionIdle, 0}} {
+			r.bgp.mu.Lock()
+			r.bgp.sessions = map[string]routes.Session{"near": {State: step.state}}
+			r.bgp.mu.Unlock()
+			r.trigger.Now()
+			synctest.Wait()
+			announced, without := r.metric(t, "ironlb_bgp_addresses", "reason", "Announced"), r.metric(t, "ironlb_bgp_addresses", "reason", "NoSession")
+			if announced != step.announced || without != 1-step.announced {
+				t.Errorf("session %s: %v announced, %v without a session", step.state, announced, without)
+			}
+		}
+	})
+}
+
 // Contradicting advertisements are logged once and appear in the node status.
 func TestLocalPrefsDiffer(t *testing.T) {
 	inBubble(t, func(t *testing.T) {

@@ -5,6 +5,7 @@ package bgpstatus
 // only the state of all nodes shows whether an address is served.
 const (
 	reasonNoPeer          = "NoPeer"
+	reasonNoSession       = "NoSession"
 	reasonExcluded        = "Excluded"
 	reasonNoLocalEndpoint = "NoLocalEndpoint"
 	reasonNoEndpoint      = "NoEndpoint"
@@ -17,5 +18,7 @@ var unservedMessages = map[string]string{
 	reasonNoEndpoint: "it is announced, and connections are refused: the Service has no endpoint that is ready",
 	reasonNoPeer: "no node announces it: no node that the BGPAdvertisement covers has a BGPPeer that it names and that takes addresses of the family; " +
 		"check the condition Ready of both, and their nodeSelectors",
+	reasonNoSession: "no node announces it: no node that may announce it has an established session with a BGPPeer that the BGPAdvertisement names " +
+		"and that takes addresses of the family; see the condition Established of the BGPPeers",
 	reasonExcluded: "no node announces it: every node that the BGPAdvertisement covers is excluded by label, being deleted or has no network",
 }

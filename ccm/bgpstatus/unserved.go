@@ -37,11 +37,17 @@ type unserved struct {
 	publish       func(map[netip.Addr]condition.Problem)
 	ignoreExclude bool
 
-	// since is when each address was first found unserved: the zero time if an earlier process reported it.
-	since  map[netip.Addr]time.Time
+	// since is when each address was first found unserved for its reason: the zero time if an earlier process reported
+	// it.
+	since  map[addressReason]time.Time
 	logged map[string][]netip.Addr
 	// notDirect are further warnings about addresses.
 	notDirect notDirect
+}
+
+type addressReason struct {
+	addr   netip.Addr
+	reason string
 }
 
 // unservedAddress is an address that no node serves, with the indexes of the advertisements that cover it.
@@ -54,17 +60,18 @@ type unservedAddress struct {
 // returns the delay until the next evaluation, 0 for none.
 func (u *unserved) update(o *bgpObjects, ads []bgpAdvertisement, now time.Time) (recheck time.Duration) {
 	first, before := u.since == nil, u.since
-	u.since = map[netip.Addr]time.Time{}
+	u.since = map[addressReason]time.Time{}
 	lists, all := make([]map[string][]netip.Addr, len(ads)), map[string][]netip.Addr{}
 	found := u.evaluate(o, ads)
 	for _, addr := range slices.SortedFunc(maps.Keys(found), netip.Addr.Compare) {
 		is := found[addr]
-		at, was := before[addr]
+		key := addressReason{addr, is.reason}
+		at, was := before[key]
 		inStatus := func(i int) bool { return reported(&o.ads.Items[i], is.reason, addr) }
 		if !was && !(first && slices.ContainsFunc(is.ads, inStatus)) {
 			at = now
 		}
-		u.since[addr] = at
+		u.since[key] = at
 		if left := at.Add(watch.UnannouncedFor).Sub(now); left > 0 {
 			if recheck == 0 || left < recheck {
 				recheck = left
@@ -186,13 +193,14 @@ func (a *bgpAdvertisement) covers(s sharers, labels map[string]map[string]string
 type adReach struct {
 	// covered is set if it selects a node with a speaker, eligible if one of them is not excluded.
 	covered, eligible bool
-	// announcing are the eligible nodes with a session that accepts the family, excluded is set if another node has one.
-	announcing map[v1.IPFamily]map[string]struct{}
-	excluded   map[v1.IPFamily]bool
+	// sessions are the eligible nodes with a session that accepts the family, and whether one is established; excluded is
+	// set if another node has one.
+	sessions map[v1.IPFamily]map[string]bool
+	excluded map[v1.IPFamily]bool
 }
 
 func (u *unserved) reach(o *bgpObjects, a *bgpAdvertisement) adReach {
-	r := adReach{announcing: map[v1.IPFamily]map[string]struct{}{v1.IPv4Protocol: {}, v1.IPv6Protocol: {}}, excluded: map[v1.IPFamily]bool{}}
+	r := adReach{sessions: map[v1.IPFamily]map[string]bool{v1.IPv4Protocol: {}, v1.IPv6Protocol: {}}, excluded: map[v1.IPFamily]bool{}}
 	nodes := make(map[string]*v1.Node, len(o.nodes))
 	for _, n := range o.nodes {
 		nodes[n.Name] = n
@@ -210,10 +218,10 @@ func (u *unserved) reach(o *bgpObjects, a *bgpAdvertisement) adReach {
 			excluded = watch.ExclusionReason(n, u.ignoreExclude) != ""
 			r.covered, r.eligible = true, r.eligible || !excluded
 		}
-		for family, nodes := range r.announcing {
-			if a.announcedBy(s, family) {
+		for family, nodes := range r.sessions {
+			if configured, established := a.sessions(s, family); configured {
 				if r.excluded[family] = r.excluded[family] || excluded; !excluded {
-					nodes[s.Name] = struct{}{}
+					nodes[s.Name] = established
 				}
 			}
 		}
@@ -221,13 +229,22 @@ func (u *unserved) reach(o *bgpObjects, a *bgpAdvertisement) adReach {
 	return r
 }
 
-// announcedBy reports whether a session of the node receives the advertisement and accepts the family. One that is
-// established without families counts for both: an earlier version of the speaker or of the CRD has none.
-func (a *bgpAdvertisement) announcedBy(s *v1alpha1.SpeakerStatus, family v1.IPFamily) bool {
-	return s.Status.BGP != nil && slices.ContainsFunc(s.Status.BGP.Sessions, func(session v1alpha1.SessionStatus) bool {
-		unknown := session.State == v1alpha1.SessionEstablished && len(session.Families) == 0 || session.Reason == reasonPasswordUnknown
-		return a.advertisesTo(session.Peer) && (unknown || slices.Contains(session.Families, family))
-	})
+// sessions reports whether the node has a session that receives the advertisement and accepts the family, and whether
+// one is established. An established one without families counts for both: an earlier version of the speaker or of the
+// CRD has none.
+func (a *bgpAdvertisement) sessions(s *v1alpha1.SpeakerStatus, family v1.IPFamily) (configured, established bool) {
+	if s.Status.BGP == nil {
+		return false, false
+	}
+	for i := range s.Status.BGP.Sessions {
+		session := &s.Status.BGP.Sessions[i]
+		up := session.State == v1alpha1.SessionEstablished
+		unknown := up && len(session.Families) == 0 || session.Reason == reasonPasswordUnknown
+		if a.advertisesTo(session.Peer) && (unknown || slices.Contains(session.Families, family)) {
+			configured, established = true, established || unknown || up
+		}
+	}
+	return configured, established
 }
 
 // reason returns why no node serves an address that advertisements of this reach cover, empty if one does.
@@ -236,24 +253,33 @@ func (u *unserved) reason(addr netip.Addr, s sharers, by []adReach) string {
 	if addr.Is4() {
 		family = v1.IPv4Protocol
 	}
-	covered, eligible, announced, excluded := false, false, false, false
+	covered, eligible, configured, established, excluded := false, false, false, false, false
 	for _, r := range by {
-		covered, eligible = covered || r.covered, eligible || r.eligible
-		announced, excluded = announced || len(r.announcing[family]) > 0, excluded || r.excluded[family]
+		covered, eligible, excluded = covered || r.covered, eligible || r.eligible, excluded || r.excluded[family]
+		for _, up := range r.sessions[family] {
+			configured, established = true, established || up
+		}
+	}
+	announces := func(node string, down bool) bool {
+		return slices.ContainsFunc(by, func(r adReach) bool { up, is := r.sessions[family][node]; return is && (up || down) })
 	}
 	switch {
 	case !covered: // the condition Ready of the advertisement explains it
 		return ""
-	case !announced && !eligible && excluded:
+	case !configured && !eligible && excluded:
 		return reasonExcluded
-	case !announced:
+	case !configured:
 		return reasonNoPeer
+	case !established:
+		return reasonNoSession
 	case !u.known():
 		return ""
 	}
-	return u.endpointReason(s, func(node string) bool {
-		return slices.ContainsFunc(by, func(r adReach) bool { _, is := r.announcing[family][node]; return is })
-	})
+	reason := u.endpointReason(s, func(node string) bool { return announces(node, true) })
+	if reason == "" && u.endpointReason(s, func(node string) bool { return announces(node, false) }) != "" {
+		return reasonNoSession // of a node with an endpoint
+	}
+	return reason
 }
 
 // endpointReason returns which endpoints an announced address lacks. For policy Local, a node needs an endpoint of each

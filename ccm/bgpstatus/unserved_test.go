@@ -98,6 +98,7 @@ func TestUnserved(t *testing.T) {
 	}
 	both := []v1alpha1.SpeakerStatus{takes(speaker("a", "tor=Established"), v1.IPv4Protocol), takes(speaker("b", "tor=Active/Refused"), v1.IPv4Protocol)}
 	first := []v1alpha1.SpeakerStatus{both[0], speaker("b")}
+	down := []v1alpha1.SpeakerStatus{takes(speaker("a", "tor=Idle/BFDDown"), v1.IPv4Protocol), both[1]}
 	nodes := []*v1.Node{ccmtest.Node("a", ccmtest.Rack("1")), ccmtest.Node("b", ccmtest.Rack("2"))}
 	for _, tt := range []struct {
 		name     string
@@ -112,14 +113,14 @@ func TestUnserved(t *testing.T) {
 		{name: "announced by one of two", speakers: first, services: []routed{routedService("web", addr, false, "b")}},
 		{name: "no endpoint", services: []routed{routedService("web", addr, false)}, want: "NoEndpoint all"},
 		{name: "a terminating endpoint", services: []routed{routedService("web", addr, false, "b/terminating")}},
-		{name: "local, here", services: []routed{routedService("web", addr, true, "b")}},
+		{name: "local, here", services: []routed{routedService("web", addr, true, "a")}},
 		{name: "local, on the node without a peer", speakers: first, services: []routed{routedService("web", addr, true, "b")}, want: "NoLocalEndpoint all"},
 		{name: "local, ready there and terminating here", speakers: first, services: []routed{routedService("web", addr, true, "b", "a/terminating")}, want: "NoLocalEndpoint all"},
 		{name: "local, terminating here", speakers: first, services: []routed{routedService("web", addr, true, "a/terminating")}},
 		{name: "local and direct, on the node without a peer", speakers: first, services: []routed{direct(routedService("web", addr, true, "b"))}},
 		{name: "local, none", services: []routed{routedService("web", addr, true)}, want: "NoLocalEndpoint all"},
 		{name: "two local, apart", services: []routed{routedService("web", addr, true, "a"), routedService("api", addr, true, "b")}, want: "NoLocalEndpoint all"},
-		{name: "two local, together", services: []routed{routedService("web", addr, true, "a", "b"), routedService("api", addr, true, "b")}},
+		{name: "two local, together", services: []routed{routedService("web", addr, true, "a", "b"), routedService("api", addr, true, "a")}},
 		{name: "two local, one without endpoint", services: []routed{routedService("web", addr, true, "a"), routedService("api", addr, true)}},
 		{name: "local and not", services: []routed{routedService("web", addr, true), routedService("api", addr, false, "b")}},
 		{name: "no peer", speakers: []v1alpha1.SpeakerStatus{speaker("a"), speaker("b")}, services: []routed{routedService("web", addr, false, "b")}, want: "NoPeer all"},
@@ -127,11 +128,16 @@ func TestUnserved(t *testing.T) {
 		{name: "a session whose password is not known yet", speakers: []v1alpha1.SpeakerStatus{speaker("a", "tor=Idle/PasswordUnknown")}, services: []routed{routedService("web", addr, false, "b")}},
 		{name: "a session of an earlier speaker", speakers: []v1alpha1.SpeakerStatus{speaker("a", "tor=Established")}, services: []routed{routedService("web", addr, false, "b"), routedService("six", "2001:db8::4", false, "b")}},
 		{name: "of an earlier speaker, down", speakers: []v1alpha1.SpeakerStatus{speaker("a", "tor=Active/Refused")}, services: []routed{routedService("web", addr, false, "b")}, want: "NoPeer all"},
+		{name: "no session is established", speakers: down, services: []routed{routedService("web", addr, false, "b")}, want: "NoSession all"},
+		{name: "no session, no endpoint", speakers: down, services: []routed{routedService("web", addr, false)}, want: "NoSession all"},
+		{name: "local, on the node whose session is down", services: []routed{routedService("web", addr, true, "b")}, want: "NoSession all"},
+		{name: "no session on the node that is not excluded", nodes: []*v1.Node{ccmtest.Node("a", out), ccmtest.Node("b")},
+			services: []routed{routedService("web", addr, false, "b")}, want: "NoSession all"},
 		{name: "no peer of the family", services: []routed{routedService("web", "2001:db8::4", false, "b")}, want: "NoPeer all"},
 		{name: "another peer", ads: []v1alpha1.BGPAdvertisement{bgpAd("all", func(a *v1alpha1.BGPAdvertisementSpec) { a.Peers = []string{"six"} })},
 			services: []routed{routedService("web", addr, false, "b")}, want: "NoPeer all"},
 		{name: "excluded", nodes: []*v1.Node{ccmtest.Node("a", out), ccmtest.Node("b", out)}, services: []routed{routedService("web", addr, false, "b")}, want: "Excluded all"},
-		{name: "one excluded", nodes: []*v1.Node{ccmtest.Node("a", out), ccmtest.Node("b")}, services: []routed{routedService("web", addr, false, "b")}},
+		{name: "one excluded", nodes: []*v1.Node{ccmtest.Node("a"), ccmtest.Node("b", out)}, services: []routed{routedService("web", addr, false, "b")}},
 		{name: "one excluded, the other without a peer", nodes: []*v1.Node{ccmtest.Node("a", out), ccmtest.Node("b")}, speakers: first, services: []routed{routedService("web", addr, false, "b")}, want: "NoPeer all"},
 		{name: "no node", ads: []v1alpha1.BGPAdvertisement{bgpAd("all", on("3"))}, services: []routed{routedService("web", addr, false, "b")}},
 		{name: "the other rack", ads: []v1alpha1.BGPAdvertisement{bgpAd("all", on("2"))}, speakers: first, services: []routed{routedService("web", addr, false, "b")}, want: "NoPeer all"},

@@ -82,8 +82,10 @@ type Status struct {
 	refusals *tally[refusedAddress]
 	// fallbacks are the Services that are not forwarded directly although they should be, as last logged.
 	fallbacks map[pools.ServiceKey]view.Fallback
-	// routed counts the addresses of BGPAdvertisements by outcome. prefs are as last logged.
+	// routed counts the addresses of BGPAdvertisements by outcome. up are the peers with an established session. prefs
+	// are as last logged.
 	routed   *tally[netip.Addr]
+	up       map[string]struct{}
 	prefs    map[routes.LocalPrefs]int
 	unserved unserved
 	// notDirect are the addresses that only BGP announces and that are not forwarded directly, as of the last report.
@@ -175,6 +177,7 @@ func (s *Status) reportVIP(name string) (changed bool) {
 // ReportNode publishes the status of this node. The receiver writes it if it differs.
 func (s *Status) ReportNode(in Inputs) {
 	s.in = in
+	s.countSessions()
 	if s.cfg.Nodes == nil {
 		return
 	}

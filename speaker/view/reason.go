@@ -60,6 +60,8 @@ const (
 	// GracefulShutdown: this node is being decommissioned and announces the address so that routers prefer another
 	// node.
 	GracefulShutdown Reason = "GracefulShutdown"
+	// NoSession: this node would announce it, and no session with a peer that receives it is established.
+	NoSession Reason = "NoSession"
 	// NoPeer: this node has no session with a peer that the advertisement names and that accepts the family.
 	NoPeer Reason = "NoPeer"
 )

@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/ironlb/ironlb/pools/v1alpha1"
 	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 	"github.com/ironlb/ironlb/test/lab/router"
@@ -67,6 +70,53 @@ func TestMisconfigured(t *testing.T) {
 			table()
 		})
 	}
+}
+
+// TestNoSession: while no session is established, the BGPAdvertisement lists the addresses and the Service has a
+// warning within ten seconds, until a session is established again.
+func TestNoSession(t *testing.T) {
+	initial(t)
+	restore := func() {
+		for _, r := range tors {
+			if err := put(context.WithoutCancel(t.Context()), "BGPPeer/"+r.name, r.peer("", "")); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	t.Cleanup(restore)
+	warns := func(want bool) {
+		t.Helper()
+		eventually(t, fmt.Sprintf("a warning about %s: %t", vip, want), func(ctx context.Context) error {
+			var ad v1alpha1.BGPAdvertisement
+			if err := cluster.Objects.Get(ctx, client.ObjectKey{Name: "routed"}, &ad); err != nil {
+				return err
+			}
+			listed := slices.ContainsFunc(ad.Status.Unserved, func(u v1alpha1.UnservedStatus) bool {
+				return u.Reason == string(view.NoSession) && slices.Contains(u.Addresses, vip.String())
+			})
+			text, err := cluster.Kubectl(ctx, "get", "service", "web", "-o", `jsonpath={.status.conditions[?(@.type=="ironlb.io/Warnings")].message}`)
+			if warned := strings.Contains(text, vip.String()+" by BGP: no node announces it: no node that may"); err == nil && (listed != want || warned != want) {
+				err = fmt.Errorf("unserved %+v, warnings %q", ad.Status.Unserved, text)
+			}
+			return err
+		})
+	}
+	for _, r := range tors {
+		if err := put(t.Context(), "BGPPeer/"+r.name, r.peer("", "peerPort: 1790")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, r := range tors {
+		condition(t, r.name, metav1.ConditionFalse, string(routes.Refused), "0/3")
+	}
+	began := time.Now()
+	warns(true)
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("it took %s", took)
+	}
+	restore()
+	warns(false)
+	initial(t)
 }
 
 // TestPeersChange: a peer is added, changed in all ways and removed, and only its own session is affected. Each change
