@@ -46,6 +46,7 @@ func OfL2(obj *v1alpha1.L2Advertisement) (Selection, error) {
 	}
 	for i := range spec.PreferredNodeSelectors {
 		p := &spec.PreferredNodeSelectors[i]
+		read.Repeated = append(read.Repeated, repeatedValues(fmt.Sprintf("preferredNodeSelectors[%d].preference", i), &p.Preference)...)
 		a.preferred = append(a.preferred, preference{
 			int(p.Weight), read.one(fmt.Sprintf("preferredNodeSelectors[%d].preference", i), &p.Preference),
 		})
@@ -76,16 +77,29 @@ func (r *Reader) All(field string, in []metav1.LabelSelector) (out []pools.Selec
 	return out
 }
 
-// Repeats describes the selectors that occur earlier in the same list: probably another one was meant.
+// Repeats describes the selectors that occur earlier in the same list, and the values that are in an expression twice:
+// probably another one was meant.
 func Repeats(field string, in []metav1.LabelSelector) (out []string) {
 	first := map[string]int{}
 	for i := range in {
+		out = append(out, repeatedValues(fmt.Sprintf("%s[%d]", field, i), &in[i])...)
 		text := metav1.FormatLabelSelector(&in[i]) // sorted
 		if at, is := first[text]; is && text != "<error>" {
 			out = append(out, fmt.Sprintf("spec.%s[%d] is the same as [%d]: remove one of them, or correct it", field, i, at))
 			continue
 		}
 		first[text] = i
+	}
+	return out
+}
+
+func repeatedValues(field string, s *metav1.LabelSelector) (out []string) {
+	for i, e := range s.MatchExpressions {
+		for j, value := range e.Values {
+			if slices.Index(e.Values, value) < j {
+				out = append(out, fmt.Sprintf("spec.%s.matchExpressions[%d].values has %s twice: remove one of them, or correct it", field, i, value))
+			}
+		}
 	}
 	return out
 }

@@ -32,7 +32,7 @@ func (a *bgpAdvertisement) evaluateAggregates(all []v1alpha1.IPAddressPool) {
 		}
 		if len(a.Services) > 0 {
 			a.problem(reasonAggregateOfSome, fmt.Sprintf("spec.%s: %d, but spec.serviceSelectors is for some Services, "+
-				"and the prefix has addresses of others, too: write %d, or remove the selectors", of.field, of.length, of.single))
+				"and the prefix has addresses of others, too: write %d, or remove the selectors. The prefix is announced all the same", of.field, of.length, of.single))
 		}
 		for i := range all {
 			pool := &all[i]
@@ -42,7 +42,7 @@ func (a *bgpAdvertisement) evaluateAggregates(all []v1alpha1.IPAddressPool) {
 			}
 			if wide, within := widePrefix(ranges, of.family, int(of.length)); wide.IsValid() {
 				a.problem(reasonAggregateTooWide, fmt.Sprintf("spec.%s: %d announces %v, and IPAddressPool %s has only %v of it: "+
-					"write a greater length, or add the addresses to the pool", of.field, of.length, wide, pool.Name, within))
+					"write a greater length, or add the addresses to the pool. The prefix is announced all the same", of.field, of.length, wide, pool.Name, within))
 				break
 			}
 		}

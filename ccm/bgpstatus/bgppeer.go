@@ -18,6 +18,7 @@ import (
 // Reasons of the conditions of BGPPeers, in addition to those that the speakers report for a session.
 const (
 	reasonNoBFDProfile = "NoBFDProfile"
+	reasonDuplicate    = "Duplicate" // also of a session
 	reasonEstablished  = "Established"
 	reasonNoNode       = "NoNode"
 	reasonSessionsDown = "SessionsDown"
@@ -25,27 +26,11 @@ const (
 )
 
 // evaluatePeer returns the conditions Ready and Established of a peer, and the count of established and expected
-// sessions.
-func evaluatePeer(peer *v1alpha1.BGPPeer, o *bgpObjects) (ready, established metav1.Condition, sessions string) {
+// sessions. last is the profile in force in place of a deleted one, as JSON, empty for none.
+func evaluatePeer(peer *v1alpha1.BGPPeer, last string, o *bgpObjects) (ready, established metav1.Condition, sessions string) {
 	var read advertisement.Reader
 	selectors := read.All("nodeSelectors", peer.Spec.NodeSelectors)
 	ready = metav1.Condition{Type: condition.Ready, Status: metav1.ConditionTrue, Reason: condition.ReasonRead, Message: "The peer is in use", ObservedGeneration: peer.Generation}
-	profile := slices.IndexFunc(o.profiles.Items, func(p v1alpha1.BFDProfile) bool { return p.Name == peer.Spec.BFDProfile })
-	switch err := read.Err(); {
-	case err != nil:
-		ready.Status, ready.Reason = metav1.ConditionFalse, condition.ReasonInvalidSelector
-		ready.Message = fmt.Sprintf("%v. The selector matches nothing until it is fixed", err)
-	case peer.Spec.BFDProfile != "" && profile < 0:
-		ready.Status, ready.Reason = metav1.ConditionFalse, reasonNoBFDProfile
-		ready.Message = fmt.Sprintf("spec.bfdProfile: there is no BFDProfile %s: create it, or name another one. There is no session until then", peer.Spec.BFDProfile)
-	case len(read.Repeated) > 0:
-		ready.Status, ready.Reason = metav1.ConditionFalse, condition.ReasonRepeatedSelector
-		ready.Message = strings.Join(read.Repeated, "; ") + ". The peer is in use"
-	case profile >= 0:
-		if text := otherTTL(peer, &o.profiles.Items[profile]); text != "" {
-			ready.Message += ". " + text
-		}
-	}
 	sum := summary{selected: len(selectors) > 0}
 	for _, n := range o.nodes {
 		if !advertisement.MatchAny(selectors, n.Labels) {
@@ -56,6 +41,30 @@ func evaluatePeer(peer *v1alpha1.BGPPeer, o *bgpObjects) (ready, established met
 			continue // the node runs no speaker
 		}
 		sum.add(n, o.absent[n.Name], o.speakers.Items[i].Status.BGP, peer.Name)
+	}
+	profile := slices.IndexFunc(o.profiles.Items, func(p v1alpha1.BFDProfile) bool { return p.Name == peer.Spec.BFDProfile })
+	switch err := read.Err(); {
+	case err != nil:
+		ready.Status, ready.Reason = metav1.ConditionFalse, condition.ReasonInvalidSelector
+		ready.Message = fmt.Sprintf("%v. The selector matches nothing until it is fixed", err)
+	case peer.Spec.BFDProfile != "" && profile < 0:
+		ready.Status, ready.Reason = metav1.ConditionFalse, reasonNoBFDProfile
+		ready.Message = fmt.Sprintf("spec.bfdProfile: there is no BFDProfile %s: create it, or name another one. ", peer.Spec.BFDProfile)
+		if last == "" {
+			ready.Message += "There is no session until then"
+		} else {
+			ready.Message += "Its last version stays in force until then"
+		}
+	case len(sum.duplicate) > 0:
+		ready.Status, ready.Reason = metav1.ConditionFalse, reasonDuplicate
+		ready.Message = "spec.peerAddress: there is no session on " + condition.Some(sum.duplicate)
+	case len(read.Repeated) > 0:
+		ready.Status, ready.Reason = metav1.ConditionFalse, condition.ReasonRepeatedSelector
+		ready.Message = strings.Join(read.Repeated, "; ") + ". The peer is in use"
+	case profile >= 0:
+		if text := otherTTL(peer, &o.profiles.Items[profile]); text != "" {
+			ready.Message += ". " + text
+		}
 	}
 	established = sum.condition()
 	established.ObservedGeneration = peer.Generation
@@ -89,6 +98,8 @@ type summary struct {
 	// down and unknown are the nodes without a session and those in an unknown state, each with details.
 	down, unknown []condition.Name
 	reasons       []string // of those that are down
+	// duplicate are the nodes on which an older BGPPeer, or the first by name, has the session with the address.
+	duplicate []condition.Name
 	// lacks are the nodes whose session does not have everything that the peer configures.
 	lacks []condition.Name
 }
@@ -124,6 +135,9 @@ func (s *summary) add(n *v1.Node, absent v1alpha1.Absence, bgp *v1alpha1.BGPStat
 		what := n.Name + ": " + reason
 		if session.Message != "" {
 			what += ": " + session.Message
+		}
+		if reason == reasonDuplicate {
+			s.duplicate = append(s.duplicate, condition.Name(n.Name+": "+session.Message))
 		}
 		s.down, s.reasons = append(s.down, condition.Name(what)), append(s.reasons, reason)
 	}

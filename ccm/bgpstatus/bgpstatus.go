@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"reflect"
 	"time"
 
@@ -47,6 +48,8 @@ type Controller struct {
 	// published are the problems for which an Event has been written.
 	published map[types.UID]string
 
+	// profiles are the BFDProfiles that peers name, as JSON, with those that were deleted since.
+	profiles map[string]string
 	absences absences
 	unserved unserved
 	// due triggers a pass when an absent speaker or an unserved address starts to count.
@@ -176,15 +179,20 @@ func (b *Controller) pass(ctx context.Context) error {
 	written, published := b.written, b.published
 	b.written, b.published = map[types.UID]string{}, map[types.UID]string{}
 	var errs []error
+	lasts := b.deletedProfiles(&o)
 	for i := range o.peers.Items {
 		peer := &o.peers.Items[i]
-		ready, established, sessions := evaluatePeer(peer, &o)
+		last := lasts[peer.Name]
+		ready, established, sessions := evaluatePeer(peer, last, &o)
 		b.publish(peer, ready, published)
 		differs := meta.SetStatusCondition(&peer.Status.Conditions, ready)
-		differs = meta.SetStatusCondition(&peer.Status.Conditions, established) || differs || peer.Status.Sessions != sessions
-		peer.Status.Sessions = sessions
+		differs = meta.SetStatusCondition(&peer.Status.Conditions, established) || differs || peer.Status.Sessions != sessions || peer.Status.LastBFDProfile != last
 		if differs {
-			errs = append(errs, b.write(ctx, peer, peer.Status, written))
+			status := map[string]any{"conditions": peer.Status.Conditions, "sessions": sessions, "lastBFDProfile": nil} // null removes it
+			if last != "" {
+				status["lastBFDProfile"] = last
+			}
+			errs = append(errs, b.write(ctx, peer, status, written))
 		}
 	}
 	ready, ads := evaluateAdvertisements(&o)
@@ -211,6 +219,32 @@ func (b *Controller) pass(ctx context.Context) error {
 		b.due.Reset(recheck)
 	}
 	return errors.Join(errs...)
+}
+
+// deletedProfiles returns, by peer, the last version of its BFDProfile that was deleted, as JSON: as known to this
+// process, else as recorded by an earlier one.
+func (b *Controller) deletedProfiles(o *bgpObjects) map[string]string {
+	known := make(map[string]string, len(o.profiles.Items))
+	for i := range o.profiles.Items {
+		p := v1alpha1.BFDProfile{ObjectMeta: metav1.ObjectMeta{Name: o.profiles.Items[i].Name}, Spec: o.profiles.Items[i].Spec}
+		text, _ := json.Marshal(p) // it came from JSON
+		known[p.Name] = string(text)
+	}
+	exist, before, out := maps.Clone(known), b.profiles, map[string]string{}
+	for i := range o.peers.Items {
+		peer, last := &o.peers.Items[i], v1alpha1.BFDProfile{}
+		name := peer.Spec.BFDProfile
+		if _, exists := exist[name]; exists || name == "" {
+			continue
+		}
+		if was, ok := before[name]; ok {
+			out[peer.Name], known[name] = was, was
+		} else if json.Unmarshal([]byte(peer.Status.LastBFDProfile), &last) == nil && last.Name == name {
+			out[peer.Name] = peer.Status.LastBFDProfile
+		}
+	}
+	b.profiles = known
+	return out
 }
 
 // recordAbsent adds the absent speakers to o, and returns the delay until the next evaluation. Reports of speakers

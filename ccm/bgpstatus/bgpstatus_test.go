@@ -103,7 +103,8 @@ func TestEvaluatePeer(t *testing.T) {
 			want:     "Unknown NotReported: 0 of 3 nodes: a: its speaker is unreachable from the others, b: its speaker has been stopped, c: the node's Ready condition is Unknown", count: "0/3"},
 		{name: "down counts more than unknown", peer: bgpPeer("tor"), nodes: []*v1.Node{ccmtest.Node("a"), ccmtest.Node("b")},
 			speakers: []v1alpha1.SpeakerStatus{speaker("a"), speaker("b", "tor=Idle/Duplicate/as BGPPeer six")},
-			want:     "False Duplicate: 0 of 2 nodes: b: Duplicate: as BGPPeer six, a: its speaker reports no session; does it run with --bgp-socket?", count: "0/2"},
+			want:     "False Duplicate: 0 of 2 nodes: b: Duplicate: as BGPPeer six, a: its speaker reports no session; does it run with --bgp-socket?", count: "0/2",
+			ready: "False Duplicate: spec.peerAddress: there is no session on b: as BGPPeer six"},
 		{name: "selected nodes only", peer: bgpPeer("tor", inRack(metav1.LabelSelectorOpIn, "1")), nodes: []*v1.Node{ccmtest.Node("a", ccmtest.Rack("1")), ccmtest.Node("b", ccmtest.Rack("2"))},
 			speakers: []v1alpha1.SpeakerStatus{speaker("a", "tor=Established"), speaker("b")},
 			want:     "True Established: 1 of 1 nodes", count: "1/1"},
@@ -123,10 +124,13 @@ func TestEvaluatePeer(t *testing.T) {
 			speakers: []v1alpha1.SpeakerStatus{speaker("a", "tor=Idle/NotConfigured/no profile")},
 			want:     "False NotConfigured: 0 of 1 nodes: a: NotConfigured: no profile", count: "0/1",
 			ready: "False NoBFDProfile: spec.bfdProfile: there is no BFDProfile fast: create it, or name another one. There is no session until then"},
+		{name: "a value twice", peer: bgpPeer("tor", inRack(metav1.LabelSelectorOpIn, "1", "1")), nodes: []*v1.Node{ccmtest.Node("a", ccmtest.Rack("1"))},
+			speakers: []v1alpha1.SpeakerStatus{speaker("a", "tor=Established")}, want: "True Established: 1 of 1 nodes", count: "1/1",
+			ready: "False RepeatedSelector: spec.nodeSelectors[0].matchExpressions[0].values has 1 twice: remove one of them, or correct it. The peer is in use"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			o := bgpObjects{nodes: tt.nodes, speakers: v1alpha1.SpeakerStatusList{Items: tt.speakers}, absent: tt.absent}
-			ready, established, count := evaluatePeer(&tt.peer, &o)
+			ready, established, count := evaluatePeer(&tt.peer, "", &o)
 			ccmtest.Expect(t, conditionText(established), tt.want)
 			ccmtest.Expect(t, count, tt.count)
 			if tt.ready == "" {
@@ -181,7 +185,7 @@ func TestEvaluateMinimumTTL(t *testing.T) {
 			for name, least := range map[string]*int32{"near": nil, "far": ptr.To[int32](250), "255": ptr.To[int32](255)} {
 				o.profiles.Items = append(o.profiles.Items, v1alpha1.BFDProfile{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.BFDProfileSpec{MinimumTTL: least}})
 			}
-			ready, _, _ := evaluatePeer(&peer, &o)
+			ready, _, _ := evaluatePeer(&peer, "", &o)
 			ccmtest.Expect(t, conditionText(ready), tt.want)
 		})
 	}
@@ -240,7 +244,7 @@ func TestEvaluateAdvertisements(t *testing.T) {
 	}
 	const wide = "spec.aggregationLength: 24 announces 192.0.2.0/24, " +
 		"and IPAddressPool lan has only 192.0.2.0-192.0.2.15 of it: " +
-		"write a greater length, or add the addresses to the pool"
+		"write a greater length, or add the addresses to the pool. The prefix is announced all the same"
 	wideMore := strings.NewReplacer("pool lan", "pool more", "Pool lan", "Pool more", "192.0.2.0-192.0.2.15", "192.0.2.16-192.0.2.31").Replace(wide)
 	const tooWide = "False AggregateTooWide: "
 	for _, tt := range []struct {
@@ -254,7 +258,7 @@ func TestEvaluateAdvertisements(t *testing.T) {
 		{"wider than the second pool", []v1alpha1.BGPAdvertisement{bgpAd("a", length(24), poolNames("more"))}, []string{tooWide + wideMore}},
 		{"of some Services", []v1alpha1.BGPAdvertisement{bgpAd("a", length(28), services("web"))},
 			[]string{"False AggregateOfSomeServices: spec.aggregationLength: 28, but spec.serviceSelectors is for some Services, and the " +
-				"prefix has addresses of others, too: write 32, or remove the selectors"}},
+				"prefix has addresses of others, too: write 32, or remove the selectors. The prefix is announced all the same"}},
 		{"a selector twice", []v1alpha1.BGPAdvertisement{bgpAd("a", on("1"), func(s *spec) {
 			s.NodeSelectors = append(s.NodeSelectors, s.NodeSelectors[0])
 		})}, []string{"False RepeatedSelector: spec.nodeSelectors[1] is the same as [0]: remove one of them, or correct it"}},
@@ -401,4 +405,36 @@ func TestBGPStatusIsWritten(t *testing.T) {
 	pass(1, 0, "1/1 True Established", "False UnknownPeer")
 	change(&all, func() { all.Spec.Peers = nil })
 	pass(1, 0, "1/1 True Established", "True Read")
+
+	profile := v1alpha1.BFDProfile{ObjectMeta: metav1.ObjectMeta{Name: "fast"}, Spec: v1alpha1.BFDProfileSpec{ReceiveInterval: 50}}
+	last := func(want bool, in string) {
+		t.Helper()
+		pass(1, 0, "1/1 True Established", "True Read")
+		if err := cl.Get(t.Context(), client.ObjectKey{Name: "tor"}, &tor); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(tor.Status.LastBFDProfile, `"receiveInterval":50`); got != want {
+			t.Errorf("%s: the last profile is %q", in, tor.Status.LastBFDProfile)
+		}
+	}
+	if err := cl.Create(t.Context(), &profile); err != nil {
+		t.Fatal(err)
+	}
+	change(&tor, func() { tor.Spec.BFDProfile = "fast" })
+	pass(0, 0, "1/1 True Established", "True Read")
+	if err := cl.Delete(t.Context(), &profile); err != nil {
+		t.Fatal(err)
+	}
+	pass(1, 1, "1/1 True Established", "True Read")
+	b = New(slog.New(slog.DiscardHandler), events, cl, corelisters.NewServiceLister(services), corelisters.NewNodeLister(nodes))
+	pass(0, 1, "1/1 True Established", "True Read")
+	change(&report, func() { report.Status = speaker("a", "tor=Active/Refused").Status })
+	pass(1, 0, "0/1 False Refused", "True Read")
+	change(&report, func() { report.Status = speaker("a", "tor=Established").Status })
+	last(true, "deleted")
+	profile.ResourceVersion = ""
+	if err := cl.Create(t.Context(), &profile); err != nil {
+		t.Fatal(err)
+	}
+	last(false, "created again")
 }

@@ -232,6 +232,11 @@ type BGPPeerStatus struct {
 	// +optional
 	Sessions string `json:"sessions,omitempty"`
 
+	// lastBFDProfile is the BFDProfile of spec.bfdProfile that is in force while there is no such object, as JSON.
+	//
+	// +optional
+	LastBFDProfile string `json:"lastBFDProfile,omitempty"`
+
 	// conditions of the peer. Established: True if every node that should have a session has one, Unknown if no status
 	// is known for one of them; the message names the nodes and what is wrong. Ready: False while something that the
 	// spec names cannot be used.

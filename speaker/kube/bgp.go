@@ -2,6 +2,7 @@ package kube
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -26,20 +27,25 @@ type bgpObjects struct {
 	communities map[string]map[string]v1alpha1.CommunityValue // by object and name
 	// changedPeers and changedAds mean that references must be resolved again.
 	changedPeers, changedAds bool
-	secretsWere              secretsState
+	// gone are deleted profiles that a peer still names.
+	gone        map[string]profileObject
+	secretsWere secretsState
 }
 
 func newBGPObjects() bgpObjects {
 	return bgpObjects{
 		peers: map[string]peerObject{}, profiles: map[string]profileObject{}, secrets: map[string]secretObject{},
 		ads: map[string]adObject{}, communities: map[string]map[string]v1alpha1.CommunityValue{},
+		gone: map[string]profileObject{},
 	}
 }
 
-// peerObject is a BGPPeer with the names of the objects that it references.
+// peerObject is a BGPPeer with the names of the objects that it references. last is the recorded profile of that name,
+// in force while there is no such object; nil for none.
 type peerObject struct {
 	peer            view.BGPPeer
 	secret, profile string
+	last            *profileObject
 }
 
 // profileObject is a BFDProfile. hops is minimumTtl, 0 if it is unset.
@@ -66,6 +72,11 @@ func (b *bgpObjects) fold(r ref, value any) bool {
 		put(b.peers, name, value)
 		b.changedPeers = true
 	case kindBFDProfile:
+		if last, was := b.profiles[name]; was && value == nil { // ironlb-ccm has not recorded it yet
+			b.gone[name] = last
+		} else if value != nil {
+			delete(b.gone, name)
+		}
 		put(b.profiles, name, value)
 		b.changedPeers = true
 	case kindSecret:
@@ -94,6 +105,9 @@ func (b *bgpObjects) resolve(v *view.View, touched *view.Touched, secrets secret
 				touched.BGPPeers[name] = struct{}{}
 			}
 		}
+		maps.DeleteFunc(b.gone, func(name string, _ profileObject) bool {
+			return !slices.ContainsFunc(slices.Collect(maps.Values(b.peers)), func(o peerObject) bool { return o.profile == name })
+		})
 		for name, o := range b.peers {
 			have, was := v.BGPPeers[name]
 			if o.secret != "" && secrets.unread {
@@ -134,6 +148,13 @@ func (b *bgpObjects) peerOf(o peerObject, secrets secretsState) view.BGPPeer {
 	if o.profile != "" {
 		profile, there := b.profiles[o.profile]
 		if !there {
+			profile, there = b.gone[o.profile]
+		}
+		switch {
+		case there:
+		case o.last != nil:
+			profile = *o.last
+		default:
 			out.Wrong = routes.NotConfigured
 			out.Message = fmt.Sprintf("spec.bfdProfile: there is no BFDProfile %s: make it, or name another one", o.profile)
 			return out
@@ -249,6 +270,11 @@ func convertPeer(obj any) (ref, any) {
 	o := obj.(*v1alpha1.BGPPeer)
 	out := peerObjectOf(&o.Spec)
 	out.peer.Created = o.CreationTimestamp.Unix()
+	var last v1alpha1.BFDProfile
+	if err := json.Unmarshal([]byte(o.Status.LastBFDProfile), &last); err == nil && last.Name == out.profile {
+		_, profile := convertProfile(&last)
+		out.last = new(profile.(profileObject))
+	}
 	return ref{kind: kindBGPPeer, key: pools.ServiceKey{Name: o.Name}}, out
 }
 

@@ -144,6 +144,21 @@ func TestPeersFollowTheirObjects(t *testing.T) {
 	}
 	f.profiles.Modify(profile(5))
 	f.until(t, "profile changed", func(v *view.View) bool { return v.BGPPeers["fast"].BFD.Multiplier == 5 })
+	f.profiles.Delete(profile(5))
+	restarted := bgpPeer("restarted", v1alpha1.BGPPeerSpec{BFDProfile: "slow"}) // as after a restart, when ironlb-ccm has recorded it
+	restarted.Status.LastBFDProfile = `{"metadata": {"name": "slow"}, "spec": {"detectMultiplier": 7}}`
+	f.peers.Add(restarted)
+	renamed := bgpPeer("renamed", v1alpha1.BGPPeerSpec{BFDProfile: "other"})
+	renamed.Status = restarted.Status
+	f.peers.Add(renamed)
+	touched, _ = f.until(t, "profile deleted", func(v *view.View) bool { return len(v.BGPPeers) == 4 && len(f.source.bgp.gone) == 1 })
+	if p := f.source.view.BGPPeers; slices.Contains(touched, "fast") || p["fast"].Wrong != "" || p["fast"].BFD.Multiplier != 5 ||
+		p["restarted"].BFD.Multiplier != 7 || p["renamed"].Wrong != routes.NotConfigured {
+		t.Errorf("touched %v: without the profiles: %+v", touched, p)
+	}
+	f.peers.Delete(restarted)
+	f.peers.Delete(renamed)
+	f.until(t, "peers gone", func(v *view.View) bool { return len(v.BGPPeers) == 2 })
 
 	secret := v1alpha1.BGPPeerSpec{PasswordSecret: &v1alpha1.SecretReference{Name: "tor"}}
 	f.peers.Modify(bgpPeer("plain", secret))

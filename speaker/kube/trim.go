@@ -37,7 +37,7 @@ func trim(obj any) (any, error) {
 		o.Status = v1alpha1.IPAddressPoolStatus{}
 	case *v1alpha1.BGPPeer:
 		trimMeta(&o.ObjectMeta)
-		o.Status = v1alpha1.BGPPeerStatus{}
+		o.Status = v1alpha1.BGPPeerStatus{LastBFDProfile: o.Status.LastBFDProfile}
 	case *v1alpha1.BGPAdvertisement:
 		trimMeta(&o.ObjectMeta)
 		o.Status = v1alpha1.BGPAdvertisementStatus{}

@@ -7,7 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 	"github.com/ironlb/ironlb/speaker/routes"
@@ -58,6 +60,20 @@ func TestBFD(t *testing.T) {
 	for _, w := range all {
 		w.up(t, 500*time.Millisecond, 4*400*time.Millisecond)
 	}
+	remove(t, "BFDProfile/far") // it stays in force
+	eventually(t, "the BGPPeers report that their BFDProfile is missing", func(ctx context.Context) error {
+		for _, w := range all {
+			var peer v1alpha1.BGPPeer
+			if err := cluster.Objects.Get(ctx, client.ObjectKey{Name: w.peer}, &peer); err != nil {
+				return err
+			}
+			c := meta.FindStatusCondition(peer.Status.Conditions, "Ready")
+			if missing := w.profile == "far"; c == nil || (c.Reason == "NoBFDProfile") != missing || (peer.Status.LastBFDProfile != "") != missing {
+				return fmt.Errorf("%s: %+v, %q", w.peer, c, peer.Status.LastBFDProfile)
+			}
+		}
+		return nil
+	})
 	sessions.same(t)
 
 	cut(t, all, cluster.Node(2))

@@ -127,16 +127,20 @@ var speakerChecks = []check{
 		})
 	}},
 	{"a BFDProfile is used by its sessions", reads("bfdprofiles"), func(ctx context.Context, w *world) error {
-		peer, profile := w.name("peer"), w.name("profile")
-		if err := w.own(ctx, "BGPPeer", peer, "{myASN: %d, peerASN: %d, peerAddress: 192.0.2.251, bfdProfile: %s}", nodeASN, routerASN, profile); err != nil {
-			return err
-		}
-		return w.each(ctx, func(i int) error {
-			return w.toggle(ctx, i, &v1alpha1.BFDProfile{ObjectMeta: named(profile)}, "BFDProfile", "{}")
+		peer, profile := w.name("peer"), ""
+		return w.each(ctx, func(i int) error { // a deleted one would stay in force
+			if i%2 == 1 {
+				return w.own(ctx, "BFDProfile", profile, "{}")
+			}
+			profile = w.name("profile")
+			if i > 0 {
+				return w.patch(ctx, &v1alpha1.BGPPeer{ObjectMeta: named(peer)}, "{spec: {bfdProfile: "+profile+"}}")
+			}
+			return w.own(ctx, "BGPPeer", peer, "{myASN: %d, peerASN: %d, peerAddress: 192.0.2.251, bfdProfile: %s}", nodeASN, routerASN, profile)
 		},
 			func(ctx context.Context, i int) error {
 				return w.session(ctx, peer, func(s *v1alpha1.SessionStatus) error {
-					if strings.Contains(s.Message, "there is no BFDProfile") != (i%2 == 1) {
+					if strings.Contains(s.Message, "there is no BFDProfile "+profile) != (i%2 == 0) {
 						return fmt.Errorf("the session has the message %q", s.Message)
 					}
 					return nil
