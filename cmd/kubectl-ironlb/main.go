@@ -30,7 +30,7 @@ func main() {
 	defer stop()
 	cmd := command(connect, time.Now)
 	if err := cmd.ExecuteContext(ctx); err != nil {
-		fmt.Fprintf(os.Stderr, "error: %v\n", err)
+		fmt.Fprintf(os.Stderr, "error: %s\n", printable(err.Error()))
 		stop()
 		os.Exit(1)
 	}

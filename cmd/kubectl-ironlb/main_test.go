@@ -8,6 +8,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -88,6 +89,31 @@ func example() client.WithWatch {
 			Members:    []v1alpha1.MemberStatus{{Node: "b", State: v1alpha1.MemberAlive}},
 		}},
 	)
+}
+
+// TestPrintable: no text of an object, and no error, moves the cursor, begins a line or reverses text.
+func TestPrintable(t *testing.T) {
+	const hostile = "\x1b[2J\x1b]0;title\a\u009b1mü\u202eok\u2066\r\n192.0.2.99\tspoof\u2028"
+	const want = `\x1b[2J\x1b]0;title\a\u009b1mü\u202eok\u2066  192.0.2.99 spoof `
+	bgp := &v1alpha1.BGPStatus{Sessions: []v1alpha1.SessionStatus{{Peer: hostile, Address: hostile, State: hostile, Reason: hostile, Message: hostile}},
+		Unserved: []v1alpha1.UnservedStatus{{Reason: hostile, Message: hostile, Count: 1, Addresses: []string{hostile}}}}
+	out := run(cluster(
+		vip("192.0.2.9", "a/"+hostile, hostile, hostile, condition("Announced", "False", hostile, hostile)),
+		&v1alpha1.SpeakerStatus{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Status: v1alpha1.SpeakerStatusStatus{
+			DataPlane:  v1alpha1.DataPlaneStatus{Reason: hostile, Message: hostile},
+			Interfaces: []v1alpha1.InterfaceStatus{{Name: hostile}}, Members: []v1alpha1.MemberStatus{{Node: hostile}}, BGP: bgp,
+		}},
+		&v1alpha1.BGPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: "all"}, Status: v1alpha1.BGPAdvertisementStatus{Unserved: bgp.Unserved}},
+	), "status")
+	if bad := strings.IndexFunc(out, func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }); bad >= 0 || strings.Contains(out, "\n192.0.2.99") {
+		t.Errorf("the output is %q", out)
+	}
+	if n := strings.Count(out, strings.TrimSpace(want)); n < 15 {
+		t.Errorf("%d texts in:\n%s", n, out)
+	}
+	if got := printable(hostile); got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
 }
 
 func TestStatus(t *testing.T) {

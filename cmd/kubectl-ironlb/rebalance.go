@@ -78,12 +78,9 @@ func (t *tool) rebalance(ctx context.Context, names []string, wait time.Duration
 // requests resolves the names to objects; no names mean all pools.
 func (t *tool) requests(ctx context.Context, names []string, value string) (out []request, err error) {
 	var vips v1alpha1.VirtualIPList
-	if err := t.client.List(ctx, &vips); err != nil {
-		return nil, fmt.Errorf("listing VirtualIPs: %w", err)
-	}
 	var pools v1alpha1.IPAddressPoolList
-	if err := t.client.List(ctx, &pools); err != nil {
-		return nil, fmt.Errorf("listing IPAddressPools: %w", err)
+	if err := errors.Join(t.list(ctx, &vips), t.list(ctx, &pools)); err != nil {
+		return nil, err
 	}
 	pool := func(i int) request {
 		return request{&pools.Items[i], "ippool/" + pools.Items[i].Name, func(o client.Object) bool {

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
@@ -42,16 +43,12 @@ have no VirtualIP: only their problems are shown.`,
 
 func (t *tool) status(ctx context.Context, only []string) error {
 	var vips v1alpha1.VirtualIPList
-	if err := t.client.List(ctx, &vips); err != nil {
-		return fmt.Errorf("listing VirtualIPs: %w", err)
-	}
 	var speakers v1alpha1.SpeakerStatusList
-	if err := t.client.List(ctx, &speakers); err != nil {
-		return fmt.Errorf("listing SpeakerStatuses: %w", err)
-	}
 	var ads v1alpha1.BGPAdvertisementList
-	if err := t.client.List(ctx, &ads); err != nil {
-		return fmt.Errorf("listing BGPAdvertisements: %w", err)
+	for _, objects := range []client.ObjectList{&vips, &speakers, &ads} {
+		if err := t.list(ctx, objects); err != nil {
+			return err
+		}
 	}
 	shown := slices.DeleteFunc(vips.Items, func(v v1alpha1.VirtualIP) bool { return len(only) > 0 && !selected(&v, only) })
 	slices.SortFunc(shown, func(a, b v1alpha1.VirtualIP) int {
