@@ -16,14 +16,20 @@ import (
 
 // established returns a request that creates the entry of an established TCP connection.
 func established(client, to, from netip.AddrPort) []byte {
+	return establishedAs(tupleOf(ipvs.TCP, nl.CTA_TUPLE_ORIG, client, to), tupleOf(ipvs.TCP, nl.CTA_TUPLE_REPLY, from, client))
+}
+
+// establishedAs is established with these tuples and more attributes.
+func establishedAs(orig, reply *nl.RtAttr, more ...*nl.RtAttr) []byte {
 	const (
 		ctaProtoInfo, ctaTimeout = 4, 7
 		stateEstablished         = 3 // enum tcp_conntrack
 		assured, confirmed       = 1 << 2, 1 << 3
 	)
 	request := newRequest(unix.AF_INET, nl.IPCTNL_MSG_CT_NEW, unix.NLM_F_CREATE)
-	request.AddData(tupleOf(ipvs.TCP, nl.CTA_TUPLE_ORIG, client, to))
-	request.AddData(tupleOf(ipvs.TCP, nl.CTA_TUPLE_REPLY, from, client))
+	for _, a := range append([]*nl.RtAttr{orig, reply}, more...) {
+		request.AddData(a)
+	}
 	request.AddData(nl.NewRtAttr(ctaStatus, binary.BigEndian.AppendUint32(nil, statusSeenReply|assured|confirmed)))
 	request.AddData(nl.NewRtAttr(ctaTimeout, binary.BigEndian.AppendUint32(nil, 3600)))
 	info := nl.NewRtAttr(unix.NLA_F_NESTED|ctaProtoInfo, nil)

@@ -33,7 +33,7 @@ import (
 //
 // An SCTP association to a deleted real server stays. SCTP does not drain, so that real server may be alive. If it is
 // not, both ends detect that by their own heartbeats (RFC 9260, section 8.3). A virtual server without real servers has
-// all its entries deleted, except these. Entries of other destinations are never touched.
+// all its entries deleted, except these. Entries of other destinations and of other zones are never touched.
 //
 // Call it after the virtual servers and the rules have changed: an entry created meanwhile follows them.
 func Clean(ctx context.Context, table ipvs.Table) (int, error) {
@@ -113,7 +113,7 @@ func dump(f filter, found func(message []byte)) error {
 // KiB, fit into a socket's buffer (net.core.rmem_default).
 const removeMost = 64
 
-// remove deletes entries, each by its tuple, zone and number, so that a successor is not deleted. It returns the number
+// remove deletes entries, each by its tuple and number, so that a successor is not deleted. It returns the number
 // of deleted entries. An entry that has expired meanwhile is not an error.
 func remove(entries []entry) (deleted int, err error) {
 	if len(entries) == 0 {

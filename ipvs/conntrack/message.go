@@ -16,6 +16,8 @@ const (
 	ctaStatus = 3
 	ctaID     = 12
 	ctaZone   = 18
+	// ctaTupleZone is in a tuple.
+	ctaTupleZone = 3
 
 	// statusSeenReply is IPS_SEEN_REPLY (include/uapi/linux/netfilter/nf_conntrack_common.h).
 	statusSeenReply = 1 << 1
@@ -33,7 +35,8 @@ type entry struct {
 	identity []byte
 }
 
-// parse parses a message of the kernel. It returns false if the message is not about an entry with ports.
+// parse parses a message of the kernel. It returns false if the message is not about an entry with ports, or about one
+// of another zone than the default: virtual servers are in that.
 func parse(message []byte) (entry, bool) {
 	if len(message) < nl.SizeofNfgenmsg {
 		return entry{}, false
@@ -50,7 +53,9 @@ func parse(message []byte) (entry, bool) {
 		case ctaStatus:
 			e.answered = len(a.value) != 4 || binary.BigEndian.Uint32(a.value)&statusSeenReply != 0
 			continue
-		case ctaID, ctaZone:
+		case ctaZone: // the kernel sends none for the default zone
+			return entry{}, false
+		case ctaID:
 		default:
 			continue
 		}
@@ -74,6 +79,8 @@ type tuple struct {
 func parseTuple(b []byte) (t tuple) {
 	for kind, a := range attributes(b) {
 		switch kind {
+		case ctaTupleZone: // in one direction only
+			return tuple{}
 		case nl.CTA_TUPLE_IP:
 			for kind, a := range attributes(a.value) {
 				addr, _ := netip.AddrFromSlice(a.value)

@@ -1,6 +1,7 @@
 package conntrack
 
 import (
+	"encoding/binary"
 	"errors"
 	"net/netip"
 	"strings"
@@ -50,6 +51,42 @@ func TestRemove(t *testing.T) {
 			t.Errorf("more than one error: %v", err)
 		}
 		listed(1)
+		return nil
+	})
+}
+
+// Only entries of the default zone are deleted: those of another zone are other connections, of another network with
+// the same addresses.
+func TestOtherZone(t *testing.T) {
+	node := netspace.New(t)
+	zone := func(kind int) *nl.RtAttr { return nl.NewRtAttr(kind, binary.BigEndian.AppendUint16(nil, 7)) }
+	node.Must(t, func() error {
+		if err := establish(4, func(i int) []byte {
+			client := netip.AddrPortFrom(netip.MustParseAddr("192.0.2.9"), uint16(20_000+i))
+			var more []*nl.RtAttr
+			orig := tupleOf(ipvs.TCP, nl.CTA_TUPLE_ORIG, client, vip)
+			switch i {
+			case 1:
+				more = append(more, zone(ctaZone))
+			case 2:
+				orig.AddRtAttr(ctaTupleZone, zone(ctaTupleZone).Data)
+			case 3: // as 0, but in the other zone
+				client = netip.AddrPortFrom(client.Addr(), 20_000)
+				orig, more = tupleOf(ipvs.TCP, nl.CTA_TUPLE_ORIG, client, vip), append(more, zone(ctaZone))
+			}
+			return establishedAs(orig, tupleOf(ipvs.TCP, nl.CTA_TUPLE_REPLY, pod1, client), more...)
+		}); err != nil {
+			return err
+		}
+		key := ipvs.Key{Addr: vip.Addr(), Protocol: ipvs.TCP, Port: vip.Port()}
+		deleted, err := Clean(t.Context(), ipvs.Table{key: {}})
+		left := 0
+		if err := dump(filter{family: unix.AF_INET, key: key}, func([]byte) { left++ }); err != nil {
+			return err
+		}
+		if deleted != 1 || left != 3 || err != nil {
+			t.Errorf("deleted %d, %v, and %d are left; want 1 and 3", deleted, err, left)
+		}
 		return nil
 	})
 }
