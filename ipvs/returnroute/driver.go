@@ -114,7 +114,7 @@ func (d *Driver) Apply(ctx context.Context, want []ipvs.ReturnRoute) (done []ipv
 		}
 		alone = alone && have.equal(wanted(f, programmed[i]))
 		for _, t := range programmed[i] {
-			if err := d.verify(f, t, have.others); err != nil {
+			if err := d.verify(f, t, have); err != nil {
 				errs = append(errs, err)
 				continue
 			}
@@ -129,10 +129,10 @@ func (d *Driver) Apply(ctx context.Context, want []ipvs.ReturnRoute) (done []ipv
 	return done, nil
 }
 
-// program makes the kernel have the routes of one family. It returns the tables without an error, and whether no other
-// program changed the table of nftables. The order is required: a rule needs the routes of its table, and a mark its
+// program makes the kernel have the routes of one family. It returns their tables, and whether no other program changed
+// the table of nftables. The order is required: a rule needs the routes of its table, and a mark its
 // rule.
-func (d *Driver) program(ctx context.Context, i int, want []ipvs.ReturnRoute) (done []table, alone bool, err error) {
+func (d *Driver) program(ctx context.Context, i int, want []ipvs.ReturnRoute) (tables []table, alone bool, err error) {
 	f := families[i]
 	have, err := d.list(f)
 	if err != nil {
@@ -140,15 +140,14 @@ func (d *Driver) program(ctx context.Context, i int, want []ipvs.ReturnRoute) (d
 	}
 	tables, errs := d.assign(want, have)
 	wanted := wanted(f, tables)
-	failed := make(map[int]bool)
 	for _, r := range wanted.missingRoutes(have) {
 		if err := d.link.RouteReplace(r.netlink()); err != nil {
-			errs, failed[r.table] = append(errs, fmt.Errorf("add %v: %w", r, err)), true
+			errs = append(errs, fmt.Errorf("add %v: %w", r, err))
 		}
 	}
 	for _, r := range wanted.missingRules(have) {
 		if err := d.link.RuleAdd(r.netlink(f)); err != nil && !errors.Is(err, unix.EEXIST) {
-			errs, failed[r.routes] = append(errs, fmt.Errorf("add %v: %w", r, err)), true
+			errs = append(errs, fmt.Errorf("add %v: %w", r, err))
 		}
 	}
 	if alone, err = d.setRules(ctx, i, tables); err != nil {
@@ -164,8 +163,7 @@ func (d *Driver) program(ctx context.Context, i int, want []ipvs.ReturnRoute) (d
 			errs = append(errs, fmt.Errorf("delete %v: %w", r, err))
 		}
 	}
-	done = slices.DeleteFunc(tables, func(t table) bool { return failed[t.number] })
-	return done, alone, errors.Join(errs...)
+	return tables, alone, errors.Join(errs...)
 }
 
 // Check reports whether everything is as the last Apply left it. Without a change on the node it costs some system

@@ -53,8 +53,7 @@ type route struct {
 	index   int
 }
 
-// rule is a policy rule. mark and source are exclusive. routes is the table of the return route, even for a rule that
-// leads to the main table.
+// rule is a policy rule. mark and source are exclusive. routes is the table that it leads to.
 type rule struct {
 	priority int
 	mark     uint32

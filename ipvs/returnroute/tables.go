@@ -61,8 +61,13 @@ func (d *Driver) assign(want []ipvs.ReturnRoute, have state) (tables []table, er
 	return tables, errs
 }
 
-// verify returns an error if a rule of another program precedes ours: then answers do not leave by the route.
-func (d *Driver) verify(f family, t table, others []netlink.Rule) error {
+// verify returns an error if a route or rule of the table is missing, or if a rule of another program precedes ours:
+// then answers do not leave by the route.
+func (d *Driver) verify(f family, t table, have state) error {
+	all := wanted(f, []table{t})
+	if routes, rules := all.missingRoutes(have), all.missingRules(have); len(routes)+len(rules) > 0 {
+		return fmt.Errorf("the return route by %v dev %s lacks %v %v, which are restored", t.Gateway, t.Interface, routes, rules)
+	}
 	dst, err := t.beyond(f)
 	if err != nil {
 		return err
@@ -75,7 +80,7 @@ func (d *Driver) verify(f family, t table, others []netlink.Rule) error {
 		return nil
 	}
 	var before []string
-	for _, r := range others {
+	for _, r := range have.others {
 		if r.Priority > 0 && r.Priority < markPriority {
 			before = append(before, fmt.Sprintf("%d lookup %d", r.Priority, r.Table))
 		}
