@@ -24,7 +24,7 @@ func (b *Balancer) Apply(ops []ipvs.Op) ([]ipvs.Op, error) {
 	}
 	next, done, wrong := b.edit(ops)
 	if b.commit(slices.Collect(maps.Keys(next)), next) == nil {
-		return done, errors.Join(wrong, b.deleteStale())
+		return done, errors.Join(wrong, b.deleteStale(), b.deleteUnused())
 	}
 	// Another program may have changed the tables just now: sync once more.
 	if err := b.sync(); err != nil {
@@ -41,7 +41,7 @@ func (b *Balancer) Apply(ops []ipvs.Op) ([]ipvs.Op, error) {
 		}
 		return err != nil
 	})
-	return done, errors.Join(append(errs, b.deleteStale())...)
+	return done, errors.Join(append(errs, b.deleteStale(), b.deleteUnused())...)
 }
 
 // edit returns the new state of the virtual servers in the ops, nil for a deleted one, the ops that can be done, and
@@ -115,6 +115,8 @@ func (b *Balancer) commit(keys []ipvs.Key, next map[ipvs.Key]*virtual) error {
 	for _, key := range keys {
 		t := &b.tables[familyOf(key)]
 		t.stale = t.stale || strands(b.have[key], next[key])
+		t.count(b.have[key], -1)
+		t.count(next[key], 1)
 		if next[key] == nil {
 			delete(b.have, key)
 		} else {

@@ -58,8 +58,9 @@ type Balancer struct {
 
 // table is the known state of a family's table other than its virtual servers.
 type table struct {
-	exists  bool
-	classes map[class]struct{}
+	exists bool
+	// classes are those with a chain, with the number of virtual servers that require each.
+	classes map[class]int
 	// definition is the table without elements, empty if another program may have changed it since.
 	definition string
 	// stale means that affinity may contain clients of a real server that gets no new connections.
@@ -79,7 +80,25 @@ func newVirtual(settings ipvs.Settings) *virtual {
 	}
 }
 
+// count counts a virtual server, which may be nil, in its classes.
+func (t *table) count(v *virtual, n int) {
+	for _, c := range v.classes() {
+		t.classes[c] += n
+	}
+}
+
 func (v *virtual) class() class { return classOf(v.Settings, v.layout.slots) }
+
+// classes returns the classes that a virtual server requires, none if it is nil or refused: that chain always exists.
+func (v *virtual) classes() []class {
+	switch {
+	case v == nil || v.class().choice == refuse:
+		return nil
+	case v.class().sticky:
+		return []class{v.class(), v.class().withoutAffinity(), v.affinity()}
+	}
+	return []class{v.class()}
+}
 
 // refused reports whether a virtual server exists without a destination for its packets.
 func (v *virtual) refused() bool { return v.Scheduler != "" && v.layout.slots == 0 }

@@ -154,6 +154,13 @@ func (w writer) deleteAffinity(r affinityEntry) {
 	w.element(knftables.Element{Map: mapAffinity, Key: append([]string{r.client.String()}, keyText(r.virtual)...)}, true)
 }
 
+// deleteClass deletes the chain of a class.
+func (w writer) deleteClass(c class) {
+	chain := &knftables.Chain{Family: w.name, Table: w.table, Name: c.name()}
+	w.tx.Flush(chain)
+	w.tx.Delete(chain)
+}
+
 // pods replaces the elements of the sets of internal sources.
 func (w writer) pods(pods ipvs.PodSources) {
 	for _, set := range []string{setPods, setPodInterfaces} {

@@ -86,6 +86,13 @@ func (b *Balancer) replaceDiffering(family int, l listing) error {
 	if err := b.prepare(differing, l.virtuals); err != nil {
 		return err
 	}
+	t := &b.tables[family]
+	for c := range t.classes {
+		t.classes[c] = 0
+	}
+	for _, v := range l.virtuals {
+		t.count(v, 1)
+	}
 	batch := nftbatch.New(families[family].number, b.scope.Table())
 	for _, e := range l.foreign {
 		batch.Delete(e.set, e.Key)
@@ -99,7 +106,7 @@ func (b *Balancer) replaceDiffering(family int, l listing) error {
 	if err := b.replacePods(family); err != nil {
 		return err
 	}
-	b.tables[family].stale = true
+	t.stale = true
 	if batch.Len() == 0 {
 		return nil
 	}
@@ -132,11 +139,11 @@ func (b *Balancer) rebuild(family int, l listing) error {
 	w := b.writer(tx, family)
 	w.newTable(b.scope)
 	w.pods(b.pods)
-	classes := make(map[class]struct{})
+	made := table{exists: true, classes: make(map[class]int)}
 	for _, v := range l.virtuals {
-		addClasses(classes, v)
+		made.count(v, 1)
 	}
-	order := slices.SortedFunc(maps.Keys(classes), compareClasses)
+	order := slices.SortedFunc(maps.Keys(made.classes), compareClasses)
 	for _, c := range order {
 		w.class(c)
 	}
@@ -148,12 +155,9 @@ func (b *Balancer) rebuild(family int, l listing) error {
 			w.affinity(r)
 		}
 	}
-	text, err := b.define(family, tx, order)
-	if err != nil {
-		return err
-	}
-	b.tables[family] = table{exists: true, classes: classes, definition: text}
-	return nil
+	made.definition, err = b.define(family, tx, order)
+	b.tables[family] = made
+	return err
 }
 
 // define carries out a transaction with the chains of classes, and returns the definition of the table after it.
@@ -181,19 +185,6 @@ func one(family int) (c nftwatch.Counts) {
 	return c
 }
 
-// addClasses adds the classes that a virtual server requires.
-func addClasses(classes map[class]struct{}, v *virtual) {
-	c := v.class()
-	if c.choice == refuse {
-		return // its chain always exists
-	}
-	classes[c] = struct{}{}
-	classes[c.withoutAffinity()] = struct{}{}
-	if c.sticky {
-		classes[v.affinity()] = struct{}{}
-	}
-}
-
 // addWithAffinity completes the chains of the classes that record affinity.
 func (b *Balancer) addWithAffinity(family int, classes []class) error {
 	classes = slices.DeleteFunc(classes, func(c class) bool { return c.choice != withAffinity })
@@ -209,13 +200,15 @@ func (b *Balancer) prepare(keys []ipvs.Key, next map[ipvs.Key]*virtual) error {
 		classes := make(map[class]struct{})
 		missing := false
 		for _, key := range keys {
-			if v := next[key]; v != nil && familyOf(key) == i {
-				addClasses(classes, v)
-				missing = !b.tables[i].exists
+			if next[key] == nil || familyOf(key) != i {
+				continue
 			}
-		}
-		for c := range b.tables[i].classes {
-			delete(classes, c)
+			missing = !b.tables[i].exists
+			for _, c := range next[key].classes() {
+				if _, exists := b.tables[i].classes[c]; !exists {
+					classes[c] = struct{}{}
+				}
+			}
 		}
 		if len(classes) == 0 && !missing {
 			continue
@@ -244,10 +237,42 @@ func (b *Balancer) makeChains(family int, classes map[class]struct{}) error {
 		return err
 	}
 	if !t.exists {
-		*t = table{exists: true, classes: make(map[class]struct{})}
+		*t = table{exists: true, classes: make(map[class]int)}
 	}
 	t.definition = text
-	maps.Copy(t.classes, classes)
+	for c := range classes {
+		t.classes[c] = 0
+	}
+	return nil
+}
+
+// spareChains is the number of chains that stay although no virtual server requires them: they may soon be again.
+const spareChains = 8
+
+// deleteUnused deletes the chains that no virtual server requires, if there are more than a few, or no others.
+func (b *Balancer) deleteUnused() error {
+	for i := range families {
+		t := &b.tables[i]
+		var unused []class
+		for c, n := range t.classes {
+			if n == 0 {
+				unused = append(unused, c)
+			}
+		}
+		if !b.known || len(unused) <= spareChains && len(unused) < len(t.classes) || len(unused) == 0 {
+			continue
+		}
+		slices.SortFunc(unused, func(a, c class) int { return compareClasses(c, a) }) // jumps before their targets
+		tx := b.nft.NewTransaction()
+		for _, c := range unused {
+			b.writer(tx, i).deleteClass(c)
+			delete(t.classes, c)
+		}
+		var err error
+		if t.definition, err = b.define(i, tx, nil); err != nil {
+			return fmt.Errorf("delete unused chains: %w", err)
+		}
+	}
 	return nil
 }
 
