@@ -157,7 +157,7 @@ func TestHealthPorts(t *testing.T) {
 		w.mu.Unlock()
 		time.Sleep(retryMax)
 		r.wantPlanned(t)
-		if w.ports[named("web")].LocalEndpoints != 2 {
+		if w.ports[named("web")].IPv4Endpoints != 2 {
 			t.Errorf("health ports %v", w.ports)
 		}
 		r.touchService("web", func(_ *view.Service, slice *view.Slice) { slice.Endpoints = slice.Endpoints[:1] })

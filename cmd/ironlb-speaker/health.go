@@ -30,7 +30,7 @@ func (h healthPorts) Set(want map[pools.ServiceKey]forwarding.HealthPort) map[po
 	ports := make(map[health.Service]health.Port, len(want))
 	for key, port := range want {
 		ports[health.Service{Namespace: key.Namespace, Name: key.Name}] = health.Port{
-			Number: port.Port, Endpoints: port.LocalEndpoints, Addrs: port.Addrs.Addrs(),
+			Number: port.Port, Endpoints: port.IPv4Endpoints, IPv6Endpoints: port.IPv6Endpoints, Addrs: port.Addrs.Addrs(),
 		}
 	}
 	failed := map[pools.ServiceKey]error{}

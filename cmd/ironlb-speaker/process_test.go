@@ -81,7 +81,7 @@ func TestHealthPortsAsPlanned(t *testing.T) {
 	h := healthPorts{ports, func(failed map[pools.ServiceKey]error) { reported = failed }}
 	set := func(addrs ...netip.Addr) (errs map[pools.ServiceKey]error) {
 		s.Must(t, func() error {
-			errs = h.Set(map[pools.ServiceKey]forwarding.HealthPort{key: {Port: 31000, Service: key, LocalEndpoints: 1, Addrs: forwarding.NewAddrSet(addrs...)}})
+			errs = h.Set(map[pools.ServiceKey]forwarding.HealthPort{key: {Port: 31000, Service: key, IPv4Endpoints: 1, Addrs: forwarding.NewAddrSet(addrs...)}})
 			return nil
 		})
 		return errs

@@ -35,8 +35,9 @@ func (s Service) compare(t Service) int {
 // Port is the healthCheckNodePort of a Service.
 type Port struct {
 	Number uint16
-	// Endpoints is the number of distinct addresses of the Service's ready endpoints on this node.
-	Endpoints int
+	// Endpoints is the number of distinct IPv4 addresses of the Service's ready endpoints on this node, which requests to
+	// IPv4 addresses get; IPv6Endpoints is that of IPv6.
+	Endpoints, IPv6Endpoints int
 	// Addrs are the listen addresses of the node. An address that the node does not have (yet) works as soon as
 	// it is added.
 	Addrs []netip.Addr
@@ -116,7 +117,11 @@ func assign(want map[Service]Port) (map[netip.AddrPort]current, map[Service]erro
 		}
 		owners[port.Number] = service
 		for _, addr := range port.Addrs {
-			wanted[netip.AddrPortFrom(addr, port.Number)] = current{Service: service, Endpoints: port.Endpoints}
+			endpoints := port.Endpoints
+			if addr.Is6() {
+				endpoints = port.IPv6Endpoints
+			}
+			wanted[netip.AddrPortFrom(addr, port.Number)] = current{Service: service, Endpoints: endpoints}
 		}
 	}
 	return wanted, errs

@@ -152,7 +152,7 @@ func (n *node) wantRefused(t *testing.T, at string) {
 
 func TestPorts(t *testing.T) {
 	n := newNode(t)
-	if errs := n.set(t, wanted{web: {Number: 30100, Endpoints: 2}, mail: {Number: 30200, Endpoints: 0}}); len(errs) > 0 {
+	if errs := n.set(t, wanted{web: {Number: 30100, Endpoints: 2, IPv6Endpoints: 2}, mail: {Number: 30200, Endpoints: 0}}); len(errs) > 0 {
 		t.Fatal(errs)
 	}
 	for _, at := range []string{"192.0.2.1:", "[2001:db8::1]:"} {
@@ -179,7 +179,7 @@ func TestPorts(t *testing.T) {
 	n.set(t, wanted{web: {Number: 30100, Endpoints: 1}})
 	n.wantAnswer(t, "192.0.2.1:30100", 200, web, 1, true)
 	// Another Service takes the port over; the number of another changes.
-	n.set(t, wanted{mail: {Number: 30100, Endpoints: 7}})
+	n.set(t, wanted{mail: {Number: 30100, Endpoints: 7, IPv6Endpoints: 7}})
 	n.wantAnswer(t, "[2001:db8::1]:30100", 200, mail, 7, true)
 }
 
@@ -187,13 +187,13 @@ func TestPortsOnGivenAddresses(t *testing.T) {
 	n := newNode(t)
 	n.set(t, wanted{web: {Number: 30100, Endpoints: 1}}, "192.0.2.1", "2001:db8::1")
 	n.wantAnswer(t, "192.0.2.1:30100", 200, web, 1, true)
-	n.wantAnswer(t, "[2001:db8::1]:30100", 200, web, 1, true)
+	n.wantAnswer(t, "[2001:db8::1]:30100", 503, web, 0, true) // each family has its own endpoints
 	n.wantRefused(t, "192.0.2.2:30100")
 	n.set(t, wanted{web: {Number: 30100, Endpoints: 1}}, "192.0.2.2")
 	n.wantAnswer(t, "192.0.2.2:30100", 200, web, 1, true)
 	n.wantRefused(t, "192.0.2.1:30100")
 	// An address that the node lacks works once it is added.
-	if errs := n.set(t, wanted{web: {Number: 30100, Endpoints: 3}}, "192.0.2.2", "192.0.2.9", "2001:db8::9"); len(errs) > 0 {
+	if errs := n.set(t, wanted{web: {Number: 30100, Endpoints: 3, IPv6Endpoints: 3}}, "192.0.2.2", "192.0.2.9", "2001:db8::9"); len(errs) > 0 {
 		t.Error(errs)
 	}
 	n.wantAnswer(t, "192.0.2.2:30100", 200, web, 3, true)

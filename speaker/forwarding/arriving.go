@@ -2,23 +2,13 @@ package forwarding
 
 import "github.com/ironlb/ironlb/speaker/view"
 
-// arriving returns the nodes on which all ready endpoints of a Service with policy Local are new, in a family and at
-// one of its ports: routers need not send connections there yet (docs/design/data-plane.md, "What is new").
-func (w *planning) arriving() map[view.NodeFamily]struct{} {
-	if !w.options.EndpointChecks || !w.withArriving || !w.out.NeedsLocalEndpoint {
+// arriving returns the nodes on which all ready endpoints of a port of policy Local are new, in a family: routers need
+// not send connections there yet (docs/design/data-plane.md, "What is new"). It requests checks of new endpoints on
+// this node if another node has endpoints that are not new.
+func (w *planning) arriving(port view.Port, v4 bool) (out map[string]struct{}) {
+	if _, local := w.out.Ports(v4); !w.options.EndpointChecks || !w.withArriving || !local {
 		return nil
 	}
-	out := map[view.NodeFamily]struct{}{}
-	for _, port := range w.svc.Ports {
-		for _, v4 := range []bool{true, false} {
-			w.arrivingAt(port, v4, out)
-		}
-	}
-	return out
-}
-
-// arrivingAt requests checks of new endpoints on this node if another node has endpoints that are not new.
-func (w *planning) arrivingAt(port view.Port, v4 bool, out map[view.NodeFamily]struct{}) {
 	from := w.candidates(port, v4)
 	since := w.readySince(ListKey{Port: port.Name, Protocol: port.Protocol, IPv4: v4}, from)
 	known, elsewhere := map[string]bool{}, false
@@ -30,7 +20,7 @@ func (w *planning) arrivingAt(port view.Port, v4 bool, out map[view.NodeFamily]s
 	}
 	for node, is := range known {
 		if !is {
-			out[view.NodeFamily{Node: node, IPv4: v4}] = struct{}{}
+			add(&out, node)
 			w.age(since)
 		}
 	}
@@ -39,4 +29,5 @@ func (w *planning) arrivingAt(port view.Port, v4 bool, out map[view.NodeFamily]s
 			w.check(at, since[at])
 		}
 	}
+	return out
 }

@@ -34,7 +34,8 @@ func (w *planning) decideDirect() {
 	}
 	direct := w.direct && w.out.fallback == view.Fallback{}
 	w.out.DirectLocal = w.svc.Local && direct
-	w.out.NeedsLocalEndpoint = w.svc.Local && !direct && w.svc.Forwarding != view.ToNodePort
+	local := w.svc.Local && w.svc.Forwarding != view.ToNodePort
+	w.out.LocalIPv4, w.out.LocalIPv6 = local && !w.direct, local && !direct
 }
 
 // obstacleIPv6 returns why the IPv6 addresses of a Service that is forwarded directly cannot be.

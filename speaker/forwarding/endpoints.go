@@ -39,7 +39,7 @@ func (w *planning) candidates(port view.Port, v4 bool) map[netip.AddrPort]*view.
 // numberOf returns the slice's number of a Service port, matched by name and protocol.
 func numberOf(s view.Slice, port view.Port) (uint16, bool) {
 	for _, p := range s.Ports {
-		if p.Name == port.Name && p.Protocol == port.Protocol && p.Port != 0 {
+		if p.Name == port.Name && p.Protocol == port.Protocol && p.Protocol != 0 && p.Port != 0 {
 			return p.Port, true
 		}
 	}
@@ -65,26 +65,18 @@ func falseFirst(a, b bool) int {
 	return 1
 }
 
-// countReady returns the number of addresses of ready endpoints on this node, over all ports, in the
-// family that has more, because a dual-stack Pod is one endpoint.
-func (w *planning) countReady() int {
-	four, six := map[netip.Addr]struct{}{}, map[netip.Addr]struct{}{}
-	for _, slice := range w.slices {
-		for i := range slice.Endpoints {
-			switch e := &slice.Endpoints[i]; {
-			case !e.Ready || !w.isLocal(e):
-			case e.Addr.Is4():
-				four[e.Addr] = struct{}{}
-			default:
-				six[e.Addr] = struct{}{}
-			}
+// offering returns the slices with one of the ports: the endpoints of the others take no connections.
+func offering(all map[string]view.Slice, ports []view.Port) map[string]view.Slice {
+	out := make(map[string]view.Slice, len(all))
+	for name, slice := range all {
+		if slices.ContainsFunc(ports, func(p view.Port) bool { _, ok := numberOf(slice, p); return ok }) {
+			out[name] = slice
 		}
 	}
-	return max(len(four), len(six))
+	return out
 }
 
-// recordEndpoints records the endpoint addresses, the nodes with a ready endpoint, and the nodes with a terminating one
-// that still serves. Nodes that are unreachable from here are included, because each node plans its own announcements.
+// recordEndpoints records the endpoint addresses and their nodes.
 func (w *planning) recordEndpoints() {
 	for _, slice := range w.slices {
 		for i := range slice.Endpoints {
@@ -93,12 +85,64 @@ func (w *planning) recordEndpoints() {
 			if e.Node != "" && !w.isLocal(e) {
 				w.out.uses[e.Node] = struct{}{}
 			}
-			switch {
-			case e.Ready:
-				w.out.Ready[e.Node] = struct{}{}
-			case e.Usable():
-				w.out.Usable[e.Node] = struct{}{}
+		}
+	}
+}
+
+// recordNodes records the nodes with endpoints of each port, for announcements and the healthCheckNodePort. Nodes that
+// are unreachable from here are included, because each node plans its own announcements.
+func (w *planning) recordNodes() {
+	if !slices.ContainsFunc(w.out.Addresses, func(a view.Address) bool { return a.Kind != view.ClusterIP }) && !w.servesHealth() {
+		return
+	}
+	for _, port := range w.svc.Ports {
+		w.out.IPv4 = w.addNodes(w.out.IPv4, port, true)
+		w.out.IPv6 = w.addNodes(w.out.IPv6, port, false)
+	}
+}
+
+// addNodes adds a port that has endpoints in a family, unless another one has the same nodes.
+func (w *planning) addNodes(to []view.PortNodes, port view.Port, v4 bool) []view.PortNodes {
+	p := view.PortNodes{Port: port.Name}
+	for _, e := range w.candidates(port, v4) {
+		switch {
+		case e.Ready:
+			add(&p.Ready, e.Node)
+		case e.Usable():
+			add(&p.Usable, e.Node)
+		}
+	}
+	if len(p.Ready)+len(p.Usable) == 0 {
+		return to
+	}
+	p.Arriving = w.arriving(port, v4)
+	if slices.ContainsFunc(to, p.Equal) {
+		return to
+	}
+	return append(to, p)
+}
+
+// add adds to a set, which may be nil.
+func add(set *map[string]struct{}, name string) {
+	if *set == nil {
+		*set = map[string]struct{}{}
+	}
+	(*set)[name] = struct{}{}
+}
+
+// countHere returns the number of addresses of ready endpoints on this node in a family, over all ports, and 0 if
+// another node serves a port that this one does not.
+func (w *planning) countHere(v4 bool) int {
+	if ports, _ := w.out.Ports(v4); !view.Serves(ports, w.name) {
+		return 0
+	}
+	addrs := map[netip.Addr]struct{}{}
+	for key, from := range w.byPort {
+		for at, e := range from {
+			if key.IPv4 == v4 && e.Ready && w.isLocal(e) {
+				addrs[at.Addr()] = struct{}{}
 			}
 		}
 	}
+	return len(addrs)
 }

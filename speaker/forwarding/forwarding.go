@@ -101,8 +101,9 @@ type ServicePort struct {
 type HealthPort struct {
 	Port    uint16
 	Service pools.ServiceKey
-	// LocalEndpoints is the number of ready endpoints on this node.
-	LocalEndpoints int
+	// IPv4Endpoints and IPv6Endpoints are the numbers of ready endpoints on this node, 0 for a family in which another
+	// node serves a port that this one does not.
+	IPv4Endpoints, IPv6Endpoints int
 	// Addrs are the node addresses to serve it on: those of NodePorts.
 	Addrs AddrSet
 }

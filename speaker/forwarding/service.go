@@ -15,15 +15,14 @@ import (
 func (p *Planner) planService(v *view.View, key pools.ServiceKey, now time.Time) servicePlan {
 	w := &planning{
 		view: v, name: p.node, withArriving: p.arriving, options: p.options, now: now,
-		svc: v.Services[key], slices: v.Slices[key], node: v.Nodes[p.node], pods: p.pods,
+		svc: v.Services[key], slices: offering(v.Slices[key], v.Services[key].Ports), node: v.Nodes[p.node], pods: p.pods,
 		before: p.services[key].lists, since: p.services[key].since, asked: p.services[key].checks, checks: map[view.Check]struct{}{}, endpoints: map[netip.Addr]bool{},
 		byPort: map[ListKey]map[netip.AddrPort]*view.Endpoint{},
 		nodes:  &p.nodes, directed: p.services[key].directed, silent: p.services[key].silent, spreads: map[ListKey]map[uint16]int{},
 		out: servicePlan{
 			virtuals: map[ipvs.Key]*virtual{}, lists: map[ListKey]list{},
-			since:  map[ListKey]map[netip.AddrPort]time.Time{},
-			Served: view.Served{Ready: map[string]struct{}{}, Usable: map[string]struct{}{}},
-			uses:   map[string]struct{}{}, directed: map[ipvs.Key]directed{}, silent: map[string]silence{},
+			since: map[ListKey]map[netip.AddrPort]time.Time{},
+			uses:  map[string]struct{}{}, directed: map[ipvs.Key]directed{}, silent: map[string]silence{},
 		},
 	}
 	w.out.Addresses, w.out.refused = p.accept(v, w.svc)
@@ -35,7 +34,7 @@ func (p *Planner) planService(v *view.View, key pools.ServiceKey, now time.Time)
 		}
 	}
 	w.acceptEndpoints()
-	w.out.Arriving = w.arriving()
+	w.recordNodes()
 	switch {
 	case slices.ContainsFunc(w.out.Addresses, func(a view.Address) bool { return a.AnnounceOnly }):
 		w.out.unserved = view.AnnouncedOnly
@@ -44,7 +43,7 @@ func (p *Planner) planService(v *view.View, key pools.ServiceKey, now time.Time)
 	default:
 		w.out.unserved = view.NoAddress
 	}
-	if w.svc.NodePorts && w.svc.Local && w.svc.HealthCheckNodePort != 0 {
+	if w.servesHealth() {
 		w.healthPort(key)
 	}
 	w.out.elements = sorted(w.out.elements)
@@ -55,9 +54,6 @@ func (p *Planner) planService(v *view.View, key pools.ServiceKey, now time.Time)
 
 // dropEmpty frees what most Services do not need.
 func (p *servicePlan) dropEmpty() {
-	if len(p.Usable) == 0 {
-		p.Usable = nil
-	}
 	if len(p.directed) == 0 {
 		p.directed = nil
 	}
@@ -69,12 +65,18 @@ func (p *servicePlan) dropEmpty() {
 	}
 }
 
+// servesHealth reports whether the Service has a healthCheckNodePort that this node serves.
+func (w *planning) servesHealth() bool {
+	return w.svc.NodePorts && w.svc.Local && w.svc.HealthCheckNodePort != 0
+}
+
 // healthPort serves the healthCheckNodePort on the NodePort addresses, and accepts its clients in the packet filter
 // like those of a virtual server.
 func (w *planning) healthPort(service pools.ServiceKey) {
 	addrs := nodePortAddresses(w.view, w.node, w.options)
 	w.out.health = &HealthPort{
-		Port: w.svc.HealthCheckNodePort, Service: service, LocalEndpoints: w.countReady(), Addrs: NewAddrSet(addrs...),
+		Port: w.svc.HealthCheckNodePort, Service: service, IPv4Endpoints: w.countHere(true), IPv6Endpoints: w.countHere(false),
+		Addrs: NewAddrSet(addrs...),
 	}
 	for _, addr := range addrs {
 		key := ipvs.Key{Addr: addr, Protocol: ipvs.TCP, Port: w.svc.HealthCheckNodePort}

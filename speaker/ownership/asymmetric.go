@@ -13,7 +13,7 @@ import (
 // this node, the fault is on the other side: the status informs that owner through the API server (rule 7 of
 // docs/design/failover.md).
 func (d *election) yieldsTo(h otherOwner) bool {
-	if d.able(h.node, true) != noReason || !d.view.Nodes[h.node].Ready {
+	if d.able(h.node) != noReason || !d.hasEndpoints(h.node, true) || !d.view.Nodes[h.node].Ready {
 		return false
 	}
 	if h.claim.Generation > d.vip.Generation || !d.view.Members.Received() {

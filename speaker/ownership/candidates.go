@@ -63,6 +63,24 @@ func (d *election) choose(terminating bool) bool {
 
 // against returns why a listed node is no candidate, noReason if it is one.
 func (d *election) against(node string, terminating bool) view.Reason {
+	switch why := d.unavailable(node); {
+	case why != noReason:
+		return why
+	case !d.hasEndpoints(node, terminating):
+		return view.NoLocalEndpoint
+	case node != d.self && d.declined[node]:
+		return view.NodeDeclined
+	}
+	return noReason
+}
+
+// hasSome reports whether this node has an endpoint of a needed port: it serves that until another node took over.
+func (d *election) hasSome() bool {
+	return slices.ContainsFunc(d.needed, func(p view.PortNodes) bool { return view.HaveEach([]view.PortNodes{p}, d.self, true) })
+}
+
+// unavailable returns why a listed node may not own the VirtualIP whatever its endpoints, noReason if it may.
+func (d *election) unavailable(node string) view.Reason {
 	if node != d.self {
 		m := d.view.Members.Peers[node]
 		switch {
@@ -74,11 +92,5 @@ func (d *election) against(node string, terminating bool) view.Reason {
 	} else if d.view.Leaving {
 		return view.Stopping
 	}
-	if why := d.able(node, terminating); why != noReason || node == d.self {
-		return why
-	}
-	if d.declined[node] {
-		return view.NodeDeclined
-	}
-	return noReason
+	return d.able(node)
 }

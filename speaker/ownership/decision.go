@@ -1,8 +1,10 @@
 package ownership
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/ironlb/ironlb/pools"
@@ -19,9 +21,9 @@ type Decision struct {
 	Reporter bool
 	// Addresses that are announced together.
 	Addresses []netip.Addr
-	// Local is set with NoLocalEndpoint: the nodes with endpoints of each Service with policy Local that has any, by
-	// name.
-	Local []LocalService
+	// Local is set with NoLocalEndpoint: the nodes with endpoints of each port of a Service with policy Local that has
+	// any, in order.
+	Local []LocalPort
 	// Moved is why the VirtualIP last moved to or from this node, at At; empty if it never did. From is the last
 	// observed owner before it came. Vacant is since when there was no owner, zero if there was one.
 	Moved  view.Reason
@@ -34,10 +36,25 @@ type Decision struct {
 	Rival string
 }
 
-// LocalService is a Service with policy Local and the nodes of its endpoints, sorted.
-type LocalService struct {
+// LocalPort is a port of a Service with policy Local in a family, and the nodes of its endpoints, sorted.
+type LocalPort struct {
 	Service pools.ServiceKey
+	Port    string
+	IPv4    bool
 	Nodes   []string
+}
+
+// String returns the port and the family.
+func (l LocalPort) String() string {
+	family := "IPv6"
+	if l.IPv4 {
+		family = "IPv4"
+	}
+	return strings.TrimSpace(l.Port + " " + family)
+}
+
+func (l LocalPort) compare(m LocalPort) int {
+	return cmp.Or(l.Service.Compare(m.Service), cmp.Compare(l.String(), m.String()))
 }
 
 // Announcement is where to announce an address.

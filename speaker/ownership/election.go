@@ -83,10 +83,15 @@ func (p *Planner) election(v *view.View, name string, vip view.VIP, now time.Tim
 	d.blocker = d.ownBlocker()
 	since(&d.ownership.parted, d.isolatedInPart(), now)
 	d.partial = !d.ownership.parted.IsZero() && d.passed(d.ownership.parted.Add(PartWait*d.interval))
+	for _, l := range d.local {
+		if slices.ContainsFunc(l.All(), func(n string) bool { return slices.Contains(vip.Nodes, n) && d.unavailable(n) == noReason }) {
+			d.needed = append(d.needed, l.PortNodes)
+		}
+	}
 	if terminating := d.choose(false); terminating {
 		d.choose(true)
 	}
-	if d.blocker == noReason && d.releaseReason == view.NoLocalEndpoint && !d.hasEndpoints(d.self, true) {
+	if d.blocker == noReason && d.releaseReason == view.NoLocalEndpoint && !d.hasEndpoints(d.self, true) && !(d.hasSome() && len(d.candidates) > 0) {
 		d.blocker = view.NoLocalEndpoint
 	}
 	return d

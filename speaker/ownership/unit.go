@@ -18,15 +18,22 @@ type unit struct {
 	ads []view.Advertisement
 	// on are the interfaces of this node for each address, sorted.
 	on map[netip.Addr][]string
-	// local are its Services with policy Local that have an endpoint on any node.
-	local []view.Served
-	// localKeys are their keys.
-	localKeys []pools.ServiceKey
+	// local are the ports of its Services with policy Local, in the families of their addresses. needed are those with an
+	// endpoint on a node that may own the VirtualIP: the owner needs one of each.
+	local  []localPort
+	needed []view.PortNodes
 	// direct is set if a Service with policy Local is forwarded directly: a node that cannot use tunnels, and so has no
 	// endpoint of it, may not answer.
 	direct bool
 	// open is set if a node without endpoints may answer, too: a Service has policy Cluster.
 	open bool
+}
+
+// localPort is a port of a Service with policy Local in a family.
+type localPort struct {
+	view.PortNodes
+	service pools.ServiceKey
+	v4      bool
 }
 
 // unit collects the addresses of a VirtualIP that one of its Services really has on this data plane.
@@ -39,21 +46,23 @@ func (p *Planner) unit(v *view.View, vip view.VIP) unit {
 		if !ok {
 			continue
 		}
-		held, part := false, p.plane.Service(key)
+		part, held := p.plane.Service(key), map[bool]struct{}{} // its families
 		for _, a := range part.Addresses {
 			if (p.plane.IsLocal(a.IP) || a.AnnounceOnly) && slices.Contains(vip.Addresses, a.IP) {
-				wanted[a.IP], held = max(wanted[a.IP], a.Pool), true // whichever comes first
+				wanted[a.IP], held[a.IP.Is4()] = max(wanted[a.IP], a.Pool), struct{}{} // whichever comes first
 			}
 		}
-		if !held {
+		if len(held) == 0 {
 			continue
 		}
 		services = append(services, svc.Labels)
-		switch {
-		case !part.NeedsLocalEndpoint:
-			u.open, u.direct = true, u.direct || part.DirectLocal
-		case len(part.Ready)+len(part.Usable) > 0:
-			u.local, u.localKeys = append(u.local, part), append(u.localKeys, key)
+		u.direct = u.direct || part.DirectLocal
+		for v4 := range held {
+			ports, local := part.Ports(v4)
+			u.open = u.open || !local
+			for i := 0; local && i < len(ports); i++ {
+				u.local = append(u.local, localPort{ports[i], key, v4})
+			}
 		}
 	}
 	for _, ad := range v.Advertisements {
@@ -70,10 +79,9 @@ func (p *Planner) unit(v *view.View, vip view.VIP) unit {
 	return u
 }
 
-// able returns noReason if the API objects permit a node to answer, else the reason. The node must not be excluded,
-// every address must be advertised there, and it needs an endpoint of every Service with policy Local that has any.
-// With terminating set, terminating endpoints count, too.
-func (u unit) able(node string, terminating bool) view.Reason {
+// able returns noReason if the API objects permit a node to answer, else the reason: the node must not be excluded, and
+// every address must be advertised there.
+func (u unit) able(node string) view.Reason {
 	n := u.view.Nodes[node]
 	if n.Excluded || n.BeingDeleted || n.NetworkUnavailable {
 		return view.Excluded
@@ -81,39 +89,29 @@ func (u unit) able(node string, terminating bool) view.Reason {
 	if !u.advertisedAt(n.Labels) {
 		return view.NoAdvertisement
 	}
-	if !u.hasEndpoints(node, terminating) {
-		return view.NoLocalEndpoint
-	}
 	return noReason
 }
 
 // whereLocal returns the nodes with endpoints of its Services with policy Local.
-func (u unit) whereLocal() []LocalService {
-	var out []LocalService
-	for i, part := range u.local {
-		nodes := slices.AppendSeq(slices.Collect(maps.Keys(part.Ready)), maps.Keys(part.Usable))
-		slices.Sort(nodes)
-		out = append(out, LocalService{Service: u.localKeys[i], Nodes: slices.Compact(nodes)})
+func (u unit) whereLocal() []LocalPort {
+	var out []LocalPort
+	for _, l := range u.local {
+		out = append(out, LocalPort{Service: l.service, Port: l.Port, IPv4: l.v4, Nodes: l.All()})
 	}
-	slices.SortFunc(out, func(a, b LocalService) int { return a.Service.Compare(b.Service) })
+	slices.SortFunc(out, LocalPort.compare)
 	return out
 }
 
+// hasEndpoints reports whether a node has an endpoint of each needed port; with terminating set, terminating ones that
+// still serve count, too.
 func (u unit) hasEndpoints(node string, terminating bool) bool {
-	if !u.open && len(u.local) == 0 {
+	if !u.open && len(u.needed) == 0 {
 		return false
 	}
 	if u.direct && node != u.self && !u.view.Members.Directs(node, slices.ContainsFunc(u.addrs, func(a view.Address) bool { return a.IP.Is6() })) {
 		return false
 	}
-	for _, part := range u.local {
-		_, ready := part.Ready[node]
-		_, usable := part.Usable[node]
-		if !ready && !(terminating && usable) {
-			return false
-		}
-	}
-	return true
+	return view.HaveEach(u.needed, node, terminating)
 }
 
 // advertisedAt reports whether every address is advertised on a node with these labels.

@@ -24,13 +24,14 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the expected plans in testdata")
 
-// TestScenarios runs testdata/*.txt. A file is a sequence of commands. Each of these four is followed by its expected
+// TestScenarios runs testdata/*.txt. A file is a sequence of commands. Each of these five is followed by its expected
 // output, indented by a tab:
 //
 //	plan NODE                                  the plan of the node
 //	trace NODE SOURCE PROTO ADDR:PORT          the path of a packet on the node
 //	who NODE...                                the decisions of these nodes about VirtualIPs, in this order
 //	bgp NODE                                   the changes of the node's BGP since the last bgp command
+//	health NODE                                the health check ports of the node
 //
 // SOURCE is an address, with %INTERFACE if that matters, or self for a process on the node. The others receive the last
 // published claims of a node. The View stays from one plan to the next, and so does each node's Planner until
@@ -52,7 +53,7 @@ var update = flag.Bool("update", false, "rewrite the expected plans in testdata"
 //	service NS/NAME ADDR,... [PORTNAME/PROTO/PORT[/NODEPORT]...] [local] [internal-local] [nodeports] [health=PORT]
 //	  [label=KEY=VALUE]... [ranges=CIDR,...] [scheduler=NAME] [flags=N] [forwarding=nodeport|direct] [families=4|6]
 //	  [affinity=SECONDS] [created=N]
-//	slice NS/NAME SLICE PORTNAME/PROTO/PORT,...
+//	slice NS/NAME SLICE PORTNAME/PROTO/PORT,...|-
 //	  [IP[@NODE][=notready|=terminating|=gone][~nodes:A,B][~zones:A,B]...]
 //	check NODE ADDR:PORT/PATH healthy|failed [WEIGHT]
 //	check endpoint ADDR:PORT
@@ -97,6 +98,12 @@ func runScenario(t *testing.T, file string) {
 		case words[0] == "plan":
 			for _, l := range strings.Split(strings.TrimRight(text(w.plan(words[1])), "\n"), "\n") {
 				out.WriteString("\t" + l + "\n")
+			}
+		case words[0] == "health":
+			for l := range strings.Lines(text(w.plan(words[1]))) {
+				if strings.HasPrefix(l, "healthCheckNodePort") {
+					out.WriteString("\t" + l)
+				}
 			}
 		case words[0] == "who":
 			for _, l := range w.owners(words[1:]) {
@@ -489,7 +496,9 @@ var protocols = map[string]ipvs.Protocol{"TCP": ipvs.TCP, "UDP": ipvs.UDP, "SCTP
 func parseSlice(words []string) view.Slice {
 	var s view.Slice
 	for _, p := range strings.Split(words[0], ",") {
-		s.Ports = append(s.Ports, parsePort(p))
+		if p != "-" {
+			s.Ports = append(s.Ports, parsePort(p))
+		}
 	}
 	for _, w := range words[1:] {
 		w, hints, _ := strings.Cut(w, "~")

@@ -29,7 +29,10 @@ func text(d *Desired) string {
 	filterText(&b, d)
 	for _, key := range slices.SortedFunc(maps.Keys(d.HealthPorts), compareServices) {
 		h := d.HealthPorts[key]
-		fmt.Fprintf(&b, "healthCheckNodePort %d %v local=%d", h.Port, h.Service, h.LocalEndpoints)
+		fmt.Fprintf(&b, "healthCheckNodePort %d %v local=%d", h.Port, h.Service, h.IPv4Endpoints)
+		if h.IPv6Endpoints > 0 {
+			fmt.Fprintf(&b, " ipv6=%d", h.IPv6Endpoints)
+		}
 		for _, addr := range h.Addrs.Addrs() {
 			fmt.Fprintf(&b, " at %v", addr)
 		}

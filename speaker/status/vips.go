@@ -131,12 +131,16 @@ func (s *Status) ownStatus(dec ownership.Decision) report.VIPStatus {
 // message returns why a VirtualIP has no owner, with the details of the decision.
 func message(dec ownership.Decision) string {
 	var where []string
-	for _, l := range dec.Local {
+	for i, l := range dec.Local {
+		of := l.Service.String()
+		if same := func(j int) bool { return j >= 0 && j < len(dec.Local) && dec.Local[j].Service == l.Service }; same(i-1) || same(i+1) {
+			of += " (" + l.String() + ")"
+		}
 		nodes, more := l.Nodes, ""
 		if n := len(nodes) - mostNodes; n > 0 {
 			nodes, more = nodes[:mostNodes], fmt.Sprintf(" and %d more", n)
 		}
-		where = append(where, fmt.Sprintf("those of %v are on %s%s", l.Service, strings.Join(nodes, ", "), more))
+		where = append(where, fmt.Sprintf("those of %s are on %s%s", of, strings.Join(nodes, ", "), more))
 	}
 	switch {
 	case len(where) == 1:
@@ -144,7 +148,7 @@ func message(dec ownership.Decision) string {
 			". Let a Pod run on one of its nodes, or set the policy to Cluster"
 	case len(where) > 1:
 		return "externalTrafficPolicy is Local and none of its nodes that is alive has endpoints of each " +
-			"Service on the address: " +
+			"Service, port and family on the address: " +
 			strings.Join(where, ", ") +
 			". Let their Pods run on the same nodes, set the policy to Cluster, or give each its own address"
 	}

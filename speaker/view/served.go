@@ -2,7 +2,9 @@ package view
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
+	"slices"
 
 	"github.com/ironlb/ironlb/pools"
 )
@@ -21,20 +23,70 @@ type DataPlane interface {
 type Served struct {
 	// Addresses are those that may be served or announced here, each with its present pool.
 	Addresses []Address
-	// NeedsLocalEndpoint is set if only a node with an endpoint can forward external traffic: the policy is Local, and
-	// the Service, or one of its addresses, is forwarded to endpoints. DirectLocal is set if the policy is Local and all
-	// are forwarded directly: any node that can use tunnels can forward.
-	NeedsLocalEndpoint, DirectLocal bool
-	// Ready and Usable are the nodes with a ready endpoint, and with a terminating one that still serves.
-	Ready, Usable map[string]struct{}
-	// Arriving are the nodes whose ready endpoints of a family are all new at one of the ports; with policy Local only.
-	Arriving map[NodeFamily]struct{}
+	// LocalIPv4 and LocalIPv6 are set if only a node with an endpoint of the family can forward its external traffic: the
+	// policy is Local, and the addresses are forwarded to endpoints. DirectLocal is set if the policy is Local and all are
+	// forwarded directly: any node that can use tunnels can forward.
+	LocalIPv4, LocalIPv6, DirectLocal bool
+	// IPv4 and IPv6 are its ports with endpoints in each family; of those with the same nodes only the first is listed.
+	// Both are empty if only ClusterIPs are served.
+	IPv4, IPv6 []PortNodes
 }
 
-// NodeFamily is a node in one address family.
-type NodeFamily struct {
-	Node string
-	IPv4 bool
+// Ports returns the ports with endpoints of a family, and whether a node needs an endpoint of each.
+func (s Served) Ports(v4 bool) (ports []PortNodes, local bool) {
+	if v4 {
+		return s.IPv4, s.LocalIPv4
+	}
+	return s.IPv6, s.LocalIPv6
+}
+
+// PortNodes are the nodes with endpoints of a port of a Service, in one family. Endpoints without a node count as on
+// the node "".
+type PortNodes struct {
+	Port string
+	// Ready and Usable are the nodes with a ready endpoint, and with a terminating one that still serves.
+	Ready, Usable map[string]struct{}
+	// Arriving are the nodes whose ready endpoints are all new; with policy Local only.
+	Arriving map[string]struct{}
+}
+
+// Equal reports whether the nodes of two ports are the same.
+func (p PortNodes) Equal(q PortNodes) bool {
+	return maps.Equal(p.Ready, q.Ready) && maps.Equal(p.Usable, q.Usable) && maps.Equal(p.Arriving, q.Arriving)
+}
+
+// All returns the nodes with an endpoint that is ready or still serves.
+func (p PortNodes) All() []string {
+	nodes := slices.AppendSeq(slices.Collect(maps.Keys(p.Ready)), maps.Keys(p.Usable))
+	slices.Sort(nodes)
+	return slices.Compact(nodes)
+}
+
+// HaveEach reports whether a node has a ready endpoint of each port; with terminating set, one that terminates and
+// still serves counts, too.
+func HaveEach(ports []PortNodes, node string, terminating bool) bool {
+	return !slices.ContainsFunc(ports, func(p PortNodes) bool {
+		_, ready := p.Ready[node]
+		_, usable := p.Usable[node]
+		return !ready && !(terminating && usable)
+	})
+}
+
+// Serves reports whether a node serves each port of policy Local with its own endpoints. Terminating ones that still
+// serve count only if no node has ready ones of each port.
+func Serves(ports []PortNodes, node string) bool {
+	switch {
+	case HaveEach(ports, node, false):
+		return true
+	case !HaveEach(ports, node, true):
+		return false
+	}
+	for other := range ports[0].Ready {
+		if HaveEach(ports, other, false) {
+			return false
+		}
+	}
+	return true
 }
 
 // Fallback is why a Service that is to be forwarded directly is forwarded to endpoints instead.
