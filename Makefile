@@ -17,7 +17,11 @@ REPORT  := go run ./test/report go test -vet=off
 PROGRAMS := ./cmd/ironlb-ccm ./cmd/ironlb-speaker ./cmd/ironlb-bgpd ./cmd/kubectl-ironlb
 
 # Modules of the programs that the project builds with and tests against; each has versions of its own.
-TOOL_MODULES := test/deploy/oldest test/tools test/tools/apidoc test/tools/containerd test/tools/coredns test/tools/helm3 test/tools/helm4 test/tools/metallb test/tools/metallb/frrk8s
+TOOL_MODULES := test/deploy/oldest test/tools test/tools/apidoc test/tools/containerd test/tools/coredns test/tools/helm3 test/tools/helm4 test/tools/metallb test/tools/metallb/frrk8s test/tools/vuln
+
+# The vulnerability database as a module: the Go module proxy has it, and the checksum database verifies it. A newer one:
+# `go list -m golang.org/x/vulndb@latest`.
+VULNDB := golang.org/x/vulndb@v0.0.0-20261105234957-e22db6528018
 
 # The steps of a target build on one another, so -j does not reorder them.
 .NOTPARALLEL:
@@ -321,10 +325,16 @@ lint: tools ## gofmt, go vet, staticcheck
 	cd deploy/images && go vet ./... && $(TOOLS)/staticcheck ./...
 	cd test/deploy/oldest && go vet ./... && $(TOOLS)/staticcheck ./...
 
+.PHONY: vulncheck
+vulncheck: tools ## fail on a known vulnerability that the programs call and test/vulncheck/accepted.txt lacks: 2 minutes
+	@db=$$(cd test/tools/vuln && go mod download -json $(VULNDB) | sed -n 's/^\t"Dir": "\(.*\)",$$/\1/p') && [ -d "$$db" ] || \
+		{ echo 'no vulnerability database: the Go module proxy does not give $(VULNDB)' >&2; exit 1; }; \
+	$(TOOLS)/govulncheck -format json -db "file://$$db/data/osv" -tags=grpcnotrace $(PROGRAMS) | go run ./test/vulncheck test/vulncheck/accepted.txt
+
 .PHONY: verify
-verify: ## what must hold for every commit: generated files, go.mod, format and lint are clean
+verify: ## what must hold for every commit: generated files, go.mod, format and lint are clean, and no new vulnerability
 	@before=$$(git status --porcelain; git diff | git hash-object --stdin); \
-	$(MAKE) generate tidy lint; \
+	$(MAKE) generate tidy lint vulncheck; \
 	after=$$(git status --porcelain; git diff | git hash-object --stdin); \
 	[ "$$before" = "$$after" ] || { git --no-pager diff --stat; echo 'generated files or go.mod were not up to date: commit the changes above' >&2; exit 1; }
 
@@ -333,3 +343,4 @@ verify: ## what must hold for every commit: generated files, go.mod, format and 
 tools:
 	@go -C test/tools build -o $(TOOLS)/ sigs.k8s.io/controller-tools/cmd/controller-gen honnef.co/go/tools/cmd/staticcheck
 	@go -C test/tools/apidoc build -o $(TOOLS)/ github.com/elastic/crd-ref-docs
+	@go -C test/tools/vuln build -o $(TOOLS)/ golang.org/x/vuln/cmd/govulncheck
