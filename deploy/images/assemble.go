@@ -46,6 +46,11 @@ func (p parts) files(t *tree) error {
 			return err
 		}
 	}
+	if file, content := p.copyright(); len(p.notices) > 0 {
+		if err := t.add(file, &entry{kind: tar.TypeReg, mode: 0o644, content: []byte(content), size: int64(len(content)), from: from}); err != nil {
+			return err
+		}
+	}
 	for _, l := range s.Symlinks {
 		if err := t.add(l.Path, &entry{kind: tar.TypeSymlink, mode: 0o777, target: l.Target, from: from}); err != nil {
 			return err

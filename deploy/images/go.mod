@@ -6,6 +6,7 @@ toolchain go1.26.10
 
 require (
 	github.com/google/go-containerregistry v0.22.1
+	github.com/google/licensecheck v0.3.1
 	sigs.k8s.io/yaml v1.6.0
 )
 

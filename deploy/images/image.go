@@ -23,7 +23,9 @@ type parts struct {
 	platform  string
 	packages  []debPackage
 	programs  []built
-	contents  map[string][]byte // of files with From in the spec, by their path in the image
+	licenses  map[string]licensed // of the modules of the programs, by path
+	notices   []module            // those modules
+	contents  map[string][]byte   // of files with From in the spec, by their path in the image
 }
 
 // image is one image on one platform.
@@ -77,6 +79,9 @@ func (p parts) input(b *builder) string {
 
 // assemble writes the layers of an image into a folder and returns the image.
 func (b *builder) assemble(ctx context.Context, p parts, dir string) (*image, error) {
+	if err := p.license(ctx); err != nil {
+		return nil, err
+	}
 	img := &image{parts: p}
 	base := newTree(p.spec.Debian != nil)
 	if p.spec.Debian != nil {

@@ -138,6 +138,7 @@ func TestLayerIsNormalized(t *testing.T) {
 	want := []string{
 		"data/ 755 65532:65532 ", "etc/ 755 0:0 ", "etc/passwd 644 0:0 ", "small 777 0:0 usr/local/bin/small", "tmp/ 1777 0:0 ",
 		"usr/ 755 0:0 ", "usr/local/ 755 0:0 ", "usr/local/bin/ 755 0:0 ", "usr/local/bin/small 755 0:0 ",
+		"usr/share/ 755 0:0 ", "usr/share/doc/ 755 0:0 ", "usr/share/doc/small/ 755 0:0 ", "usr/share/doc/small/copyright 644 0:0 ",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("entries:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
@@ -297,6 +298,9 @@ func TestSBOM(t *testing.T) {
 		t.Fatal(err)
 	}
 	purls := checkSPDX(t, data)
+	if want := `"name": "stdlib",`; !regexp.MustCompile(want + `[^}]*"licenseDeclared": "BSD-3-Clause"`).Match(data) {
+		t.Errorf("the standard library has no license in %s", data)
+	}
 	for _, want := range []string{"pkg:golang/example.test/small@v0.1.0", "pkg:golang/stdlib@" + strings.TrimPrefix(runtime.Version(), "go")} {
 		if !slices.Contains(purls, want) {
 			t.Errorf("no %s in %v", want, purls)

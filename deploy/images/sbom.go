@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/url"
@@ -52,6 +53,7 @@ type spdxPackage struct {
 	Checksums        []spdxChecksum  `json:"checksums,omitempty"`
 	LicenseConcluded string          `json:"licenseConcluded"`
 	LicenseDeclared  string          `json:"licenseDeclared"`
+	LicenseComments  string          `json:"licenseComments,omitempty"`
 	CopyrightText    string          `json:"copyrightText"`
 	ExternalRefs     []spdxReference `json:"externalRefs,omitempty"`
 }
@@ -108,6 +110,7 @@ func (b *builder) sbom(img *image) ([]byte, error) {
 		p.Supplier, p.Summary = "Organization: Debian", in.Summary
 		p.SourceInfo = fmt.Sprintf("built from source package %s %s", in.Source, in.SourceVersion)
 		p.Checksums = []spdxChecksum{{"SHA256", in.SHA256}}
+		p.LicenseComments = fmt.Sprintf("/usr/share/doc/%s/copyright in the image", in.Name)
 		doc.Packages = append(doc.Packages, p)
 		relate(root.SPDXID, "CONTAINS", p.SPDXID)
 	}
@@ -120,6 +123,7 @@ func (b *builder) sbom(img *image) ([]byte, error) {
 		relate(root.SPDXID, "CONTAINS", p.SPDXID)
 		for _, m := range modulesOf(prog, tagOf(img.reference)) {
 			dep := newSPDXPackage("go-"+m.path+"-"+m.version, m.path, m.version, goPURL(m))
+			dep.LicenseDeclared = cmp.Or(img.licenses[m.path].id, dep.LicenseDeclared)
 			if !known[dep.SPDXID] {
 				known[dep.SPDXID] = true
 				doc.Packages = append(doc.Packages, dep)
@@ -137,7 +141,7 @@ func modulesOf(prog built, version string) []module {
 	if prog.info == nil {
 		return nil
 	}
-	out := []module{{"stdlib", strings.TrimPrefix(prog.info.GoVersion, "go")}}
+	out := []module{{stdlib, strings.TrimPrefix(prog.info.GoVersion, "go")}}
 	if main := prog.info.Main; main.Path != "" {
 		if main.Version == "" || main.Version == "(devel)" {
 			main.Version = version
