@@ -41,7 +41,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	if o.metricsAddress != "" {
 		listener, err := net.Listen("tcp", o.metricsAddress)
 		if err != nil {
-			return fmt.Errorf("listen for metrics (choose another --metrics-bind-address): %w", err)
+			return fmt.Errorf("listen for metrics (choose another --metrics-bind-address, chart value bgpd.metricsBindAddress): %w", err)
 		}
 		metrics = func(ctx context.Context) error { return serveMetrics(ctx, listener, registry) }
 	}

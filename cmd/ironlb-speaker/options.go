@@ -14,7 +14,7 @@ import (
 )
 
 // defaultMetricsAddress is not reachable from other hosts.
-const defaultMetricsAddress = "127.0.0.1:7473"
+const defaultMetricsAddress = "127.0.0.1:7950"
 
 // options are the flags.
 type options struct {

@@ -96,7 +96,7 @@ func (p *process) findAPIServer() (err error) {
 // anything.
 func (p *process) listen() (err error) {
 	if p.listener, err = net.Listen("tcp", p.metricsAddress); err != nil {
-		return fmt.Errorf("listen for metrics and health (choose another --metrics-bind-address): %w", err)
+		return fmt.Errorf("listen for metrics and health (choose another --metrics-bind-address, chart value speaker.metricsBindAddress): %w", err)
 	}
 	p.atEnd(func() { p.listener.Close() })
 	return nil

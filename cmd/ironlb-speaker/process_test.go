@@ -30,7 +30,7 @@ func TestAssemble(t *testing.T) {
 	if err := os.WriteFile(keys, []byte("not a very secret key\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	o := options{nodeName: "a", kubeconfig: kubeconfig, metricsAddress: "127.0.0.1:7473", keyFile: keys, config: newConfig()}
+	o := options{nodeName: "a", kubeconfig: kubeconfig, metricsAddress: "127.0.0.1:7950", keyFile: keys, config: newConfig()}
 	log := slog.New(slog.DiscardHandler)
 	s := netspace.New(t)
 	s.Must(t, func() error {

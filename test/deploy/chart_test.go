@@ -103,6 +103,7 @@ func TestRefused(t *testing.T) {
 		{"ccm.image.digest=sha256:1", "'/ccm/image/digest': 'sha256:1' does not match pattern"},
 		{"ccm.replicas=-1", "'/ccm/replicas': minimum: got -1, want 0"},
 		{"speaker.stateDir=var", "'/speaker/stateDir': 'var' does not match pattern"},
+		{"speaker.metricsBindAddress=0.0.0.0:1", "'/speaker/metricsBindAddress': '0.0.0.0:1' does not match pattern"},
 		{"bgpd.metricsBindAddress=0.0.0.0:1", "'/bgpd/metricsBindAddress': '0.0.0.0:1' does not match pattern"},
 		{"pools.A.addresses={}", "invalid propertyName 'A'"},
 	} {
@@ -147,6 +148,35 @@ func workloads(t *testing.T, docs manifest.Documents) (all []workload) {
 		}
 	}
 	return all
+}
+
+// TestMetricsBindAddress: the speaker's probes and the wait of the cleanup use the address that it listens on.
+func TestMetricsBindAddress(t *testing.T) {
+	c := open(t)
+	for address, want := range map[string]struct{ host, port string }{
+		"127.0.0.1:7473": {"127.0.0.1", "7473"}, "[::1]:7951": {"::1", "7951"},
+	} {
+		probed := 0
+		for _, w := range workloads(t, template(t, c, "ironlb", "ironlb-system", "--set", "speaker.metricsBindAddress="+address)) {
+			for _, container := range slices.Concat(w.pod.Spec.InitContainers, w.pod.Spec.Containers) {
+				args := strings.ReplaceAll(strings.Join(container.Args, " "), "=", " ")
+				if (container.Name == "ironlb-speaker" || container.Name == "cleanup") && !strings.Contains(args, "--metrics-bind-address "+address) {
+					t.Errorf("%s: %s has %q", address, container.Name, args)
+				}
+				for _, p := range []*corev1.Probe{container.LivenessProbe, container.ReadinessProbe} {
+					if container.Name == "ironlb-speaker" && p != nil {
+						probed++
+						if h := p.HTTPGet; h.Host != want.host || h.Port.String() != want.port {
+							t.Errorf("%s: a probe is of %s port %s", address, h.Host, h.Port.String())
+						}
+					}
+				}
+			}
+		}
+		if probed != 2 {
+			t.Errorf("%s: %d probes, want 2", address, probed)
+		}
+	}
 }
 
 // TestContainers: every container has a memory limit and no more privileges than it needs.
@@ -286,7 +316,7 @@ func TestReleases(t *testing.T) {
 		}
 	}
 	slices.Sort(names)
-	want := []string{"ClusterRole ironlb-ccm", "ClusterRole ironlb-speaker", "ClusterRoleBinding ironlb-ccm", "ClusterRoleBinding ironlb-ccm:auth-delegator", "ClusterRoleBinding ironlb-speaker",
+	want := []string{"ClusterRole ironlb-ccm", "ClusterRole ironlb-speaker", "ClusterRole ironlb-view", "ClusterRoleBinding ironlb-ccm", "ClusterRoleBinding ironlb-ccm:auth-delegator", "ClusterRoleBinding ironlb-speaker",
 		"ValidatingAdmissionPolicy ironlb-speaker-statuses", "ValidatingAdmissionPolicy ironlb-speaker-virtualips",
 		"ValidatingAdmissionPolicyBinding ironlb-speaker-statuses", "ValidatingAdmissionPolicyBinding ironlb-speaker-virtualips"}
 	if !slices.Equal(names, want) {

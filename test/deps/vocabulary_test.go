@@ -34,6 +34,7 @@ var terms = []term{
 		standard: `nobody x 65534 65534 nobody`}, // /etc/passwd
 	{words: "strangers?", use: "foreign"},
 	{words: "mends?|mended", use: "fix, repair, remediation"},
+	{words: "reuse values", use: "--reset-then-reuse-values: it has the defaults of new values", standard: `reset then reuse values`},
 	{words: "anew", use: "re-announce, retry, rebuild"},
 	{words: "judges?|judged", use: "evaluate"},
 	{words: "notes?|noted", use: "record, observe; document, remark", standard: `release notes?`},

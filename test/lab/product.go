@@ -224,7 +224,7 @@ func (n *Node) ReplaceSpeaker() error {
 // SpeakerReady waits until the node's speaker reports ready.
 func (n *Node) SpeakerReady(ctx context.Context) error {
 	return n.c.Eventually(ctx, n.c.limit(time.Minute), "the speaker on "+n.Name+" is ready", func(ctx context.Context) error {
-		_, err := n.Exec(ctx, "curl", "-fsS", "--max-time", "5", "http://127.0.0.1:7473/readyz")
+		_, err := n.Exec(ctx, "curl", "-fsS", "--max-time", "5", "http://127.0.0.1:7950/readyz")
 		return err
 	})
 }

@@ -120,7 +120,7 @@ func (l *ironlb) signal(n *lab.Node, s syscall.Signal) error {
 }
 
 func (l *ironlb) ready(ctx context.Context, n *lab.Node) error {
-	_, err := n.Exec(ctx, "curl", "-fsS", "--max-time", "5", "http://127.0.0.1:7473/readyz")
+	_, err := n.Exec(ctx, "curl", "-fsS", "--max-time", "5", "http://127.0.0.1:7950/readyz")
 	return err
 }
 

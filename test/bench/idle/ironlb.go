@@ -77,7 +77,7 @@ func (l *ironlb) ready(ctx context.Context, want int) error {
 		return err
 	}
 	for _, n := range l.c.Nodes {
-		if _, err := n.Exec(ctx, "curl", "-fsS", "--max-time", "5", "http://127.0.0.1:7473/readyz"); err != nil {
+		if _, err := n.Exec(ctx, "curl", "-fsS", "--max-time", "5", "http://127.0.0.1:7950/readyz"); err != nil {
 			return err
 		}
 	}

@@ -25,8 +25,8 @@ type peer struct {
 }
 
 var peers = []peer{
-	{name: "ironlb-ipvs", ipvs: true, argv: ironlb("ipvs"), ready: "http://127.0.0.1:7473/readyz"},
-	{name: "ironlb-nftables", argv: ironlb("nftables"), ready: "http://127.0.0.1:7473/readyz", table: "ironlb-lb", set: "virtuals"},
+	{name: "ironlb-ipvs", ipvs: true, argv: ironlb("ipvs"), ready: "http://127.0.0.1:7950/readyz"},
+	{name: "ironlb-nftables", argv: ironlb("nftables"), ready: "http://127.0.0.1:7950/readyz", table: "ironlb-lb", set: "virtuals"},
 	{name: "kube-proxy-ipvs", ipvs: true, argv: kubeProxy("ipvs"), ready: kubeProxyMetrics, metric: kubeProxySynced},
 	{name: "kube-proxy-nftables", argv: kubeProxy("nftables"), ready: kubeProxyMetrics, metric: kubeProxySynced, table: "kube-proxy", set: "service-ips"},
 }

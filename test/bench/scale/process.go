@@ -143,7 +143,7 @@ func (p *process) megabytes(file, name string) (float64, error) {
 	return 0, fmt.Errorf("%s: no %s", path, name)
 }
 
-const metricsAddress = "http://127.0.0.1:7473"
+const metricsAddress = "http://127.0.0.1:7950"
 
 // get returns a page of the process, and whether the response is OK.
 func get(page string) (string, bool) {

@@ -195,7 +195,7 @@ var wanted = []string{
 func figures(ctx context.Context, c *lab.Cluster) (map[string]float64, error) {
 	sums := map[string]float64{}
 	for _, n := range c.Nodes {
-		out, err := n.Exec(ctx, "curl", "-fsS", "--max-time", "60", "http://127.0.0.1:7473/metrics")
+		out, err := n.Exec(ctx, "curl", "-fsS", "--max-time", "60", "http://127.0.0.1:7950/metrics")
 		if err != nil {
 			return nil, err
 		}

@@ -91,6 +91,7 @@ func TestOnePass(t *testing.T) {
 			// Helm waits for the Job of the CRDs, which cannot run without a kubelet: TestCRDs runs it.
 			upgrade := []string{"upgrade", chart.Release, path, "--set=crds.upgrade=false"}
 			w.helm(append(upgrade, pools, "--set=pools.lan.addresses={192.0.2.0/29}")...)
+			w.helm(append(upgrade, "--reset-then-reuse-values", "--set=speaker.minReadySeconds=1")...)
 			if have := w.kubectl("get", "ippool", "lan", "-o", "jsonpath={.spec.addresses}"); have != `["192.0.2.0/29"]` {
 				t.Errorf("a changed value makes the addresses %s", have)
 			}
@@ -180,6 +181,7 @@ func TestUninstall(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.until("the Services are served", served)
+	w.followDocuments()
 	if err := ccm.Kill(); err != nil {
 		t.Fatal(err)
 	}

@@ -215,7 +215,7 @@ func (k *keeping) kill(n *lab.Node) {
 func fromSnapshot(t *testing.T, n *lab.Node, want bool) {
 	t.Helper()
 	eventually(t, patience, fmt.Sprintf("the speaker of %s uses its snapshot: %t", n.Name, want), func(ctx context.Context) error {
-		text, err := n.Exec(ctx, "curl", "-fsS", "--max-time", "5", "http://127.0.0.1:7473/readyz")
+		text, err := n.Exec(ctx, "curl", "-fsS", "--max-time", "5", "http://127.0.0.1:7950/readyz")
 		if err == nil && strings.Contains(text, "from snapshot") != want {
 			err = fmt.Errorf("/readyz: got %q", text)
 		}
@@ -249,7 +249,7 @@ func unknown(t *testing.T, s *scene) {
 			continue
 		}
 		eventually(t, patience, n.Name+" has no VirtualIP", func(ctx context.Context) error {
-			metrics, err := n.Exec(ctx, "curl", "-fsS", "--max-time", "2", "http://127.0.0.1:7473/metrics")
+			metrics, err := n.Exec(ctx, "curl", "-fsS", "--max-time", "2", "http://127.0.0.1:7950/metrics")
 			if err != nil {
 				return err
 			}

@@ -55,7 +55,7 @@ func metricsOf(ctx context.Context, n *lab.Node) string {
 	if p := n.Speaker(); p == nil || !p.Running() {
 		return ""
 	}
-	out, err := n.Exec(ctx, "curl", "-fsS", "--max-time", "2", "http://127.0.0.1:7473/metrics")
+	out, err := n.Exec(ctx, "curl", "-fsS", "--max-time", "2", "http://127.0.0.1:7950/metrics")
 	if err != nil {
 		return "" // the test has stopped it
 	}

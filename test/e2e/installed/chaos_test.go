@@ -39,7 +39,7 @@ func faults() []fault {
 		{name: "ironlb-bgpd Pod deleted", do: func(t *testing.T, owner *lab.Node) { deletePod(t, owner, "ironlb-bgpd") }},
 		{name: "chart upgraded", do: func(t *testing.T, _ *lab.Node) {
 			// start sets minReadySeconds to 0; this is the chart's value.
-			err := cluster.Install(t.Context(), "--reuse-values",
+			err := cluster.Install(t.Context(), "--reset-then-reuse-values",
 				"--set", "speaker.podAnnotations.upgraded=yes,speaker.minReadySeconds=15")
 			if err != nil {
 				t.Error(err)

@@ -221,7 +221,7 @@ func stopSpeaker(t *testing.T) {
 }
 
 func readyz(ctx context.Context) (string, error) {
-	message, err := node().Exec(ctx, "curl", "--fail-with-body", "-sS", "--max-time", "5", "http://127.0.0.1:7473/readyz")
+	message, err := node().Exec(ctx, "curl", "--fail-with-body", "-sS", "--max-time", "5", "http://127.0.0.1:7950/readyz")
 	if err != nil {
 		err = fmt.Errorf("%w: %s", err, message)
 	}
@@ -237,7 +237,7 @@ func waitForReports(t *testing.T, vip, reason string, message ...string) {
 		what = "the pairing is reported as incompatible: " + reason
 	}
 	scene.Eventually(t, patience, what, func(ctx context.Context) error {
-		metrics, err := node().Exec(ctx, "curl", "-fsS", "--max-time", "5", "http://127.0.0.1:7473/metrics")
+		metrics, err := node().Exec(ctx, "curl", "-fsS", "--max-time", "5", "http://127.0.0.1:7950/metrics")
 		if err != nil {
 			return err
 		}

@@ -211,7 +211,7 @@ func (s *scene) standby(n *lab.Node, peers int) {
 // metric of the node's speaker, without labels.
 func (s *scene) metric(n *lab.Node, name string) (value int) {
 	s.t.Helper()
-	out, err := n.Exec(s.t.Context(), "curl", "-fsS", "--max-time", "20", "http://127.0.0.1:7473/metrics")
+	out, err := n.Exec(s.t.Context(), "curl", "-fsS", "--max-time", "20", "http://127.0.0.1:7950/metrics")
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -98,7 +98,7 @@ func TestProgramsAreReady(t *testing.T) {
 			return cluster.Management.Exec(ctx, "curl", "-sS", "--fail-with-body", "--max-time", "5", "http://127.0.0.1:7474/readyz")
 		}},
 		"ironlb-speaker": {node.Speaker(), func(ctx context.Context) (string, error) {
-			return node.Exec(ctx, "curl", "-sS", "--fail-with-body", "--max-time", "5", "http://127.0.0.1:7473/readyz")
+			return node.Exec(ctx, "curl", "-sS", "--fail-with-body", "--max-time", "5", "http://127.0.0.1:7950/readyz")
 		}},
 		"ironlb-bgpd": {node.BGP(), func(ctx context.Context) (string, error) {
 			return node.Exec(ctx, cluster.Program("ironlb-bgpd"), "healthy", "--ready", "--socket", node.BGPSocket())

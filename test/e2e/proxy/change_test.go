@@ -382,7 +382,7 @@ func TestReadyBeforeItListens(t *testing.T) {
 // checks returns the number of endpoint checks on the first node with that result.
 func checks(t *testing.T, result string) string {
 	t.Helper()
-	metrics, err := cluster.Node(0).Exec(t.Context(), "curl", "-fsS", "--max-time", "20", "http://127.0.0.1:7473/metrics")
+	metrics, err := cluster.Node(0).Exec(t.Context(), "curl", "-fsS", "--max-time", "20", "http://127.0.0.1:7950/metrics")
 	if err != nil {
 		t.Fatal(err)
 	}

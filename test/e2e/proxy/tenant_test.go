@@ -112,7 +112,7 @@ func TestTenantTakesNothing(t *testing.T) {
 		}
 		return err
 	})
-	metrics, err := cluster.Node(0).Exec(t.Context(), "curl", "-fsS", "http://127.0.0.1:7473/metrics")
+	metrics, err := cluster.Node(0).Exec(t.Context(), "curl", "-fsS", "http://127.0.0.1:7950/metrics")
 	if err != nil || !strings.Contains(metrics, `ironlb_speaker_refused_addresses{reason="Gateway"}`) {
 		t.Errorf("no metric of refused addresses: %v", err)
 	}

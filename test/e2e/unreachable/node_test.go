@@ -185,7 +185,7 @@ func leftOut(t *testing.T, n *lab.Node, nodes int) {
 		if got, err := metric(ctx, n, "ironlb_endpoint_unreachable_nodes"); err != nil || got != nodes {
 			return fmt.Errorf("unreachable nodes: %d, %w", got, err)
 		}
-		_, err := n.Exec(ctx, "curl", "-fsS", "--max-time", "5", "http://127.0.0.1:7473/readyz")
+		_, err := n.Exec(ctx, "curl", "-fsS", "--max-time", "5", "http://127.0.0.1:7950/readyz")
 		return err
 	})
 }

@@ -40,7 +40,7 @@ func settled(t *testing.T, targets []netip.AddrPort) {
 	t.Helper()
 	for _, n := range cluster.Nodes {
 		scene.Eventually(t, 2*patience, n.Name+" reaches all nodes", func(ctx context.Context) error {
-			if _, err := n.Exec(ctx, "curl", "-fsS", "--max-time", "5", "http://127.0.0.1:7473/readyz"); err != nil {
+			if _, err := n.Exec(ctx, "curl", "-fsS", "--max-time", "5", "http://127.0.0.1:7950/readyz"); err != nil {
 				return err
 			}
 			for name, want := range map[string]int{
@@ -67,7 +67,7 @@ func settled(t *testing.T, targets []netip.AddrPort) {
 
 // metric reads a metric without labels of a node's speaker.
 func metric(ctx context.Context, n *lab.Node, name string) (int, error) {
-	out, err := n.Exec(ctx, "curl", "-fsS", "--max-time", "5", "http://127.0.0.1:7473/metrics")
+	out, err := n.Exec(ctx, "curl", "-fsS", "--max-time", "5", "http://127.0.0.1:7950/metrics")
 	if err != nil {
 		return 0, err
 	}

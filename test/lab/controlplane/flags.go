@@ -17,6 +17,7 @@ var controllers = []string{
 	"garbage-collector-controller",
 	"pod-garbage-collector-controller",
 	"root-ca-certificate-publisher-controller",
+	"clusterrole-aggregation-controller",
 }
 
 func (cp *ControlPlane) file(name string) string { return filepath.Join(cp.cfg.Dir, name) }

@@ -158,7 +158,7 @@ func (b *Bench) settled(ctx context.Context) (*lab.Node, error) {
 
 func (b *Bench) ready(ctx context.Context, n *lab.Node) error {
 	return b.Cluster.Eventually(ctx, 2*patience, "the speaker of "+n.Name+" is ready", func(ctx context.Context) error {
-		_, err := n.Exec(ctx, "curl", "-fsS", "--max-time", "5", "http://127.0.0.1:7473/readyz")
+		_, err := n.Exec(ctx, "curl", "-fsS", "--max-time", "5", "http://127.0.0.1:7950/readyz")
 		return err
 	})
 }
