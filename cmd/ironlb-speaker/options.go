@@ -10,6 +10,7 @@ import (
 
 	"github.com/ironlb/ironlb/cmd/internal/logs"
 	"github.com/ironlb/ironlb/cmd/internal/version"
+	"github.com/ironlb/ironlb/pools/v1alpha1"
 	"github.com/ironlb/ironlb/speaker/bgp"
 )
 
@@ -19,7 +20,7 @@ const defaultMetricsAddress = "127.0.0.1:7950"
 // options are the flags.
 type options struct {
 	nodeName       string
-	namespace      string
+	passwords      string // namespace
 	kubeconfig     string
 	metricsAddress string
 	logs           logs.Options
@@ -75,7 +76,7 @@ on --metrics-bind-address.`,
 		},
 	}
 	root.Flags().StringVar(&o.nodeName, "node-name", os.Getenv("NODE_NAME"), "name of this node in the API (default $NODE_NAME)")
-	root.Flags().StringVar(&o.namespace, "namespace", os.Getenv("POD_NAMESPACE"), "namespace of the Secrets that BGPPeers name (default $POD_NAMESPACE, else ironlb-system)")
+	root.Flags().StringVar(&o.passwords, "password-namespace", v1alpha1.PasswordNamespace, "namespace of the Secrets that BGPPeers name")
 	root.Flags().StringVar(&o.kubeconfig, "kubeconfig", "", "how to reach the API server (default: as a Pod does)")
 	root.Flags().StringVar(&o.metricsAddress, "metrics-bind-address", defaultMetricsAddress, "where /metrics, /healthz and /readyz are served")
 	root.Flags().StringVar(&o.keyFile, "key-file", "/etc/ironlb-keys/keys", "file of the keys that authenticate speakers to one another, one to a line")

@@ -118,7 +118,7 @@ func (p *process) watchCluster() (err error) {
 	options := kube.Options{
 		Node: p.nodeName, IgnoreExcludeLB: p.config.IgnoreExcludeLB,
 		ServiceOptions: kube.ServiceOptions{ServiceProxy: p.config.ServiceProxy, Forwarding: p.config.Forwarding},
-		Namespace:      p.namespace, Snapshot: p.stateFile(snapshotPrefix),
+		Passwords:      p.passwords, Snapshot: p.stateFile(snapshotPrefix),
 	}
 	p.api, err = kube.New(p.apiserver, options, func() {
 		p.healthz.Queued(bothFamilies...)

@@ -158,8 +158,8 @@ type BGPPeerSpec struct {
 	// +optional
 	NodeSelectors []metav1.LabelSelector `json:"nodeSelectors,omitempty"`
 
-	// passwordSecret names the Secret with the password of the sessions (TCP MD5, RFC 2385). It is in the namespace of
-	// the speakers, of type kubernetes.io/basic-auth, and the password is its key password.
+	// passwordSecret names the Secret with the password of the sessions (TCP MD5, RFC 2385). It is in the namespace
+	// ironlb-bgp, of type kubernetes.io/basic-auth, and the password is its key password.
 	//
 	// +optional
 	PasswordSecret *SecretReference `json:"passwordSecret,omitempty"`
@@ -215,7 +215,7 @@ const (
 	DynamicExternal DynamicASN = "external"
 )
 
-// SecretReference names a Secret in the namespace of the speakers.
+// SecretReference names a Secret in the namespace ironlb-bgp.
 type SecretReference struct {
 	// name of the Secret.
 	//

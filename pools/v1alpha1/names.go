@@ -23,8 +23,11 @@ const (
 // it again. A pool's status has the last completed value; from a VirtualIP the controller takes the annotation away.
 const AnnotationRebalance = "ironlb.io/rebalance"
 
-// Namespace is where the programs are, and the Secrets of BGPPeers, unless configured otherwise.
-const Namespace = "ironlb-system"
+// Namespaces of the programs, and of the Secrets that BGPPeers name, unless configured otherwise.
+const (
+	Namespace         = "ironlb-system"
+	PasswordNamespace = "ironlb-bgp"
+)
 
 // ControllerName is the name of the controllers' process, of its Lease, of the source of its Events, and of the owner
 // of the fields that it applies.

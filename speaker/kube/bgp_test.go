@@ -71,7 +71,7 @@ func bgpWatches(peers, ads, profiles, communities, poolSource, secrets cache.Lis
 		{kind: kindBFDProfile, object: &v1alpha1.BFDProfile{}, from: profiles, convert: convertProfile, trim: trim, optional: true},
 		{kind: kindCommunity, object: &v1alpha1.Community{}, from: communities, convert: convertCommunity, trim: trim, optional: true},
 		{kind: kindPool, object: &v1alpha1.IPAddressPool{}, from: poolSource, convert: convertPool, trim: trim},
-		{kind: kindSecret, object: &corev1.Secret{}, from: secrets, convert: convertSecret, trim: trim, namespace: "ironlb-system"},
+		{kind: kindSecret, object: &corev1.Secret{}, from: secrets, convert: convertSecret, trim: trim, namespace: v1alpha1.PasswordNamespace},
 	}
 }
 
@@ -106,7 +106,7 @@ func bgpPeer(name string, spec v1alpha1.BGPPeerSpec) *v1alpha1.BGPPeer {
 
 func password(name, text string) *corev1.Secret {
 	return &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ironlb-system", Name: name}, Type: corev1.SecretTypeBasicAuth,
+		ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.PasswordNamespace, Name: name}, Type: corev1.SecretTypeBasicAuth,
 		Data: map[string][]byte{"username": []byte("bgp"), "password": []byte(text)},
 	}
 }

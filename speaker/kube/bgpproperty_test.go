@@ -37,7 +37,7 @@ func TestChangesMakeTheFullView(t *testing.T) {
 		}
 		return out
 	}
-	states := []secretsState{{namespace: "ironlb-system"}, {namespace: "ironlb-system", unread: true}, {namespace: "ironlb-system", refused: "forbidden"}}
+	states := []secretsState{{namespace: v1alpha1.PasswordNamespace}, {namespace: v1alpha1.PasswordNamespace, unread: true}, {namespace: v1alpha1.PasswordNamespace, refused: "forbidden"}}
 
 	objects, v := newBGPObjects(), view.New()
 	have := map[ref]any{}

@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -29,8 +28,8 @@ type Options struct {
 	ServiceOptions
 	// IgnoreExcludeLB ignores the label node.kubernetes.io/exclude-from-external-load-balancers of nodes.
 	IgnoreExcludeLB bool
-	// Namespace is the namespace of the speakers, where the Secrets of BGPPeers are.
-	Namespace string
+	// Passwords is the namespace of the Secrets that BGPPeers name.
+	Passwords string
 	// Snapshot is the file of the on-disk copy of the cluster state, for a start while the API server is unavailable;
 	// empty for none.
 	Snapshot string
@@ -47,7 +46,6 @@ type Client struct {
 // New returns a Client for the API server of the configuration. Its parts send no request before they Run, so the API
 // server may be unavailable at the start.
 func New(config *rest.Config, o Options, trigger func(), log *slog.Logger) (*Client, error) {
-	o.Namespace = cmp.Or(o.Namespace, v1alpha1.Namespace)
 	core := rest.CopyConfig(config)
 	core.ContentType = runtime.ContentTypeProtobuf
 	core.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
@@ -122,7 +120,7 @@ func watches(clients kubernetes.Interface, own *rest.RESTClient, o Options) []wa
 		{kind: kindSpeakerStatus, object: &v1alpha1.SpeakerStatus{}, trim: trim, from: list(own, kindSpeakerStatus, func(l *metav1.ListOptions) {
 			l.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, o.Node).String()
 		})},
-		{kind: kindSecret, object: &corev1.Secret{}, from: passwords(core, o.Namespace), convert: convertSecret, trim: trim, namespace: o.Namespace},
+		{kind: kindSecret, object: &corev1.Secret{}, from: passwords(core, o.Passwords), convert: convertSecret, trim: trim, namespace: o.Passwords},
 	}
 }
 

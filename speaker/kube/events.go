@@ -12,6 +12,7 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/tools/record/util"
 
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
@@ -53,11 +54,22 @@ func newEvents(node string, services cache.Store, client typedcorev1.EventsGette
 		services:    services,
 		broadcaster: broadcaster,
 		recorder:    broadcaster.NewRecorder(kinds, corev1.EventSource{Component: component, Host: node}),
-		sink:        &typedcorev1.EventSinkImpl{Interface: client.Events("")},
+		sink:        createOnly{&typedcorev1.EventSinkImpl{Interface: client.Events("")}},
 		ports:       map[pools.ServiceKey]string{},
 		warnings:    map[string]string{},
 		began:       time.Now(),
 	}
+}
+
+// createOnly writes a repeated Event as another one, with the number of repetitions: the right to change Events would be
+// for those of everyone.
+type createOnly struct{ record.EventSink }
+
+// Patch creates the Event.
+func (c createOnly) Patch(e *corev1.Event, _ []byte) (*corev1.Event, error) {
+	again := *e
+	again.Name, again.ResourceVersion = util.GenerateEventName(e.InvolvedObject.Name, time.Now().UnixNano()), ""
+	return c.Create(&again)
 }
 
 // kinds are the kinds of the objects of Events.

@@ -89,7 +89,7 @@ func TestSnapshotOfBGP(t *testing.T) {
 			t.Fatalf("no View from the snapshot:\n%s", p.log)
 		}
 		locked := v.BGPPeers["locked"]
-		if locked.Wrong != routes.PasswordUnknown || locked.Password != "" || !strings.Contains(locked.Message, "ironlb-system/tor") ||
+		if locked.Wrong != routes.PasswordUnknown || locked.Password != "" || !strings.Contains(locked.Message, "ironlb-bgp/tor") ||
 			locked.RouterID != was.BGPPeers["locked"].RouterID {
 			t.Errorf("a peer with a password: %+v", locked)
 		}
@@ -120,11 +120,11 @@ func TestSnapshotOfBGP(t *testing.T) {
 
 // A password that is about to be read is awaited silently, and the known state of the peer stays.
 func TestPasswordIsAwaited(t *testing.T) {
-	unread := secretsState{namespace: "ironlb-system", unread: true}
+	unread := secretsState{namespace: v1alpha1.PasswordNamespace, unread: true}
 	touched := func() *view.Touched { return &view.Touched{BGPPeers: map[string]struct{}{}} }
 	b, v := newBGPObjects(), view.New()
 	b.fold(convertPeer(bgpPeer("was", v1alpha1.BGPPeerSpec{})))
-	b.resolve(v, touched(), secretsState{namespace: "ironlb-system"})
+	b.resolve(v, touched(), secretsState{namespace: v1alpha1.PasswordNamespace})
 	was := v.BGPPeers["was"]
 	for _, name := range []string{"was", "new"} {
 		b.fold(convertPeer(bgpPeer(name, v1alpha1.BGPPeerSpec{PasswordSecret: &v1alpha1.SecretReference{Name: "tor"}})))

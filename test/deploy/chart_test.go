@@ -12,6 +12,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
@@ -411,5 +412,42 @@ func TestExternalIPs(t *testing.T) {
 	}
 	if _, err := c.Template(t.Context(), chart.Versions[0], "ironlb", "ironlb-system", "--set", "externalIPCIDRs={192.0.2.1}"); err == nil {
 		t.Error("an address without a length is taken")
+	}
+}
+
+// TestSpeakerToken: the token of the speakers reads no Secret of the namespace that has their key, and none at all
+// without BGP. It creates Events, and changes none.
+func TestSpeakerToken(t *testing.T) {
+	c := open(t)
+	for _, test := range []struct {
+		release, namespace string
+		flags              []string
+		want               []string
+	}{
+		{"ironlb", "ironlb-system", nil, []string{"create events", "list secrets in ironlb-bgp", "watch secrets in ironlb-bgp"}},
+		{"blue", "lb", nil, []string{"create events", "list secrets in lb-blue-ironlb-bgp", "watch secrets in lb-blue-ironlb-bgp"}},
+		{"ironlb", "ironlb-system", []string{"--set", "bgpd.enabled=false"}, []string{"create events"}},
+	} {
+		docs := template(t, c, test.release, test.namespace, test.flags...)
+		var have []string
+		for _, d := range docs.Only("ClusterRole", "Role") {
+			var role rbacv1.ClusterRole
+			if err := yaml.Unmarshal([]byte(d.Text), &role); err != nil {
+				t.Fatal(err)
+			}
+			if role.Labels["app.kubernetes.io/component"] != "speaker" {
+				continue
+			}
+			for _, rule := range manifest.Rules(role.Rules) {
+				if what := rule.Verbs[0] + " " + rule.Resources[0]; rule.Resources[0] == "events" {
+					have = append(have, what)
+				} else if rule.Resources[0] == "secrets" {
+					have = append(have, what+" in "+d.Namespace)
+				}
+			}
+		}
+		if slices.Sort(have); !slices.Equal(have, test.want) {
+			t.Errorf("%s in %s with %q: the token may %q, want %q", test.release, test.namespace, test.flags, have, test.want)
+		}
 	}
 }

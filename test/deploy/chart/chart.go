@@ -168,7 +168,8 @@ const uninstallHeader = `# The end of an installation from deploy/ironlb.yaml. G
 #   kubectl -n ironlb-system wait --for=condition=Complete --timeout=5m job/ironlb-uninstall
 #   kubectl delete -f deploy/uninstall.yaml
 #
-# Pools, advertisements and their CRDs stay. This deletes them, and the namespace with the speakers' key, too:
+# Pools, advertisements and their CRDs stay. This deletes them, and the namespaces with the speakers' key and the passwords of
+# BGPPeers, too:
 #
 #   kubectl delete -f deploy/ironlb.yaml --ignore-not-found
 ---

@@ -96,7 +96,7 @@ func pod(t *testing.T, name, app string, n *lab.Node) {
 // password writes the named Secret until the end of the test.
 func password(t *testing.T, name, text string) {
 	t.Helper()
-	secrets := cluster.Kube.CoreV1().Secrets(lab.SystemNamespace)
+	secrets := cluster.Kube.CoreV1().Secrets(v1alpha1.PasswordNamespace)
 	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, Type: corev1.SecretTypeBasicAuth, StringData: map[string]string{"username": "", "password": text}}
 	_, err := secrets.Update(t.Context(), s, metav1.UpdateOptions{})
 	if apierrors.IsNotFound(err) {

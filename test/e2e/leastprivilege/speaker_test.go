@@ -208,28 +208,6 @@ var speakerChecks = []check{
 		_, err := w.withoutSecret(ctx)
 		return err
 	}},
-	{"a repeated Event is counted", []string{"patch events"}, func(ctx context.Context, w *world) error {
-		name, err := w.withoutSecret(ctx)
-		if err != nil {
-			return err
-		}
-		for _, secret := range []string{name + "-other", name} { // another password, and then the first one
-			if err := w.patch(ctx, &v1alpha1.BGPPeer{ObjectMeta: named(name)}, "{spec: {passwordSecret: {name: "+secret+"}}}"); err != nil {
-				return err
-			}
-			if err := w.soon(ctx, func(ctx context.Context) error {
-				return w.session(ctx, name, func(s *v1alpha1.SessionStatus) error {
-					if !strings.Contains(s.Message, " "+secret+" ") {
-						return fmt.Errorf("the session has the message %q", s.Message)
-					}
-					return nil
-				})
-			}); err != nil {
-				return err
-			}
-		}
-		return w.soon(ctx, func(ctx context.Context) error { return w.event(ctx, speaker, name, "PasswordMissing", 2) })
-	}},
 	{"ClusterIPs of a new ServiceCIDR do not leave the node", reads("servicecidrs"), func(ctx context.Context, w *world) error {
 		var cidr netip.Prefix
 		return w.each(ctx, func(i int) error {
@@ -409,10 +387,10 @@ func (w *world) route(ctx context.Context, prefix netip.Prefix, check func(*rout
 // secret creates the password of a BGPPeer in even rounds and deletes it in odd ones.
 func (w *world) secret(ctx context.Context, name string, i int) error {
 	if i%2 == 1 {
-		return w.Objects.Delete(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: lab.SystemNamespace}})
+		return w.Objects.Delete(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: v1alpha1.PasswordNamespace}})
 	}
 	return w.create(ctx, "{apiVersion: v1, kind: Secret, metadata: {name: %s, namespace: %s}, type: kubernetes.io/basic-auth, stringData: {password: %s}}",
-		name, lab.SystemNamespace, password)
+		name, v1alpha1.PasswordNamespace, password)
 }
 
 // withoutSecret creates a BGPPeer whose Secret does not exist, and waits for the Event.

@@ -383,7 +383,7 @@ func (w *world) reset(ctx context.Context) error {
 	var cidrs networkingv1.ServiceCIDRList
 	errs := []error{
 		w.Objects.DeleteAllOf(ctx, &coordinationv1.Lease{}, system),
-		w.Objects.DeleteAllOf(ctx, &corev1.Secret{}, system),
+		w.Objects.DeleteAllOf(ctx, &corev1.Secret{}, client.InNamespace(v1alpha1.PasswordNamespace)),
 		w.Objects.DeleteAllOf(ctx, &corev1.Event{}, client.InNamespace(metav1.NamespaceDefault)),
 		w.Objects.List(ctx, &nodes), w.Objects.List(ctx, &cidrs),
 	}

@@ -76,6 +76,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
+{{/* Namespace of the passwords of BGPPeers. */}}
+{{- define "ironlb.passwords" -}}
+{{- printf "%s-bgp" (include "ironlb.clustername" .) -}}
+{{- end -}}
+
 {{- define "ironlb.keysecret" -}}
 {{- .Values.speaker.key.existingSecret | default (printf "%s-speaker-keys" (include "ironlb.fullname" .)) -}}
 {{- end -}}
