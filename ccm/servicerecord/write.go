@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
 // conflictTries is the maximum number of decisions about a Service before the conflict is an error. Each needs another
@@ -47,6 +49,7 @@ func Read(ctx context.Context, api corev1.ServicesGetter, svc *v1.Service) (*v1.
 	}
 	for i := range list.Items {
 		if s := &list.Items[i]; s.Name == svc.Name && s.UID == svc.UID {
+			v1alpha1.LimitService(s)
 			return s, nil
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/ironlb/ironlb/ccm/servicerecord"
+	"github.com/ironlb/ironlb/ccm/watch"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
@@ -18,20 +19,11 @@ const (
 	unknownAnnotation = "UnknownAnnotation"
 )
 
-// Groups whose annotations an author may expect to have an effect.
 const (
-	ourGroup       = "ironlb.io/"
-	metallbGroup   = "metallb.io/"
-	metallbLegacy  = "metallb.universe.tf/"
+	ourGroup       = "ironlb.io"
+	metallbLegacy  = "metallb.universe.tf"
 	metallbRecords = "ip-allocated-from-pool" // MetalLB's own record, in both of its groups
 )
-
-// readAnnotations are the annotations of a Service that IronLB reads or writes.
-var readAnnotations = []string{
-	v1alpha1.AnnotationPool, v1alpha1.AnnotationAddresses, servicerecord.AnnotationSharingKey, servicerecord.AnnotationReallocate,
-	v1alpha1.AnnotationScheduler, v1alpha1.AnnotationForwarding, v1alpha1.AnnotationAllocatedFrom,
-	servicerecord.MetallbPool, servicerecord.MetallbAddresses, servicerecord.MetallbSharingKey,
-}
 
 // ofLegacy maps MetalLB's annotations of its first group to their replacements.
 var ofLegacy = map[string]string{
@@ -44,10 +36,8 @@ var ofLegacy = map[string]string{
 func annotationWarnings(svc *v1.Service) (out []warning) {
 	for _, key := range slices.Sorted(maps.Keys(svc.Annotations)) {
 		group, name, _ := strings.Cut(key, "/")
-		group += "/"
-		ours := group == ourGroup || group == metallbGroup || group == metallbLegacy
 		switch instead := ofLegacy[name]; {
-		case !ours || name == metallbRecords && group != ourGroup || slices.Contains(readAnnotations, key):
+		case !slices.Contains(watch.Groups, group) || name == metallbRecords && group != ourGroup || slices.Contains(watch.Annotations, key):
 		case group == metallbLegacy && instead != "":
 			out = append(out, warning{legacyAnnotation,
 				fmt.Sprintf("Annotation %s is not read: write %s instead", key, instead)})

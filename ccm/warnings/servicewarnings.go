@@ -62,7 +62,7 @@ func sourceRangeWarnings(svc *v1.Service) []warning {
 	}
 	var out []warning
 	for _, text := range ranges.Unreadable {
-		out = append(out, warning{unreadableSourceRange, fmt.Sprintf("%s: %q is not a CIDR and allows no source. Write it as 192.0.2.0/24 or 2001:db8::/32", field, text)})
+		out = append(out, warning{unreadableSourceRange, fmt.Sprintf("%s: %.64q is not a CIDR and allows no source. Write it as 192.0.2.0/24 or 2001:db8::/32", field, text)})
 	}
 	for _, family := range svc.Spec.IPFamilies {
 		example, all := netip.IPv4Unspecified(), "0.0.0.0/0"

@@ -22,6 +22,7 @@ import (
 
 	"github.com/ironlb/ironlb/ccm/ccmtest"
 	"github.com/ironlb/ironlb/ccm/condition"
+	"github.com/ironlb/ironlb/ccm/servicerecord"
 	"github.com/ironlb/ironlb/ccm/watch"
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
@@ -236,6 +237,22 @@ func Patches(client *fake.Clientset) (n int) {
 		}
 	}
 	return n
+}
+
+// TestTooLarge: the only warning of a Service that is not served because of its size is that.
+func TestTooLarge(t *testing.T) {
+	svc := ccmtest.ServiceFor("large", func(s *v1.Service) { s.Annotations[v1alpha1.AnnotationScheduler] = "best" })
+	for i := range 9000 {
+		svc.Spec.LoadBalancerSourceRanges = append(svc.Spec.LoadBalancerSourceRanges, fmt.Sprintf("10.%d.%d.0/24", i>>8, i&255))
+	}
+	v1alpha1.LimitService(svc)
+	w, stop := startPublisherWith(t, fake.NewClientset(svc), newGuard(&Settings{Scope: servicerecord.DefaultScope()}))
+	defer stop()
+	w.event("Warning TooLarge The Service is not served: its ports (")
+	w.condition("large", "TooLarge")
+	if len(w.events) > 0 {
+		t.Errorf("another Event: %q", <-w.events)
+	}
 }
 
 func TestWarningPublisher(t *testing.T) {

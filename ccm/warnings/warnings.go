@@ -28,6 +28,7 @@ import (
 	"github.com/ironlb/ironlb/ccm/servicerecord"
 	"github.com/ironlb/ironlb/ccm/watch"
 	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
 // Back-off of a failing write.
@@ -222,7 +223,9 @@ func (a *Publisher) evaluate(ctx context.Context, key pools.ServiceKey) error {
 		all = append(all, r.warning())
 	}
 	var transient []warning
-	if ours {
+	if why := svc.Annotations[v1alpha1.AnnotationTooLarge]; why != "" {
+		all = append(all, warning{v1alpha1.ReasonTooLarge, why})
+	} else if ours {
 		transient = a.unannounced(svc)
 		all = append(all, transient...)
 		all = append(all, serviceWarnings(svc, a.settings.Forwarding)...)

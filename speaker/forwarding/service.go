@@ -25,6 +25,11 @@ func (p *Planner) planService(v *view.View, key pools.ServiceKey, now time.Time)
 			uses:  map[string]struct{}{}, directed: map[ipvs.Key]directed{}, silent: map[string]silence{},
 		},
 	}
+	if tooLarge(w.svc, w.slices) {
+		w.out.unserved = view.TooLarge
+		w.out.dropEmpty()
+		return w.out
+	}
 	w.out.Addresses, w.out.refused = p.accept(v, w.svc)
 	w.recordEndpoints()
 	w.decideDirect()
@@ -50,6 +55,18 @@ func (p *Planner) planService(v *view.View, key pools.ServiceKey, now time.Time)
 	w.out.checks = slices.SortedFunc(maps.Keys(w.checks), view.Check.Compare)
 	w.out.dropEmpty()
 	return w.out
+}
+
+// maxEndpoints is the maximum number of ports times endpoints of a Service. Each pair may be a real server.
+const maxEndpoints = 65536
+
+// tooLarge reports whether the plan of a Service would need more memory than one Service may have.
+func tooLarge(svc view.Service, slices map[string]view.Slice) bool {
+	endpoints := 0
+	for _, slice := range slices {
+		endpoints += len(slice.Endpoints)
+	}
+	return svc.TooLarge || len(svc.Ports)*endpoints > maxEndpoints
 }
 
 // dropEmpty frees what most Services do not need.

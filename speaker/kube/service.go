@@ -55,6 +55,7 @@ func serviceOf(svc *corev1.Service, o ServiceOptions) served {
 		NodePorts:     full,
 		Affinity:      affinity(svc.Spec),
 		Created:       svc.CreationTimestamp.Unix(),
+		TooLarge:      svc.Annotations[v1alpha1.AnnotationTooLarge] != "",
 	}
 	if svc.Spec.Type == corev1.ServiceTypeLoadBalancer {
 		loadBalancer(&out.service, svc, o.Forwarding)

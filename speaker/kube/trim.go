@@ -72,6 +72,7 @@ func inForce(pool *v1alpha1.IPAddressPool) v1alpha1.IPAddressPoolSpec {
 // annotations are the relevant annotations of a Service.
 var annotations = []string{
 	v1alpha1.AnnotationAllocatedFrom, v1alpha1.AnnotationScheduler, v1alpha1.AnnotationForwarding, v1alpha1.AnnotationSourceRanges,
+	v1alpha1.AnnotationTooLarge,
 }
 
 // trimService returns the trim of Services. A Service that is not served here keeps little more than its name.
@@ -81,9 +82,10 @@ func trimService(o ServiceOptions) cache.TransformFunc {
 		if !ok {
 			return obj, nil // a tombstone
 		}
-		svc.Annotations = only(svc.Annotations, annotations...)
+		v1alpha1.LimitService(svc)
+		svc.Annotations = v1alpha1.Only(svc.Annotations, annotations...)
 		if svc.Spec.Type != corev1.ServiceTypeLoadBalancer { // advertisements select some of those
-			svc.Labels = only(svc.Labels, labelProxy)
+			svc.Labels = v1alpha1.Only(svc.Labels, labelProxy)
 		}
 		kept := svc.Annotations
 		trimMeta(&svc.ObjectMeta)
@@ -91,7 +93,7 @@ func trimService(o ServiceOptions) cache.TransformFunc {
 		svc.Spec.Selector, svc.Spec.LoadBalancerClass = nil, nil
 		svc.Status.Conditions = trimConditions(svc.Status.Conditions)
 		if !serviceOf(svc, o).here {
-			svc.Annotations, svc.Labels = nil, only(svc.Labels, labelProxy)
+			svc.Annotations, svc.Labels = nil, v1alpha1.Only(svc.Labels, labelProxy)
 			svc.Spec = corev1.ServiceSpec{Type: svc.Spec.Type, ClusterIP: svc.Spec.ClusterIP}
 			svc.Status = corev1.ServiceStatus{}
 		}
@@ -109,20 +111,6 @@ func trimConditions(conditions []metav1.Condition) []metav1.Condition {
 		}
 	}
 	return nil
-}
-
-// only returns the entries of m with the keys, nil for none.
-func only(m map[string]string, keys ...string) map[string]string {
-	var out map[string]string
-	for _, key := range keys {
-		if value, ok := m[key]; ok {
-			if out == nil {
-				out = map[string]string{}
-			}
-			out[key] = value
-		}
-	}
-	return out
 }
 
 func trimSlice(o *discoveryv1.EndpointSlice) {

@@ -101,6 +101,8 @@ const (
 	AnnouncedOnly Reason = "AnnouncedOnly"
 	// AddressRefused: no Service may have its addresses; a pools.Refusal explains why.
 	AddressRefused Reason = "AddressRefused"
+	// TooLarge: it exceeds a budget of a Service.
+	TooLarge Reason = "TooLarge"
 	// NoAddress: it has no address and port that this node serves.
 	NoAddress Reason = "NoAddress"
 )

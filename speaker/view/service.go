@@ -32,6 +32,8 @@ type Service struct {
 	Flags     ipvs.Flags
 	// Forwarding is how a LoadBalancer address is to be forwarded to a Pod. What is planned may differ: see Served.
 	Forwarding Forwarding
+	// TooLarge is set if it exceeds a budget: it is not served.
+	TooLarge bool
 	// Created orders Services that claim the same address and port: the oldest wins.
 	Created int64
 }

@@ -318,6 +318,7 @@ func TestReleases(t *testing.T) {
 	}
 	slices.Sort(names)
 	want := []string{"ClusterRole ironlb-ccm", "ClusterRole ironlb-speaker", "ClusterRole ironlb-view", "ClusterRoleBinding ironlb-ccm", "ClusterRoleBinding ironlb-ccm:auth-delegator", "ClusterRoleBinding ironlb-speaker",
+		"Namespace ironlb-bgp",
 		"ValidatingAdmissionPolicy ironlb-speaker-statuses", "ValidatingAdmissionPolicy ironlb-speaker-virtualips",
 		"ValidatingAdmissionPolicyBinding ironlb-speaker-statuses", "ValidatingAdmissionPolicyBinding ironlb-speaker-virtualips"}
 	if !slices.Equal(names, want) {

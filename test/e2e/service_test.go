@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -366,6 +367,33 @@ func TestRefusedRequests(t *testing.T) {
 			}
 		})
 	}
+
+	t.Run("too large", func(t *testing.T) { // 308 kB, and 4,000,000 elements of the packet filter
+		pods(t, "first", 1)
+		service(t, "large", func(svc *corev1.Service) {
+			svc.Spec.AllocateLoadBalancerNodePorts, svc.Spec.Ports = ptr.To(false), nil
+			for i := range 2000 {
+				svc.Spec.Ports = append(svc.Spec.Ports, corev1.ServicePort{Name: fmt.Sprint("p", i), Port: int32(2*i + 1)})
+				svc.Spec.LoadBalancerSourceRanges = append(svc.Spec.LoadBalancerSourceRanges, fmt.Sprintf("10.%d.%d.0/24", i>>7, i<<1&255))
+			}
+		})
+		address(t, "large")
+		const want = "its ports (2000) times its source ranges (2000) and addresses are more than 8192"
+		if warning := oneWarning(t, "large"); !strings.Contains(warning, want) {
+			t.Errorf("the Warning is %q, want %q", warning, want)
+		}
+		eventually(t, patience, "the condition of Service large", func(ctx context.Context) error {
+			svc, err := cluster.Kube.CoreV1().Services(metav1.NamespaceDefault).Get(ctx, "large", metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			if c := meta.FindStatusCondition(svc.Status.Conditions, "ironlb.io/Warnings"); c == nil || c.Reason != "TooLarge" || !strings.Contains(c.Message, want) {
+				return fmt.Errorf("it is %+v", c)
+			}
+			return nil
+		})
+		reachable(t, cluster.Client, netip.AddrPortFrom(taken, httpPort)) // the speakers go on
+	})
 
 	t.Run("one that holds an address keeps it", func(t *testing.T) {
 		service(t, "holds")
