@@ -8,8 +8,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Budgets of one Service. Its author may write more than a node can hold: a small Service of 2,000 ports and 2,000 source
-// ranges is 4,000,000 elements of the packet filter. They bound one Service; ResourceQuotas bound the number of Services.
+// Budgets of one Service. Its author may write more than a node can hold: a small Service of 2,000 ports and 2,000
+// source ranges is 4,000,000 elements of the packet filter. They bound one Service; ResourceQuotas bound the number of
+// Services.
 const (
 	// MaxServiceEntries is the number of ports times the number of addresses and source ranges.
 	MaxServiceEntries = 8192
@@ -23,14 +24,15 @@ const (
 	keptFinalizers = 8
 )
 
-// AnnotationTooLarge marks a Service that exceeds a budget, in the caches only. Its value is the message for the author.
+// AnnotationTooLarge marks a Service that exceeds a budget, in the caches only. Its value is the message for the
+// author.
 const AnnotationTooLarge = "ironlb.io/too-large"
 
 // ReasonTooLarge is the reason of a Service that is not served because it exceeds a budget.
 const ReasonTooLarge = "TooLarge"
 
-// LimitService cuts a Service that exceeds a budget down to its name, type, class and addresses, and marks it, before it
-// is cached. Without ports it is not served. It is idempotent.
+// LimitService cuts a Service that exceeds a budget down to its name, type, class and addresses, and marks it, before
+// it is cached. Without ports it is not served. It is idempotent.
 func LimitService(svc *corev1.Service) {
 	why := tooLarge(svc)
 	if why == "" {
