@@ -2,6 +2,7 @@ package installed
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -32,6 +33,7 @@ func TestDirect(t *testing.T) {
 	strictReversePath(t)
 	targets := serveDirect(t)
 	waitDirect(t, len(targets))
+	t.Run("forged", func(t *testing.T) { forge(t, targets) })
 	for _, fault := range []struct {
 		name string
 		do   func(t *testing.T, owner *lab.Node, addr netip.Addr)
@@ -63,6 +65,73 @@ func TestDirect(t *testing.T) {
 			}
 		})
 	}
+}
+
+// forge sends a packet with a forged source to the end of a tunnel, from all Pods of another node, whose CNI gives them
+// the address of their node for it. It reaches no Pod, as it would from the node itself.
+func forge(t *testing.T, targets []netip.AddrPort) {
+	const source = "192.0.2.66" // of no host on the LAN
+	from, to := cluster.Node(0), cluster.Node(1)
+	table := func(n *lab.Node, chain string) {
+		t.Helper()
+		t.Cleanup(func() {
+			if _, err := n.Kubelet().Exec(context.WithoutCancel(t.Context()), "nft", "delete", "table", "ip", "test"); err != nil {
+				t.Error(err)
+			}
+		})
+		if _, err := n.Kubelet().Exec(t.Context(), "nft", "table ip test { chain c { "+chain+" } }"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	table(from, fmt.Sprintf("type nat hook postrouting priority 100; ip saddr %v ip daddr %v masquerade", from.PodCIDR, to.Addr))
+	table(to, "type filter hook forward priority -310; ip saddr "+source+" counter")
+	counted := func(ctx context.Context) (string, error) {
+		out, err := to.Kubelet().Exec(ctx, "nft", "list", "table", "ip", "test")
+		_, out, _ = strings.Cut(out, "counter packets ")
+		out, _, _ = strings.Cut(out, " ")
+		return out, err
+	}
+	i := slices.IndexFunc(targets, func(a netip.AddrPort) bool { return a.Addr().Is4() })
+	frame := forgedSYN(to.Addr, netip.MustParseAddr(source), targets[i])
+	send := fmt.Sprintf("printf '%s' | dd bs=2k iflag=fullblock status=none > /dev/udp/%v/7949", frame, to.Addr)
+	if out, err := from.Kubelet().Exec(t.Context(), "ip", "-all", "netns", "exec", "bash", "-c", send); err != nil || out == "" {
+		t.Fatalf("send from all Pods: output %q, error %v", out, err)
+	}
+	if n, err := counted(t.Context()); err != nil || n != "0" {
+		t.Errorf("%s forged packets reach Pods, error %v", n, err)
+	}
+	if _, err := from.Kubelet().Exec(t.Context(), "bash", "-c", send); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 10*time.Second, "the packet of the node to be counted", func(ctx context.Context) error {
+		n, err := counted(ctx)
+		if err == nil && n != "1" {
+			err = fmt.Errorf("%s were", n)
+		}
+		return err
+	})
+}
+
+// forgedSYN returns a segment that opens a connection, in a frame for a node's first tunnel (RFC 7348), for printf.
+func forgedSYN(node, from netip.Addr, to netip.AddrPort) (octets string) {
+	header := append(append([]byte{0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6, 0, 0}, from.AsSlice()...), to.Addr().AsSlice()...)
+	segment := []byte{0x9c, 0x40, 0, byte(to.Port()), 0, 0, 0, 1, 0, 0, 0, 0, 0x50, 0x02, 0xff, 0xff, 0, 0, 0, 0}
+	pseudo := append(append(header[12:20:20], 0, 6, 0, 20), segment...)
+	checksum := func(of []byte) uint16 { // RFC 1071
+		var sum uint32
+		for i, octet := range of {
+			sum += uint32(octet) << (8 * uint(1-i%2))
+		}
+		return ^uint16(sum + sum>>16)
+	}
+	binary.BigEndian.PutUint16(header[10:], checksum(header))
+	binary.BigEndian.PutUint16(segment[16:], checksum(pseudo))
+	frame := append([]byte{8, 0, 0, 0, 0, 0, 1, 0, 0x02, 0x4c}, node.AsSlice()...) // the hardware address of the tunnel
+	frame = append(append(append(frame, 2, 0, 0, 0, 0, 1, 8, 0), header...), segment...)
+	for _, octet := range frame {
+		octets += fmt.Sprintf(`\x%02x`, octet)
+	}
+	return octets
 }
 
 // strictReversePath sets rp_filter to 1 for all interfaces of every node, until the end of the test.
