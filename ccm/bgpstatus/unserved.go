@@ -1,6 +1,7 @@
 package bgpstatus
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -10,6 +11,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/ironlb/ironlb/ccm/condition"
 	"github.com/ironlb/ironlb/ccm/watch"
@@ -138,6 +140,7 @@ func (u *unserved) report(all map[string][]netip.Addr) {
 
 // sharers are the Services on one address, with its pools.
 type sharers struct {
+	ipv4     bool
 	services []*v1.Service
 	pools    []string
 }
@@ -155,6 +158,7 @@ func (u *unserved) evaluate(o *bgpObjects, ads []bgpAdvertisement) map[netip.Add
 	for _, svc := range o.services {
 		for _, h := range u.held(svc) {
 			s := of[h.Addr]
+			s.ipv4 = h.Addr.Is4()
 			s.services = append(s.services, svc)
 			if !slices.Contains(s.pools, h.Pool) {
 				s.pools = append(s.pools, h.Pool)
@@ -283,18 +287,17 @@ func (u *unserved) reason(addr netip.Addr, s sharers, by []adReach) string {
 }
 
 // endpointReason returns which endpoints an announced address lacks. For policy Local, a node needs an endpoint of each
-// Service that has any (docs/design/bgp.md).
+// port of the Services that has any (docs/design/bgp.md), as the speakers decide it (speaker/view, Serves).
 func (u *unserved) endpointReason(s sharers, announces func(node string) bool) string {
 	open, anywhere := false, false
-	var local []map[string]struct{}
+	var local []map[string]bool
 	for _, svc := range s.services {
-		nodes := usableNodes(u.endpoints(svc))
-		anywhere = anywhere || len(nodes) > 0
-		switch {
-		case svc.Spec.ExternalTrafficPolicy != v1.ServiceExternalTrafficPolicyLocal || u.forwarding(svc) != v1alpha1.ForwardingPod:
+		ports := nodesOf(svc, u.endpoints(svc), s.ipv4)
+		anywhere = anywhere || len(ports) > 0
+		if svc.Spec.ExternalTrafficPolicy != v1.ServiceExternalTrafficPolicyLocal || u.forwarding(svc) != v1alpha1.ForwardingPod {
 			open = true
-		case len(nodes) > 0:
-			local = append(local, nodes)
+		} else {
+			local = append(local, ports...)
 		}
 	}
 	if len(local) == 0 {
@@ -306,38 +309,46 @@ func (u *unserved) endpointReason(s sharers, announces func(node string) bool) s
 		}
 		return ""
 	}
-	for node := range local[0] {
-		if announces(node) && !slices.ContainsFunc(local, func(nodes map[string]struct{}) bool { _, is := nodes[node]; return !is }) {
-			return ""
+	for _, terminating := range []bool{false, true} {
+		able := false
+		for node := range local[0] {
+			if slices.ContainsFunc(local, func(nodes map[string]bool) bool { ready, has := nodes[node]; return !ready && !(terminating && has) }) {
+				continue
+			}
+			if able = true; announces(node) {
+				return ""
+			}
+		}
+		if able {
+			break
 		}
 	}
 	return reasonNoLocalEndpoint
 }
 
-// usableNodes returns the nodes with a ready endpoint, or, if there is none, those with a terminating one that still
-// serves. An endpoint without a node counts as one of the node "".
-func usableNodes(all []*discoveryv1.EndpointSlice) map[string]struct{} {
-	ready, terminating := map[string]struct{}{}, map[string]struct{}{}
-	for _, slice := range all {
-		for i := range slice.Endpoints {
-			e := &slice.Endpoints[i]
-			node := ""
-			if e.NodeName != nil {
-				node = *e.NodeName
+// nodesOf returns the nodes of each port of a Service that has endpoints in a family: true for those with a ready one,
+// false for those with a terminating one only, which still serves. An endpoint without a node counts as one of node "".
+func nodesOf(svc *v1.Service, all []*discoveryv1.EndpointSlice, ipv4 bool) (ports []map[string]bool) {
+	for _, port := range svc.Spec.Ports {
+		nodes := map[string]bool{}
+		for _, slice := range all {
+			if (slice.AddressType == discoveryv1.AddressTypeIPv4) != ipv4 || !slices.ContainsFunc(slice.Ports, func(p discoveryv1.EndpointPort) bool {
+				return p.Name != nil && *p.Name == port.Name && p.Port != nil && ptr.Deref(p.Protocol, v1.ProtocolTCP) == cmp.Or(port.Protocol, v1.ProtocolTCP)
+			}) {
+				continue
 			}
-			is := func(condition *bool, otherwise bool) bool {
-				return condition == nil && otherwise || condition != nil && *condition
-			}
-			switch {
-			case is(e.Conditions.Ready, true):
-				ready[node] = struct{}{}
-			case is(e.Conditions.Serving, true) && is(e.Conditions.Terminating, false):
-				terminating[node] = struct{}{}
+			for i := range slice.Endpoints {
+				e := &slice.Endpoints[i]
+				ready := ptr.Deref(e.Conditions.Ready, true)
+				if ready || ptr.Deref(e.Conditions.Serving, true) && ptr.Deref(e.Conditions.Terminating, false) {
+					node := ptr.Deref(e.NodeName, "")
+					nodes[node] = nodes[node] || ready
+				}
 			}
 		}
+		if len(nodes) > 0 {
+			ports = append(ports, nodes)
+		}
 	}
-	if len(ready) == 0 {
-		return terminating
-	}
-	return ready
+	return ports
 }

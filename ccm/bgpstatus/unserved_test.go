@@ -19,6 +19,7 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -31,7 +32,7 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// routed is a Service with an address, and its endpoints as node, or node/terminating.
+// routed is a Service with an address, and its endpoints as NODE[@PORT][/terminating], or NODE@other family.
 type routed struct {
 	*v1.Service
 	at        string
@@ -40,10 +41,16 @@ type routed struct {
 
 func routedService(name, at string, local bool, endpoints ...string) routed {
 	svc := &v1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{"app": name}}}
+	svc.Spec.Ports = []v1.ServicePort{{Port: 80}}
 	if local {
 		svc.Spec.ExternalTrafficPolicy = v1.ServiceExternalTrafficPolicyLocal
 	}
 	return routed{svc, at, endpoints}
+}
+
+func twoPorts(r routed) routed {
+	r.Spec.Ports = append(r.Spec.Ports, v1.ServicePort{Name: "metrics", Port: 81})
+	return r
 }
 
 func direct(r routed) routed {
@@ -67,14 +74,23 @@ func unservedOf(services ...routed) (unserved, []*v1.Service) {
 		held: func(svc *v1.Service) []pools.Address {
 			return []pools.Address{{Addr: netip.MustParseAddr(byName[svc.Name].at), Pool: "main"}}
 		},
-		endpoints: func(svc *v1.Service) []*discoveryv1.EndpointSlice {
-			slice := &discoveryv1.EndpointSlice{}
+		endpoints: func(svc *v1.Service) (slices []*discoveryv1.EndpointSlice) {
 			for _, text := range byName[svc.Name].endpoints {
-				node, terminating := strings.CutSuffix(text, "/terminating")
-				ready := !terminating
-				slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{NodeName: &node, Conditions: discoveryv1.EndpointConditions{Ready: &ready, Terminating: &terminating}})
+				text, terminating := strings.CutSuffix(text, "/terminating")
+				node, port, _ := strings.Cut(text, "@")
+				ready, family := !terminating, discoveryv1.AddressTypeIPv4
+				if netip.MustParseAddr(byName[svc.Name].at).Is6() != (port == "other family") {
+					family = discoveryv1.AddressTypeIPv6
+				}
+				if port == "other family" {
+					port = ""
+				}
+				slices = append(slices, &discoveryv1.EndpointSlice{
+					AddressType: family, Ports: []discoveryv1.EndpointPort{{Name: &port, Port: ptr.To[int32](8080)}},
+					Endpoints: []discoveryv1.Endpoint{{NodeName: &node, Conditions: discoveryv1.EndpointConditions{Ready: &ready, Terminating: &terminating}}},
+				})
 			}
-			return []*discoveryv1.EndpointSlice{slice}
+			return slices
 		},
 	}, all
 }
@@ -116,6 +132,12 @@ func TestUnserved(t *testing.T) {
 		{name: "local, here", services: []routed{routedService("web", addr, true, "a")}},
 		{name: "local, on the node without a peer", speakers: first, services: []routed{routedService("web", addr, true, "b")}, want: "NoLocalEndpoint all"},
 		{name: "local, ready there and terminating here", speakers: first, services: []routed{routedService("web", addr, true, "b", "a/terminating")}, want: "NoLocalEndpoint all"},
+		{name: "local, of another port", services: []routed{routedService("web", addr, true, "b@metrics")}, want: "NoLocalEndpoint all"},
+		{name: "not local, of another port", services: []routed{routedService("web", addr, false, "b@metrics")}, want: "NoEndpoint all"},
+		{name: "local, of the other family", services: []routed{routedService("web", addr, true, "b@other family")}, want: "NoLocalEndpoint all"},
+		{name: "local, two ports, apart", services: []routed{twoPorts(routedService("web", addr, true, "a", "b@metrics"))}, want: "NoLocalEndpoint all"},
+		{name: "local, two ports, together", services: []routed{twoPorts(routedService("web", addr, true, "a", "b", "a@metrics"))}},
+		{name: "local, two ports, one without endpoint", services: []routed{twoPorts(routedService("web", addr, true, "a"))}},
 		{name: "local, terminating here", speakers: first, services: []routed{routedService("web", addr, true, "a/terminating")}},
 		{name: "local and direct, on the node without a peer", speakers: first, services: []routed{direct(routedService("web", addr, true, "b"))}},
 		{name: "local, none", services: []routed{routedService("web", addr, true)}, want: "NoLocalEndpoint all"},

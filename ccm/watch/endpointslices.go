@@ -89,7 +89,7 @@ func stateOf(c discoveryv1.EndpointConditions) discoveryv1.EndpointConditions {
 	return unusable
 }
 
-// trim keeps the nodes and states of the endpoints that can be used, each pair once: a large cluster has more endpoints
+// trim keeps the ports, and the nodes and states of the endpoints that can be used, each pair once: a large cluster has more endpoints
 // than anything else in the cache. The strings and conditions are shared.
 func (e *EndpointSlices) trim(o any) (any, error) {
 	slice, ok := o.(*discoveryv1.EndpointSlice)
@@ -102,6 +102,7 @@ func (e *EndpointSlices) trim(o any) (any, error) {
 	if _, headless := slice.Labels[v1.IsHeadlessService]; headless {
 		return out, nil // ignored by the speakers
 	}
+	out.Ports = slice.Ports
 	type pair struct {
 		node  *string
 		state discoveryv1.EndpointConditions

@@ -60,7 +60,7 @@ func TestTrimEndpoints(t *testing.T) {
 		{true, "a/ready a/ready b/terminating c/terminated c/unready /unset", "a/ready@192.0.2.1 a/ready@192.0.2.1 b/terminating@192.0.2.1 c/unusable@192.0.2.1 c/unusable@192.0.2.1 /ready@192.0.2.1"},
 	} {
 		e := &EndpointSlices{addresses: tt.addresses}
-		full := &discoveryv1.EndpointSlice{}
+		full := &discoveryv1.EndpointSlice{Ports: []discoveryv1.EndpointPort{{Name: ptr.To("http"), Port: ptr.To[int32](80)}}}
 		for _, text := range strings.Fields(tt.in) {
 			full.Endpoints = append(full.Endpoints, endpoint(text))
 		}
@@ -71,6 +71,9 @@ func TestTrimEndpoints(t *testing.T) {
 		again, err := e.trim(trimmed)
 		if err != nil || !reflect.DeepEqual(again, trimmed) {
 			t.Errorf("trimmed again: %+v, %v, want %+v", again, err, trimmed)
+		}
+		if ports := trimmed.(*discoveryv1.EndpointSlice).Ports; !reflect.DeepEqual(ports, full.Ports) {
+			t.Errorf("ports %+v, want %+v", ports, full.Ports)
 		}
 		var got []string
 		names := map[string]*byte{}
