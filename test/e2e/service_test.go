@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -307,9 +308,10 @@ func TestEndpointsFollow(t *testing.T) {
 	answers("follow-1 follow-2")
 }
 
-// TestPolicyLocal: the client's address is kept, and only a node with an endpoint answers.
+// TestPolicyLocal: the client's address is kept, and only a node with an endpoint of the ports answers.
 func TestPolicyLocal(t *testing.T) {
 	pod(t, "local-1", "local", cluster.Node(2))
+	portless(t, "local", cluster.Node(0), cluster.Node(1))
 	service(t, "local", func(svc *corev1.Service) { svc.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal })
 	addr := address(t, "local")
 	owner(t, addr, cluster.Node(2).Name, func(n string) bool { return n == cluster.Node(2).Name })
@@ -328,6 +330,27 @@ func TestPolicyLocal(t *testing.T) {
 		}
 		owner(t, addr, cluster.Node(0).Name, func(n string) bool { return n == cluster.Node(0).Name })
 		reachable(t, cluster.Client, http)
+	})
+}
+
+// portless creates a slice of endpoints on these nodes without ports, as for Pods that lack the named ports.
+func portless(t testing.TB, service string, nodes ...*lab.Node) {
+	t.Helper()
+	slice := &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Name: service + "-portless", Labels: map[string]string{discoveryv1.LabelServiceName: service}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+	}
+	for i, n := range nodes {
+		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("198.51.100.%d", 250+i)}, NodeName: &n.Name})
+	}
+	slices := cluster.Kube.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault)
+	if _, err := slices.Create(t.Context(), slice, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := slices.Delete(context.Background(), slice.Name, metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
 	})
 }
 

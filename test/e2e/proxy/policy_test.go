@@ -137,7 +137,10 @@ func TestExternalTrafficPolicyLocal(t *testing.T) {
 		health(t, node3, svc, 503, 0)
 		endpoints(t, "local", "a1", "a2", "b1")
 		health(t, node1, svc, 200, 2)
+		scene.PortlessEndpoints(t, "local", "a2", "c1")
 		endpoints(t, "local", "a1", "b1")
+		health(t, node1, svc, 200, 1) // so the speakers have both
+		health(t, node3, svc, 503, 0)
 	})
 	t.Run("to Cluster and back", func(t *testing.T) {
 		port := svc.Spec.HealthCheckNodePort

@@ -150,23 +150,31 @@ func OfType(kind corev1.ServiceType) func(*corev1.Service) {
 // node.
 func Endpoints(t testing.TB, service string, pods ...string) {
 	t.Helper()
-	setSlice(t, service, service, discoveryv1.AddressTypeIPv4, pods)
+	ports := []discoveryv1.EndpointPort{
+		{Name: ptr.To("http"), Port: ptr.To[int32](probe.PortHTTP), Protocol: ptr.To(corev1.ProtocolTCP)},
+		{Name: ptr.To("udp"), Port: ptr.To[int32](probe.PortUDP), Protocol: ptr.To(corev1.ProtocolUDP)},
+		{Name: ptr.To("stream"), Port: ptr.To[int32](probe.PortStream), Protocol: ptr.To(corev1.ProtocolTCP)},
+	}
+	setSlice(t, service, service, discoveryv1.AddressTypeIPv4, ports, pods)
 	if both {
-		setSlice(t, service, service+"-ipv6", discoveryv1.AddressTypeIPv6, pods)
+		setSlice(t, service, service+"-ipv6", discoveryv1.AddressTypeIPv6, ports, pods)
 	}
 }
 
-func setSlice(t testing.TB, service, name string, family discoveryv1.AddressType, pods []string) {
+// PortlessEndpoints sets the Pods of a slice without ports, as the EndpointSlice controller writes for Pods that lack
+// the named ports.
+func PortlessEndpoints(t testing.TB, service string, pods ...string) {
+	t.Helper()
+	setSlice(t, service, service+"-portless", discoveryv1.AddressTypeIPv4, nil, pods)
+}
+
+func setSlice(t testing.TB, service, name string, family discoveryv1.AddressType, ports []discoveryv1.EndpointPort, pods []string) {
 	t.Helper()
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta:  metav1.ObjectMeta{Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: service}},
 		AddressType: family,
-		Ports: []discoveryv1.EndpointPort{
-			{Name: ptr.To("http"), Port: ptr.To[int32](probe.PortHTTP), Protocol: ptr.To(corev1.ProtocolTCP)},
-			{Name: ptr.To("udp"), Port: ptr.To[int32](probe.PortUDP), Protocol: ptr.To(corev1.ProtocolUDP)},
-			{Name: ptr.To("stream"), Port: ptr.To[int32](probe.PortStream), Protocol: ptr.To(corev1.ProtocolTCP)},
-		},
-		Endpoints: []discoveryv1.Endpoint{},
+		Ports:       ports,
+		Endpoints:   []discoveryv1.Endpoint{},
 	}
 	for _, p := range pods {
 		slice.Endpoints = append(slice.Endpoints, endpoint(t, family, p))
