@@ -109,8 +109,7 @@ func (a *Allocator) joinable(u *unit, self *service, c *Claim) clash {
 }
 
 // refusedShare returns the first address of the pools, in listed order, that has the claim's sharing key and that the
-// claim may not join. It also returns the reason. nil: there is none. Addresses in namespaces that cannot share with
-// the claim's do not count: the same key is unrelated there.
+// claim may not join. It also returns the reason. nil: there is none.
 func (a *Allocator) refusedShare(q *query, f Family, from []*pool) (*unit, clash) {
 	g := a.byKey[q.claim.SharingKey]
 	if q.claim.SharingKey == "" || g == nil {
@@ -119,14 +118,11 @@ func (a *Allocator) refusedShare(q *query, f Family, from []*pool) (*unit, clash
 	for _, p := range from {
 		var best *unit
 		var why clash
-		foreign := func(h *service) bool {
-			return h == q.self || !nsMayShare(p, h.claim.Service.Namespace, q.claim.Service.Namespace)
-		}
 		for _, u := range g.units {
 			if u.pool != p || FamilyOf(u.addr) != f || best != nil && best.at <= u.at {
 				continue
 			}
-			if slices.ContainsFunc(u.holders, foreign) {
+			if slices.Contains(u.holders, q.self) {
 				continue
 			}
 			if found := a.joinable(u, q.self, q.claim); !found.none() {

@@ -646,13 +646,11 @@ func (r *reference) chooseIn(s *refService, f Family, from []*Pool, lease map[Fa
 	return refChoice{reason: PoolExhausted, quota: quota > 0}
 }
 
-// refusesShare reports whether all holders of the address could share it with the Service, by key and namespace, and do
-// not.
+// refusesShare reports whether all holders of the address have the Service's sharing key, and do not share it.
 func (r *reference) refusesShare(a netip.Addr, s *refService) bool {
 	on := r.holders(a)
 	for _, h := range on {
-		ns := listed(r.poolOf(a), s.claim.Service.Namespace, h.claim.Service.Namespace)
-		if h == s || !ns || !together(&s.claim, &h.claim) {
+		if h == s || !together(&s.claim, &h.claim) {
 			return false
 		}
 	}
