@@ -195,7 +195,7 @@ func (a *Allocator) worth(s *service) bool {
 	s.deferred = false
 	p := a.plan(s)
 	same := slices.Equal(p.lease, s.lease) && slices.Equal(p.drains, s.drains)
-	sameReason := p.reason == s.reason && p.misfit == s.misfit && (!p.misfit || p.message == s.message) // names another
+	sameReason := p.reason == s.reason && p.misfit == s.misfit && p.message == s.message // which may name another
 	if same && sameReason {
 		a.wakes.wait(s, p.waits)
 		return false
