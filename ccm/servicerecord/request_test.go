@@ -32,7 +32,7 @@ func FuzzRequestedAddresses(f *testing.F) {
 		if trimmed := strings.TrimSpace(text); trimmed != "" && len(trimmed) <= maxText {
 			entries = 1 + strings.Count(trimmed, ",")
 		} else if trimmed != "" {
-			entries = 1 // reported as a whole
+			entries = 1 // one report for all
 		}
 		if len(got)+len(bad) != entries {
 			t.Errorf("%q: %v and %q of %d entries", text, got, bad, entries)

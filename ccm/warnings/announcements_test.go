@@ -214,25 +214,25 @@ func TestConflictFlaps(t *testing.T) {
 // TestNotAnnounced: the conditions of the VirtualIP appear on the Service. If the state may end by itself, they appear
 // after the grace period.
 func TestNotAnnounced(t *testing.T) {
-	said := func(status metav1.ConditionStatus, reason, message string) metav1.Condition {
+	isAnnounced := func(status metav1.ConditionStatus, reason, message string) metav1.Condition {
 		return metav1.Condition{Type: v1alpha1.ConditionAnnounced, Status: status, Reason: reason, Message: message}
 	}
 	const kind, none = v1alpha1.ConditionNoEligibleNode, "NoEligibleNode: No eligible node for 203.0.113.4. Every node is out"
 	ineligible := metav1.Condition{Type: kind, Status: metav1.ConditionTrue, Reason: "NodesExcluded", Message: "Every node is out"}
 	eligible := metav1.Condition{Type: kind, Status: metav1.ConditionFalse}
-	unplaced := ccmtest.VIPOf("203.0.113.4", ineligible, said(metav1.ConditionFalse, kind, "no node may answer for it"))
+	unplaced := ccmtest.VIPOf("203.0.113.4", ineligible, isAnnounced(metav1.ConditionFalse, kind, "no node may answer for it"))
 	unplaced.Spec.Nodes = nil
 	local := "no node has an endpoint"
 	for name, c := range map[string]struct {
 		vip        *v1alpha1.VirtualIP
 		now, later string
 	}{
-		"announced":   {vip: ccmtest.VIPOf("203.0.113.4", eligible, said(metav1.ConditionTrue, "Owner", ""))},
+		"announced":   {vip: ccmtest.VIPOf("203.0.113.4", eligible, isAnnounced(metav1.ConditionTrue, "Owner", ""))},
 		"no node may": {unplaced, none, none},
-		"not announced": {vip: ccmtest.VIPOf("203.0.113.4", eligible, said(metav1.ConditionFalse, "NoLocalEndpoint", local)),
+		"not announced": {vip: ccmtest.VIPOf("203.0.113.4", eligible, isAnnounced(metav1.ConditionFalse, "NoLocalEndpoint", local)),
 			now: "recheck in 2s", later: "NoLocalEndpoint: No node announces 203.0.113.4: " + local},
 		"not direct": {
-			vip: ccmtest.VIPOf("203.0.113.4", eligible, said(metav1.ConditionTrue, "Owner", ""),
+			vip: ccmtest.VIPOf("203.0.113.4", eligible, isAnnounced(metav1.ConditionTrue, "Owner", ""),
 				metav1.Condition{Type: v1alpha1.ConditionNotDirect, Status: metav1.ConditionTrue, Reason: "NodeWithoutTunnel", Message: "why"}),
 			now: "recheck in 2s", later: "NodeWithoutTunnel: 203.0.113.4: why",
 		},

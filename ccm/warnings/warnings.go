@@ -251,8 +251,8 @@ func (a *Publisher) evaluate(ctx context.Context, key pools.ServiceKey) error {
 	return nil
 }
 
-// quietFor is how long a warning of announcements must be absent until its return is a new episode, with a new Event.
-const quietFor = 5 * time.Minute
+// newAfter is how long a warning of announcements must be absent until its return is a new episode, with a new Event.
+const newAfter = 5 * time.Minute
 
 // lasting returns the reasons whose episode began earlier, and records those of the present warnings.
 func (a *Publisher) lasting(key pools.ServiceKey, present []warning) map[string]bool {
@@ -261,7 +261,7 @@ func (a *Publisher) lasting(key pools.ServiceKey, present []warning) map[string]
 		if ended.IsZero() {
 			ended = now
 		}
-		if now.Sub(ended) < quietFor {
+		if now.Sub(ended) < newAfter {
 			episodes[reason], out[reason] = ended, true
 		}
 	}
