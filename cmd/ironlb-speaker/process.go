@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -266,7 +267,11 @@ func (p *process) checkNode() error {
 	p.checks.facts = func() (nodecheck.Facts, bool, error) {
 		f, ok, err := nodeFacts(p.api.Source, p.nodeName, routes, p.servers.inIPVS, p.calico.polices)
 		f.Proxies = p.announcer.Proxies()
-		return f, ok, err
+		links, unknown := l2.Links()
+		if f.Links = links; unknown != nil {
+			f.Unknown = append(f.Unknown, nodecheck.OneInterfacePerSubnet)
+		}
+		return f, ok, errors.Join(err, unknown)
 	}
 	p.checks.detect = p.config.DetectLocal
 	p.checks.warn, p.checks.report = p.api.Events.Warn, p.api.Node.ReportConditions

@@ -123,6 +123,7 @@ type SpeakerStatusStatus struct {
 	// conditions of the node's network. PodTrafficDetected: detectLocalMode covers the Pods of the node.
 	// BridgeNetfilter: what Pods behind one bridge send one another passes the packet filter. NetworkPolicyEnforced:
 	// the data plane bypasses no NetworkPolicy of Calico. NoProxyARP: no host answers for every address.
+	// OneInterfacePerSubnet: no two interfaces have a subnet in common.
 	//
 	// +listType=map
 	// +listMapKey=type

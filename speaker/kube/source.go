@@ -395,7 +395,7 @@ func (s *Source) SetLinks(links map[string]view.Link) {
 		}
 	}
 	for name, link := range links {
-		if have, was := before[name]; !was || !slices.Equal(have.Subnets, link.Subnets) {
+		if have, was := before[name]; !was || !reflect.DeepEqual(have, link) {
 			s.put(ref{kind: kindLink, key: pools.ServiceKey{Name: name}}, link)
 		}
 	}

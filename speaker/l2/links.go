@@ -44,9 +44,64 @@ func Links() ([]view.Link, error) {
 	}
 	out := make([]view.Link, 0, len(n.links))
 	for _, l := range n.links {
-		out = append(out, view.Link{Name: l.name, Subnets: n.subnets[l.index]})
+		out = append(out, view.Link{Name: l.name, Subnets: n.subnets[l.index], Index: l.index, MAC: net.HardwareAddr(l.mac[:]).String()})
 	}
-	return out, nil
+	return out, shareSubnets(out)
+}
+
+// shareSubnets leaves each subnet of several links to one of them: that of the kernel's route, else the first. A host
+// that answered on both would get packets on an interface where rp_filter drops them.
+func shareSubnets(links []view.Link) error {
+	having := map[netip.Prefix][]int{}
+	for at, l := range links {
+		for _, subnet := range l.Subnets {
+			having[subnet] = append(having[subnet], at)
+		}
+	}
+	for subnet, ats := range having {
+		if len(ats) == 1 {
+			continue
+		}
+		indexes := make([]int, 0, len(ats))
+		for _, at := range ats {
+			indexes = append(indexes, links[at].Index)
+		}
+		index, err := routeOf(subnet, indexes)
+		if err != nil {
+			return err
+		}
+		chosen := links[ats[max(0, slices.Index(indexes, index))]].Name
+		for _, at := range ats {
+			if l := &links[at]; l.Name != chosen {
+				l.Subnets = slices.DeleteFunc(slices.Clone(l.Subnets), func(p netip.Prefix) bool { return p == subnet })
+				if l.Elsewhere == nil {
+					l.Elsewhere = map[netip.Prefix]string{}
+				}
+				l.Elsewhere[subnet] = chosen
+			}
+		}
+	}
+	return nil
+}
+
+// routeOf returns which of the interfaces has the kernel's route to a subnet: that of the lowest metric, and of equal
+// ones the first. It returns 0 if none has one.
+func routeOf(subnet netip.Prefix, indexes []int) (index int, err error) {
+	routes, err := dump.Complete(func() ([]netlink.Route, error) {
+		return netlink.RouteListFiltered(nl.GetIPFamily(subnet.Addr().AsSlice()), &netlink.Route{
+			Table: unix.RT_TABLE_MAIN, Dst: &net.IPNet{IP: subnet.Addr().AsSlice(), Mask: net.CIDRMask(subnet.Bits(), subnet.Addr().BitLen())},
+		}, netlink.RT_FILTER_DST|netlink.RT_FILTER_TABLE)
+	})
+	if err != nil {
+		return 0, fmt.Errorf("list the routes to %v: %w", subnet, err)
+	}
+	metric := 0
+	for _, r := range routes {
+		if slices.Contains(indexes, r.LinkIndex) && (index == 0 || r.Priority < metric) {
+			index, metric = r.LinkIndex, r.Priority
+		}
+	}
+	return index, nil
 }
 
 // network is the kernel's state of all interfaces.

@@ -299,6 +299,47 @@ func TestLinks(t *testing.T) {
 	})
 }
 
+// TestLinksOfOneSubnet: of two interfaces in one subnet, that with the kernel's route has it: the one of the lower
+// metric, not the first.
+func TestLinksOfOneSubnet(t *testing.T) {
+	s := join(t)
+	third := netspace.New(t)
+	netspace.Join(t, s.node, "eth1", "203.0.113.99/24", third, "eth0", "203.0.113.98/24")
+	subnet := netip.MustParsePrefix("203.0.113.0/24")
+	owner := func() string {
+		var got []view.Link
+		s.node.Must(t, func() (err error) { got, err = Links(); return err })
+		name := ""
+		for _, l := range got {
+			if slices.Contains(l.Subnets, subnet) {
+				name += l.Name
+			} else if l.Elsewhere[subnet] != "" {
+				name = l.Elsewhere[subnet] + " not " + l.Name + " " + name
+			}
+		}
+		return name
+	}
+	eventually(t, "both have carrier, and eth0 has the first route", func() bool { return owner() == "eth0 not eth1 eth0" })
+	eth0 := linkOf(t, s.node, "eth0").Attrs().Index
+	routes, err := s.node.Handle.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{LinkIndex: eth0}, netlink.RT_FILTER_OIF)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range routes {
+		if r.Dst.String() != subnet.String() {
+			continue
+		}
+		later := r
+		later.Priority = 100
+		if err := errors.Join(s.node.Handle.RouteDel(&r), s.node.Handle.RouteAdd(&later)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := owner(); got != "eth1 not eth0 eth1" {
+		t.Errorf("with a higher metric of eth0: %q", got)
+	}
+}
+
 // While the link-local address is tentative, the kernel solicits no neighbour, so nothing can be forwarded to it.
 func TestLinksWithoutLinkLocalAddress(t *testing.T) {
 	s := join(t)

@@ -26,10 +26,13 @@ const (
 
 	NoProxyARP = "NoProxyARP"
 	ProxyARP   = "ProxyARP"
+
+	OneInterfacePerSubnet     = "OneInterfacePerSubnet"
+	SubnetOnSeveralInterfaces = "SubnetOnSeveralInterfaces"
 )
 
 // Types are the types of all conditions.
-var Types = []string{PodTrafficDetected, BridgeNetfilter, NetworkPolicy, NoProxyARP}
+var Types = []string{PodTrafficDetected, BridgeNetfilter, NetworkPolicy, NoProxyARP, OneInterfacePerSubnet}
 
 // Route is the node's route to an address. Interface is empty if there is none.
 type Route struct {
@@ -51,6 +54,8 @@ type Facts struct {
 	IPVS, CalicoPolices bool
 	// Proxies are the hosts that answer ARP or neighbour discovery for every address.
 	Proxies []view.Proxy
+	// Links are the interfaces that can announce addresses.
+	Links []view.Link
 	// Unknown are the types of conditions with incomplete facts.
 	Unknown []string
 }
@@ -68,7 +73,7 @@ func (f Facts) pods() (pods []netip.Addr) {
 
 // Evaluate returns one condition of each type that is not in Unknown, in the order of Types. It is pure.
 func Evaluate(f Facts, detect forwarding.DetectLocal) []report.NodeCondition {
-	all := []report.NodeCondition{f.podTraffic(detect), f.bridge(), f.networkPolicy(), f.proxyARP()}
+	all := []report.NodeCondition{f.podTraffic(detect), f.bridge(), f.networkPolicy(), f.proxyARP(), f.interfaces()}
 	return slices.DeleteFunc(all, func(c report.NodeCondition) bool { return slices.Contains(f.Unknown, c.Type) })
 }
 
@@ -98,6 +103,23 @@ func (f Facts) proxyARP() report.NodeCondition {
 	return report.NodeCondition{Type: NoProxyARP, Reason: ProxyARP, Message: "a host answers for every address, " +
 		"so clients may send it packets for VirtualIPs: switch proxy ARP, or the proxy of neighbour discovery, off at " +
 		strings.Join(hosts, ", ") + "; its answers to this node's probes do not count"}
+}
+
+// interfaces: of several interfaces in one subnet, one announces its addresses.
+func (f Facts) interfaces() report.NodeCondition {
+	var found []string
+	for _, l := range f.Links {
+		for subnet, chosen := range l.Elsewhere {
+			found = append(found, fmt.Sprintf("%v is on %s and %s, and the kernel's route to it leads through %s", subnet, chosen, l.Name, chosen))
+		}
+	}
+	if len(found) == 0 {
+		return report.NodeCondition{Type: OneInterfacePerSubnet, True: true, Reason: "NoSubnetTwice",
+			Message: "no two interfaces have a subnet in common"}
+	}
+	slices.Sort(found)
+	return report.NodeCondition{Type: OneInterfacePerSubnet, Reason: SubnetOnSeveralInterfaces, Message: strings.Join(found, "; ") +
+		": addresses are announced on that interface alone; to announce on the other one, name it in interfaces of the L2Advertisement"}
 }
 
 func (f Facts) podTraffic(detect forwarding.DetectLocal) report.NodeCondition {

@@ -80,6 +80,8 @@ func TestEvaluate(t *testing.T) {
 		{"Calico and IPVS", Facts{IPVS: true, CalicoPolices: true}, node, NetworkPolicy, []string{"dataplane: nftables"}},
 		{"Calico and nftables", Facts{CalicoPolices: true}, node, "", nil},
 		{"IPVS without Calico", Facts{IPVS: true}, node, "", nil},
+		{"a subnet twice", Facts{Links: []view.Link{{Name: "eth1", Elsewhere: map[netip.Prefix]string{netip.MustParsePrefix("192.0.2.0/24"): "eth0"}}}},
+			node, OneInterfacePerSubnet, []string{"192.0.2.0/24 is on eth0 and eth1", "through eth0"}},
 		{"no bridge", Facts{Endpoints: at("192.0.2.10 cali1"), PodCIDRs: nodes}, node, "", nil},
 	} {
 		var wrong, types []string

@@ -129,16 +129,17 @@ func (u unit) advertised(pool string, labels map[string]string) bool {
 }
 
 // interfaces returns where this node announces an address, according to all of its advertisements: on the named
-// interfaces, or on those whose subnet contains it.
+// interfaces, or on those whose subnet contains it. Of interfaces with one subnet it returns one: a named one, or that
+// of the kernel's route.
 func (u unit) interfaces(a view.Address, labels map[string]string) []string {
-	names := map[string]struct{}{}
+	named := map[string]bool{} // false: by its subnet
 	for _, ad := range u.ads {
 		if !ad.Matches(a.Pool, u.view.Pools[a.Pool].Labels, labels) {
 			continue
 		}
 		for _, name := range ad.Interfaces {
 			if _, up := u.view.Links[name]; up {
-				names[name] = struct{}{}
+				named[name] = true
 			}
 		}
 		if len(ad.Interfaces) > 0 {
@@ -146,11 +147,27 @@ func (u unit) interfaces(a view.Address, labels map[string]string) []string {
 		}
 		for name, link := range u.view.Links {
 			if slices.ContainsFunc(link.Subnets, func(p netip.Prefix) bool { return p.Contains(a.IP) }) {
-				names[name] = struct{}{}
+				named[name] = named[name]
 			}
 		}
 	}
-	return slices.Sorted(maps.Keys(names))
+	if len(named) < 2 {
+		return slices.Sorted(maps.Keys(named))
+	}
+	bySegment := map[string]string{} // the segment by its interface with the kernel's route
+	for _, name := range slices.Sorted(maps.Keys(named)) {
+		segment := name
+		for subnet, other := range u.view.Links[name].Elsewhere {
+			if subnet.Contains(a.IP) {
+				segment = other
+			}
+		}
+		before, found := bySegment[segment]
+		if !found || named[name] && !named[before] || named[name] == named[before] && name == segment {
+			bySegment[segment] = name
+		}
+	}
+	return slices.Sorted(maps.Values(bySegment))
 }
 
 // usable returns the interfaces of an address on which this node receives members and is not isolated.

@@ -50,4 +50,10 @@ type Link struct {
 	Name string
 	// Subnets are those of its addresses, without link-local ones.
 	Subnets []netip.Prefix
+	// Elsewhere are subnets of its addresses that another interface, by name, has as well and that the kernel sends to
+	// through that one.
+	Elsewhere map[netip.Prefix]string
+	// Index and MAC identify it.
+	Index int
+	MAC   string
 }
