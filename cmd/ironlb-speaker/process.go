@@ -193,28 +193,26 @@ func (p *process) meet() error {
 	return nil
 }
 
-// findUnreachable creates the prober of unreachable nodes, if their endpoints are to be left out. If that fails the
+// findUnreachable creates the prober of unreachable nodes, and of hosts where no speaker is received. If that fails the
 // speaker runs without one.
 func (p *process) findUnreachable() {
-	if !p.config.LeaveOutUnreachable {
-		return
-	}
 	prober, err := reach.New(reach.Options{
 		Log: p.log, Wake: p.trigger.Now, Metrics: reach.NewMetrics(p.registry),
 		MACs: func() map[[6]byte]string { return p.members.MACs() }, Record: p.stateFile(unreachablePrefix),
+		Unanswered: func(interfaces map[string]struct{}) { p.members.SetUnanswered(interfaces) },
 	})
 	if err != nil {
-		p.log.Error("cannot find unreachable nodes; their endpoints are left to Kubernetes", "error", err)
+		p.log.Error("cannot probe nodes and hosts; unreachable endpoints are left to Kubernetes", "error", err)
 		return
 	}
 	p.reach = prober
 	p.run(prober.Run)
 }
 
-// received passes on the nodes whose speakers are received.
-func (p *process) received(nodes map[string]struct{}, observer bool) {
+// received passes on what this node receives.
+func (p *process) received(now member.Reception) {
 	if p.reach != nil {
-		p.reach.SetReceived(nodes, observer)
+		p.reach.SetReceived(now.Nodes, now.Observer, now.Silent)
 	}
 }
 
@@ -306,7 +304,7 @@ func (p *process) addLoop() error {
 		Destroyed: p.proxies.Suspect,
 		Traffic:   traffic.New(p.servers, p.config.Traffic, p.log, p.registry),
 	}
-	if p.reach != nil {
+	if p.reach != nil && p.config.LeaveOutUnreachable {
 		config.Reach = p.reach
 	}
 	p.loop = speaker.New(config)

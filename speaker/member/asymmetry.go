@@ -1,6 +1,10 @@
 package member
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"slices"
+	"time"
+)
 
 // Each heartbeat lists the nodes that its sender does not receive, per segment. So a node at the other end of an
 // asymmetric link, which receives that sender well, detects it.
@@ -25,7 +29,7 @@ func (c *Core) appendSilent(b []byte) []byte {
 	for k := 0; k < pairs && written < maxSilentEntries; k++ {
 		pair := (c.silentAt + k) % pairs
 		p, i := c.order[pair/len(c.ifaces)], pair%len(c.ifaces)
-		if i == 0 || !c.ifaces[i].link || c.counts(p, i) {
+		if i == 0 || !c.ifaces[i].link || c.counts(p, i) && !p.paths[i].oneWay {
 			continue
 		}
 		b = binary.BigEndian.AppendUint64(b, p.id)
@@ -59,6 +63,57 @@ func (c *Core) recordAsymmetry(p *peer) {
 		}
 		if w.asymmetric != before {
 			c.out.node(p)
+		}
+	}
+}
+
+// recordOneWay records from a peer's segments where its link is one-way: it reports that it receives no node, while
+// others receive one another. It stays so for a dead time after its last such report: it has detected that by then, and
+// released what others own now. An observer has received no node yet.
+func (c *Core) recordOneWay(now time.Time, p *peer) {
+	for i := range p.paths {
+		w := &p.paths[i]
+		key, none := c.ifaces[i].keyFor(p), false
+		for _, s := range p.segments {
+			none = none || s.key == key && s.received == 0 && p.flags&flagObserver == 0
+		}
+		if w.none = none; none {
+			w.noneAt = now
+		}
+		c.evaluateOneWay(now, p, i)
+	}
+}
+
+// evaluateOneWay evaluates whether the link of a peer is one-way.
+func (c *Core) evaluateOneWay(now time.Time, p *peer, at int) {
+	w := &p.paths[at]
+	oneWay := at > 0 && !w.noneAt.IsZero() && now.Sub(w.noneAt) < p.deadAfter(c) && w.up &&
+		slices.ContainsFunc(c.order, func(q *peer) bool {
+			return q != p && c.receivesRecently(now, q, at) && !q.paths[at].none
+		})
+	if oneWay == w.oneWay {
+		return
+	}
+	w.oneWay = oneWay
+	c.out.node(p)
+	if !oneWay && w.up {
+		c.returns(p, at)
+		p.returned, c.heartbeatNow, c.steady = now, true, time.Time{}
+	}
+}
+
+// receivedBack reports whether a peer that this node receives on an interface does not list it as dead there.
+func (c *Core) receivedBack(at int) bool {
+	return slices.ContainsFunc(c.order, func(p *peer) bool { return p.paths[at].up && !p.paths[at].asymmetric })
+}
+
+// SetUnanswered sets the interfaces, of those that Received returned as silent, on which no host answers although some
+// did before: this node is cut off there.
+func (c *Core) SetUnanswered(names map[string]struct{}) {
+	for i := range c.ifaces {
+		f := &c.ifaces[i]
+		if _, is := names[f.name]; is != f.unanswered {
+			f.unanswered, c.steady = is, time.Time{}
 		}
 	}
 }

@@ -35,9 +35,9 @@ func (c *Core) steadyUntil() time.Time {
 		return past
 	}
 	until := c.nextHeartbeat
-	for i := 1; i < len(c.ifaces); i++ {
+	for i := range c.ifaces {
 		f := &c.ifaces[i]
-		if !f.link {
+		if i > 0 && !f.link {
 			continue
 		}
 		if f.isolated || f.cut {

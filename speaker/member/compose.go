@@ -262,15 +262,16 @@ func (c *Core) appendHello(b []byte, flags byte) []byte {
 	return c.appendCluster(endField(b, at))
 }
 
-// appendSegments writes this node's segments and how many nodes it receives on each: first the first key of each
-// interface, which is all that versions before 1.3 compare, then the other keys as far as they fit.
+// appendSegments writes this node's segments and how many nodes it receives on each, with key 0 by their InternalIPs:
+// first the first key of each interface, which is all that versions before 1.3 compare, then the others as far as they
+// fit.
 func (c *Core) appendSegments(b []byte, now time.Time) []byte {
 	b, at := beginField(b, fieldSegments)
 	for k, written, more := 0, 0, true; more && written < maxSegments; k++ {
 		more = false
-		for i := 1; i < len(c.ifaces) && written < maxSegments; i++ {
+		for i := 0; i < len(c.ifaces) && written < maxSegments; i++ {
 			f := &c.ifaces[i]
-			if !f.link || k >= len(f.keys) {
+			if i == 0 && !f.ever || i > 0 && !f.link || k >= len(f.keys) {
 				continue
 			}
 			b = binary.BigEndian.AppendUint64(b, f.keys[k])
@@ -288,10 +289,15 @@ func appendRan(b []byte, ran time.Duration) []byte {
 	return endField(binary.BigEndian.AppendUint64(b, uint64(ran)), at)
 }
 
-// countReceived counts the peers that this node itself receives on an interface.
+// countReceived counts the peers that this node itself receives on an interface, or by their InternalIPs.
 func (c *Core) countReceived(now time.Time, at int) (n uint8) {
 	for _, p := range c.order {
-		if w := &p.paths[at]; w.up && !p.away && now.Sub(w.received) < p.deadAfter(c) && n < 255 {
+		w := &p.paths[at]
+		last := w.received
+		if at == 0 {
+			last = p.internal
+		}
+		if w.up && !p.away && now.Sub(last) < p.deadAfter(c) && n < 255 {
 			n++
 		}
 	}

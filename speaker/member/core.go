@@ -71,7 +71,8 @@ type Core struct {
 	// unanswered are away nodes that were given up, for the log.
 	unanswered []string
 
-	reported reported
+	reported   Reception // by Received at reportedAt
+	reportedAt time.Time
 
 	msg   message
 	sends []Send

@@ -43,9 +43,8 @@ type Options struct {
 	Wedged time.Duration
 	// Authorities are digests of the cluster's certificate authority, by AuthorityKey. Empty: not compared.
 	Authorities []uint64
-	// Received is called from Run on each change of the nodes whose speakers are received, or of whether this node is
-	// an observer; see Core.Received. It must not block. May be nil.
-	Received func(nodes map[string]struct{}, observer bool)
+	// Received is called from Run on each change of what this node receives. It must not block. May be nil.
+	Received func(Reception)
 	// Broadcast sends to all hosts of a segment instead of the group, for networks that drop the group. Both are always
 	// received.
 	Broadcast bool
@@ -97,6 +96,7 @@ type inbox struct {
 	settled     bool
 	// answered and silent are away nodes.
 	answered, silent []Neighbour
+	unanswered       map[string]struct{}
 	// retained is how long the node answers after the end; retainedFence is the number of fences when that was decided.
 	retained      time.Duration
 	retainedFence uint64
@@ -190,6 +190,12 @@ func (d *Detector) Left() bool { return d.left.Load() }
 // Settled records that nothing is retained any more from a previous process.
 func (d *Detector) Settled() {
 	d.put(func(in *inbox) { in.settled = true })
+}
+
+// SetUnanswered sets the silent interfaces on which no host answers; see Core.SetUnanswered. The map must not change
+// afterwards.
+func (d *Detector) SetUnanswered(names map[string]struct{}) {
+	d.put(func(in *inbox) { in.unanswered = names })
 }
 
 // SetSegments sets the interfaces on which VirtualIPs are or may be announced. It must be called again whenever an
@@ -514,6 +520,9 @@ func (l *loop) applyInbox() {
 		l.core.Settled()
 	}
 	l.core.Answered(in.answered, in.silent)
+	if in.unanswered != nil {
+		l.core.SetUnanswered(in.unanswered)
+	}
 	if in.published != nil && in.fence == l.core.Fences() {
 		l.core.Publish(*in.published)
 		l.fenced.Store(false)
@@ -533,8 +542,8 @@ func (l *loop) publish() {
 		l.slotsAt = now
 	}
 	l.metrics.counts(l.core)
-	if nodes, observer, changed := l.core.Received(); changed && l.options.Received != nil {
-		l.options.Received(nodes, observer)
+	if now, changed := l.core.Received(); changed && l.options.Received != nil {
+		l.options.Received(now)
 	}
 	if !l.core.Changed() {
 		return

@@ -28,9 +28,9 @@ func (c *Core) scanned() time.Time {
 		return past
 	}
 	until := c.nextHeartbeat
-	for _, f := range c.ifaces[1:] {
+	for i, f := range c.ifaces {
 		switch {
-		case !f.link:
+		case i > 0 && !f.link:
 		case f.isolated || f.cut:
 			return past
 		case f.ever && c.lastTick.Sub(f.last) < c.profile.Dead+3*c.profile.Interval:

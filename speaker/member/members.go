@@ -109,8 +109,11 @@ func (c *Core) member(p *peer) view.Member {
 		if !f.link || !c.counts(p, i) {
 			continue
 		}
-		m.On[f.name] = struct{}{}
-		if p.paths[i].asymmetric {
+		w := &p.paths[i]
+		if !w.oneWay {
+			m.On[f.name] = struct{}{}
+		}
+		if w.asymmetric || w.oneWay {
 			if m.Asymmetric == nil {
 				m.Asymmetric = map[string]struct{}{}
 			}

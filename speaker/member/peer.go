@@ -76,6 +76,9 @@ type path struct {
 	lost                              bool // was up, and became silent without a goodbye
 	asymmetric                        bool // asymmetric link: it reports that it does not receive this node there
 	unreported                        int  // number of heartbeats since, without room to repeat that report
+	none                              bool // it reports that it receives no node there, noneAt: when it did last
+	noneAt                            time.Time
+	oneWay                            bool // so it counts as dead there, although it is received
 	window                            window
 	// from is the source of the last datagram, or of the last one to the group if byGroup is set. silences counts
 	// unanswered probes while the node is away; othersReceived is set if another node was received there when it became
@@ -104,7 +107,10 @@ type iface struct {
 	since, first, last time.Time
 	ever               bool // any node was received since
 	isolated           bool // as reported; also set while it only listens
-	cut                bool // other nodes receive each other there, this one receives none
+	cut                bool // this node receives none there, and others receive each other, or no host answers
+	// silent is set while no node was received for half a dead time, none after a dead time. unanswered is set if no host
+	// there answers either.
+	silent, none, unanswered bool
 }
 
 // is reports whether a key is one of the interface's segment.
@@ -177,7 +183,7 @@ func (c *Core) SetLinks(now time.Time, links []Link) {
 	if !changed {
 		return
 	}
-	c.watchLinks(now)
+	c.watchLinks(now, 0)
 	c.out.own()
 	for _, p := range c.order {
 		c.out.node(p)

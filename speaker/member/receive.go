@@ -110,7 +110,7 @@ func (c *Core) Receive(now time.Time, raw time.Duration, in Packet) Drop {
 		c.heartbeatNow = true // the peer has not received this node yet
 	}
 	p.from, p.fromIface = in.Source, at
-	p.arrives(now, in)
+	c.arrives(now, p, in)
 	if in.Group || !p.paths[at].byGroup {
 		p.paths[at].from, p.paths[at].byGroup = in.Source, in.Group
 	}
@@ -141,7 +141,8 @@ func (c *Core) restarted(p *peer, incarnation uint64) {
 	p.clock, p.hasSlots = clock{}, false
 	p.tries, p.retainedUntil, p.retainedClaims, p.away, p.returned = 0, time.Time{}, nil, false, time.Time{}
 	for i := range p.paths {
-		p.paths[i].window, p.paths[i].asymmetric, p.paths[i].lost = window{}, false, false
+		w := &p.paths[i]
+		w.window, w.asymmetric, w.lost, w.none, w.noneAt, w.oneWay = window{}, false, false, false, time.Time{}, false
 	}
 	c.out.node(p)
 }
@@ -184,6 +185,7 @@ func (c *Core) processMessage(now time.Time, raw time.Duration, p *peer, at int,
 		if m.hasSegments {
 			c.recordAsymmetry(p)
 			c.setSegments(p, m.segments)
+			c.recordOneWay(now, p)
 		}
 	}
 	if m.hasRan && c.begun {

@@ -1,59 +1,71 @@
 package member
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
-// Received returns the nodes whose speakers are received directly, not only by relay. For a node that was once received
-// from one of its InternalIPs, only their network counts. It returns nil if neither the nodes nor whether this node is
-// an observer have changed since the last call. For an observer, a missing node means nothing. The map must not be
+// Reception is what this node receives.
+type Reception struct {
+	// Nodes are those whose speakers are received directly, not only by relay, and receive others. For a node that was
+	// once received from one of its InternalIPs, only their network counts. For an observer, a missing node means nothing.
+	Nodes    map[string]struct{}
+	Observer bool
+	// Silent are the interfaces on which no speaker is received, sorted: this node may be cut off there.
+	Silent []string
+}
+
+// Received returns what this node receives, and whether that has changed since the last call. The result must not be
 // changed.
-func (c *Core) Received() (nodes map[string]struct{}, observer, changed bool) {
-	if c.reported.nodes != nil && c.reported.at.Equal(c.lastTick) {
-		return nil, c.observer, false // evaluated once a tick
+func (c *Core) Received() (now Reception, changed bool) {
+	if c.reported.Nodes != nil && c.reportedAt.Equal(c.lastTick) {
+		return c.reported, false // evaluated once a tick
 	}
-	c.reported.at = c.lastTick
-	same := c.reported.observer == c.observer && c.reported.nodes != nil
+	c.reportedAt = c.lastTick
+	var silent []string
+	for i := range c.ifaces {
+		if c.ifaces[i].silent {
+			silent = append(silent, c.ifaces[i].name)
+		}
+	}
+	slices.Sort(silent)
+	same := c.reported.Observer == c.observer && c.reported.Nodes != nil && slices.Equal(c.reported.Silent, silent)
 	count := 0
 	for _, p := range c.order {
 		if !c.receives(p) {
 			continue
 		}
 		count++
-		_, was := c.reported.nodes[p.name]
+		_, was := c.reported.Nodes[p.name]
 		same = same && was
 	}
-	if same && count == len(c.reported.nodes) {
-		return nil, c.observer, false
+	if same && count == len(c.reported.Nodes) {
+		return c.reported, false
 	}
-	nodes = make(map[string]struct{}, count)
+	nodes := make(map[string]struct{}, count)
 	for _, p := range c.order {
 		if c.receives(p) {
 			nodes[p.name] = struct{}{}
 		}
 	}
-	c.reported.nodes, c.reported.observer = nodes, c.observer
-	return nodes, c.observer, true
+	c.reported = Reception{Nodes: nodes, Observer: c.observer, Silent: silent}
+	return c.reported, true
 }
 
-// reported is the last result of Received.
-type reported struct {
-	nodes    map[string]struct{}
-	observer bool
-	at       time.Time
-}
-
-// receives reports whether datagrams arrive from a node itself. Its InternalIP network counts as silent once other
-// paths have delivered its datagrams for a dead time and that network none. So a stall of this node makes nothing
-// silent.
+// receives reports whether datagrams arrive from a node itself, and it receives others by their InternalIPs. Its
+// InternalIP network counts as silent once other paths have delivered its datagrams for a dead time and that network
+// none. So a stall of this node makes nothing silent.
 func (c *Core) receives(p *peer) bool {
 	any := &p.paths[0]
-	return any.up && !any.byRelay && !p.away && (p.internal.IsZero() || any.received.Sub(p.internal) < p.deadAfter(c))
+	return any.up && !any.byRelay && !p.away && !any.none && (p.internal.IsZero() || any.received.Sub(p.internal) < p.deadAfter(c))
 }
 
 // arrives records the source of a datagram.
-func (p *peer) arrives(now time.Time, in Packet) {
+func (c *Core) arrives(now time.Time, p *peer, in Packet) {
 	for _, a := range p.addrs {
 		if a == in.Source {
 			p.internal = later(p.internal, now)
+			c.ifaces[0].ever, c.ifaces[0].last = true, later(c.ifaces[0].last, now)
 		}
 	}
 }

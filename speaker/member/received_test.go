@@ -16,8 +16,8 @@ func receives(w *world, m *machine) (has func(o *machine) bool) {
 			before(n)
 		}
 		if n == m {
-			if nodes, _, changed := n.Received(); changed {
-				last = nodes
+			if now, changed := n.Received(); changed {
+				last = now.Nodes
 			}
 		}
 	}
@@ -65,9 +65,9 @@ func TestReceivedStall(t *testing.T) {
 	w.settle()
 	w.run(time.Second, nil)
 	w.watch = func(n *machine) {
-		nodes, observer, changed := n.Received()
-		if _, is := nodes["node-2"]; n == m && changed && !is && !observer {
-			t.Errorf("at %v: %v", w.now.Sub(epoch), nodes)
+		now, changed := n.Received()
+		if _, is := now.Nodes["node-2"]; n == m && changed && !is && !now.Observer {
+			t.Errorf("at %v: %v", w.now.Sub(epoch), now.Nodes)
 		}
 	}
 	for _, stall := range []time.Duration{50, 150, 250, 350, 500, 2000} {

@@ -25,7 +25,7 @@ func (c *Core) Tick(now time.Time, raw time.Duration) []Send {
 	default:
 		c.evaluateAll(now, 0)
 	}
-	c.watchLinks(now)
+	c.watchLinks(now, gap)
 	c.watchObserver(now)
 	c.broadcasts = c.observer || c.earlierVersionAlive()
 	c.compose(now, raw-c.began)
@@ -112,6 +112,9 @@ func (c *Core) evaluate(now time.Time, p *peer, slack time.Duration) {
 	dead := p.deadAfter(c) + slack
 	for at := range p.paths {
 		w := &p.paths[at]
+		if !w.noneAt.IsZero() {
+			c.evaluateOneWay(now, p, at)
+		}
 		if !w.up {
 			continue
 		}
@@ -149,23 +152,34 @@ func (c *Core) evaluate(now time.Time, p *peer, slack time.Duration) {
 }
 
 // watchLinks finds the interfaces on which this node must not claim: it receives no node there although others receive
-// each other, or it has not listened long enough.
-func (c *Core) watchLinks(now time.Time) {
-	for i := 1; i < len(c.ifaces); i++ {
+// each other, or no host answers it, or it has not listened long enough.
+func (c *Core) watchLinks(now time.Time, gap time.Duration) {
+	dead := c.profile.Dead
+	for i := range c.ifaces {
 		f := &c.ifaces[i]
-		if !f.link {
+		silence := now.Sub(later(f.last, f.since)) - max(0, gap-c.profile.Interval)
+		none := f.ever && silence >= dead
+		c.heartbeatNow = c.heartbeatNow || none && !f.none
+		f.none, f.silent = none, i > 0 && f.link && silence >= dead/2 && c.hasPeers()
+		if i == 0 || !f.link {
 			continue
 		}
-		dead := c.profile.Dead
 		receives := !f.last.IsZero() && now.Sub(f.last) < dead
 		settled := receives && now.Sub(f.first) >= dead
 		listening := now.Sub(f.since) < dead && !settled && c.hasPeers()
 		// For a dead time and an interval, a node that was itself cut off still reports those that it lost. Meanwhile the
 		// only other node on this side may be late, and nothing arrives here.
 		switch {
+		case receives && !settled && now.Sub(f.first) >= 2*c.profile.Interval && !c.receivedBack(i):
+			f.cut = true // it received nothing, and counts as dead: others own what it owned
 		case receives:
 			f.cut = f.cut && !settled
+		case f.unanswered && silence >= dead:
+			f.cut = true
 		case f.cut || now.Sub(f.last) >= dead+2*c.profile.Interval:
+			if was := f.cut; was && !c.others(f) { // hosts answer again: speakers may follow
+				f.since, listening = now, c.hasPeers()
+			}
 			f.cut = c.others(f)
 		}
 		if is := f.cut || listening; is != f.isolated {

@@ -21,14 +21,15 @@ const (
 	// MaxDatagram fits the minimum MTU of IPv6 (RFC 8200 section 5) with room for a tunnel.
 	MaxDatagram = 1200
 
-	major, minor = 1, 5
+	major, minor = 1, 6
 	headerSize   = 32
 	maxName      = 253 // of a Node: RFC 1123 subdomain
 )
 
 const (
-	fieldHello        = 1  // flags, interval and dead time in ms, version and digest of the claims
-	fieldSegments     = 2  // per segment: key, number of nodes received there (255: or more), MAC
+	fieldHello = 1 // flags, interval and dead time in ms, version and digest of the claims
+	// per segment: key, number of nodes received there (255: or more), MAC. Key 0: by their InternalIPs (minor version 6)
+	fieldSegments     = 2
 	fieldClaims       = 3  // after version, up to version, entries
 	fieldWant         = 4  // of node, after version, flags: request for its claims
 	fieldRelayRequest = 5  // node, segment key: request for evidence that it is received there

@@ -125,10 +125,11 @@ func (d *election) run() {
 	t.reported = t.held && (t.reported || d.vip.ReportedOwner == d.self)
 }
 
-// recordVacancy records since when there is no owner. An observer records nothing.
+// recordVacancy records since when there is no owner. An observer records nothing, nor a node that reads in the status
+// that an unreachable one is the owner.
 func (d *election) recordVacancy() {
 	switch t := &d.ownership; {
-	case t.held || len(d.otherOwners) > 0 || d.view.Members.Observer:
+	case t.held || len(d.otherOwners) > 0 || d.view.Members.Observer || t.barred != "":
 		t.empty = time.Time{}
 	case t.empty.IsZero():
 		t.empty = d.now

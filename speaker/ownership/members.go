@@ -34,6 +34,9 @@ func (d *election) recordMembers(id view.VIPID, claimants []string) {
 	for _, name := range d.claimants {
 		m := peers[name]
 		if !d.receives(m) {
+			if m.Claims[id].State == view.Held && d.oneWay(m) {
+				d.asymmetric = name
+			}
 			continue
 		}
 		c, asymmetric := m.Claims[id], d.asymmetricTo(m)
@@ -85,6 +88,16 @@ func (d *election) receives(m view.Member) bool {
 		}
 	}
 	return len(d.segments) == 0
+}
+
+// oneWay reports whether a member that receives no node counts as dead for that reason.
+func (d *election) oneWay(m view.Member) bool {
+	for name := range d.segments {
+		if _, asymmetric := m.Asymmetric[name]; asymmetric {
+			return m.Alive
+		}
+	}
+	return false
 }
 
 // asymmetricTo reports whether an alive member does not receive this node on any interface that counts: an asymmetric

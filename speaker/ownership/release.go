@@ -16,7 +16,7 @@ func (d *election) shouldRelease() view.Reason {
 		d.ownership.barred = d.vip.ReportedOwner
 		return view.Yielded
 	}
-	newer, asymmetric, yields := false, false, false
+	newer, asymmetric, yields := false, d.asymmetric != "", false
 	for _, h := range d.otherOwners {
 		switch {
 		case h.returned: // it may have been paused, and then releases everything

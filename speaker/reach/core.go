@@ -65,11 +65,13 @@ const (
 )
 
 func newState() view.Reachability {
-	return view.Reachability{Unreachable: map[string]view.UnreachableNode{}, Unwitnessed: map[string]struct{}{}}
+	return view.Reachability{
+		Unreachable: map[string]view.UnreachableNode{}, Unwitnessed: map[string]struct{}{}, Unanswered: map[string]struct{}{},
+	}
 }
 
 func equal(s, t view.Reachability) bool {
-	return s.CutOff == t.CutOff && maps.Equal(s.Unwitnessed, t.Unwitnessed) &&
+	return s.CutOff == t.CutOff && maps.Equal(s.Unwitnessed, t.Unwitnessed) && maps.Equal(s.Unanswered, t.Unanswered) &&
 		maps.EqualFunc(s.Unreachable, t.Unreachable, view.UnreachableNode.Equal)
 }
 
@@ -78,6 +80,8 @@ func equal(s, t view.Reachability) bool {
 type Core struct {
 	nodes    []*node // by name
 	gateways []*target
+	// segments are the hosts to ask on interfaces without a received speaker.
+	segments map[string][]*target
 	// pending are the targets of the pending probes, by ID.
 	pending  map[uint64]*target
 	lastID   uint64
@@ -113,7 +117,7 @@ type node struct {
 
 // NewCore returns a Core without nodes. It finds no node unreachable before SetReceived.
 func NewCore() *Core {
-	return &Core{observer: true, pending: map[uint64]*target{}, received: map[string]struct{}{}, state: newState()}
+	return &Core{observer: true, pending: map[uint64]*target{}, segments: map[string][]*target{}, received: map[string]struct{}{}, state: newState()}
 }
 
 // SetNodes sets the other nodes, and the targets of each.
@@ -148,6 +152,28 @@ func (c *Core) SetNodes(now time.Time, nodes map[string][]Target) {
 func (c *Core) SetGateways(now time.Time, gateways []Target) {
 	gateways = gateways[:min(len(gateways), 2*maxGateways)]
 	c.gateways, c.next = c.retarget(now, c.gateways, gateways), now
+}
+
+// SetSilent sets the interfaces on which no speaker is received, and the hosts there that have answered before. While
+// none of these answers firstProbes probes, this node is cut off there.
+func (c *Core) SetSilent(now time.Time, hosts map[string][]Target) {
+	for name, targets := range c.segments {
+		if _, still := hosts[name]; !still {
+			c.retarget(now, targets, nil)
+			delete(c.segments, name)
+		}
+	}
+	for name, want := range hosts {
+		if _, is := c.segments[name]; !is {
+			c.segments[name] = c.retarget(now, nil, want)
+		}
+	}
+	c.next = now
+}
+
+// unanswered reports whether none of the hosts answers.
+func unanswered(hosts []*target) bool {
+	return len(hosts) > 0 && !slices.ContainsFunc(hosts, func(t *target) bool { return t.silences < firstProbes })
 }
 
 // retarget returns the wanted targets in order; existing ones keep their state.
@@ -249,7 +275,7 @@ func (c *Core) Tick(now time.Time) []Probe {
 			c.expire(now, t, n.received)
 		}
 	}
-	for _, t := range c.gateways {
+	for _, t := range slices.Concat(append(slices.Collect(maps.Values(c.segments)), c.gateways)...) {
 		c.expire(now, t, false)
 	}
 	c.decide(now)
@@ -270,6 +296,9 @@ func (c *Core) stalled(now time.Time) {
 		}
 	}
 	c.restart(now, c.gateways)
+	for _, hosts := range c.segments {
+		c.restart(now, hosts)
+	}
 }
 
 // decide updates the state.
@@ -309,6 +338,11 @@ func (c *Core) decide(now time.Time) {
 			state.Unreachable[n.name] = *n.unreachable
 		} else if n.unwitnessed() {
 			state.Unwitnessed[n.name] = struct{}{}
+		}
+	}
+	for name, hosts := range c.segments {
+		if unanswered(hosts) {
+			state.Unanswered[name] = struct{}{}
 		}
 	}
 	if !equal(c.state, state) {

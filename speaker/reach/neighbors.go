@@ -1,15 +1,19 @@
 package reach
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/ironlb/ironlb/speaker/link/dump"
 )
 
 // clockTick is the unit of the times in the neighbor table (USER_HZ in include/asm-generic/param.h).
@@ -20,8 +24,8 @@ const clockTick = 10 * time.Millisecond
 type neighbors struct {
 	handle *netlink.Handle
 	socket map[int]*nl.SocketHandle
-	// pending are the pending probes by target: only the last one of each.
-	pending map[netip.Addr]pendingNeighbor
+	// pending are the pending probes by ID. A host may be asked for two reasons.
+	pending map[uint64]pendingNeighbor
 	// accepts reports whether an address may have that hardware address: a proxy ARP host answers for other hosts.
 	accepts func(addr netip.Addr, mac [6]byte) bool
 	// silent counts consecutive unanswered probes.
@@ -45,7 +49,7 @@ func openNeighbors(accepts func(netip.Addr, [6]byte) bool) (*neighbors, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open a netlink socket for the neighbor table: %w", err)
 	}
-	k := &neighbors{handle: handle, pending: map[netip.Addr]pendingNeighbor{}, accepts: accepts, silent: map[netip.Addr]int{}}
+	k := &neighbors{handle: handle, pending: map[uint64]pendingNeighbor{}, accepts: accepts, silent: map[netip.Addr]int{}}
 	socket, err := nl.GetNetlinkSocketAt(netns.None(), netns.None(), unix.NETLINK_ROUTE)
 	if err != nil {
 		k.close()
@@ -65,7 +69,6 @@ func (k *neighbors) close() {
 // send makes the kernel probe a neighbor at once, and reports whether it did. It does not while there is no route to
 // the address. An address behind a router, or with an entry set by an administrator, never answers.
 func (k *neighbors) send(q Probe) (sent bool, err error) {
-	delete(k.pending, q.Addr)
 	routes, err := k.handle.RouteGet(q.Addr.AsSlice())
 	if err != nil || len(routes) != 1 {
 		return false, nil
@@ -91,7 +94,7 @@ func (k *neighbors) send(q Probe) (sent bool, err error) {
 			return false, err
 		}
 	}
-	k.pending[q.Addr] = pendingNeighbor{Probe: q, at: at, index: index}
+	k.pending[q.ID] = pendingNeighbor{Probe: q, at: at, index: index}
 	return true, nil
 }
 
@@ -122,21 +125,26 @@ func (k *neighbors) probe(index int, addr netip.Addr, have *netlink.Neigh) error
 // (net/core/neighbour.c: neigh_timer_handler), so a probe never leaves an entry in that state.
 func (k *neighbors) answers(each func(at time.Time, q Probe)) error {
 	var errs []error
-	for addr, w := range k.pending {
-		now := time.Now()
-		have, err := k.get(w.index, addr)
-		if err != nil {
-			errs = append(errs, err)
-			continue
+	read := map[netip.Addr]*netlink.Neigh{} // a node or gateway is on one interface
+	for id, w := range k.pending {
+		now, addr := time.Now(), w.Addr
+		have, is := read[addr]
+		if !is {
+			var err error
+			if have, err = k.get(w.index, addr); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			read[addr] = have
 		}
 		if now.Sub(w.at) > slowest {
-			delete(k.pending, addr)
+			delete(k.pending, id)
 		}
 		if have == nil || have.State&unix.NUD_REACHABLE == 0 || len(have.HardwareAddr) != 6 {
 			continue
 		}
 		delete(k.silent, addr)
-		if delete(k.pending, addr); !k.accepts(addr, [6]byte(have.HardwareAddr)) {
+		if delete(k.pending, id); !k.accepts(addr, [6]byte(have.HardwareAddr)) {
 			continue
 		}
 		// The entry was not reachable when the probe was sent. Other packets may confirm it later.
@@ -169,4 +177,43 @@ func (k *neighbors) get(index int, addr netip.Addr) (*netlink.Neigh, error) {
 		return nil, nil
 	}
 	return netlink.NeighDeserialize(messages[0])
+}
+
+const (
+	// maxHosts is how many hosts on an interface are asked, seenWithin how recently each must have answered.
+	maxHosts   = 4
+	seenWithin = 2 * time.Minute
+)
+
+// hosts returns hosts on an interface that have answered recently, the latest first. Nodes are not among them: they may
+// be dead.
+func (k *neighbors) hosts(name string, isNode func(netip.Addr, [6]byte) bool) (out []netip.Addr, err error) {
+	link, err := k.handle.LinkByName(name)
+	if err != nil {
+		return nil, fmt.Errorf("find interface %s: %w", name, err)
+	}
+	list, err := dump.Complete(func() ([]netlink.Neigh, error) {
+		return k.handle.NeighList(link.Attrs().Index, netlink.FAMILY_ALL)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list the neighbors on interface %s: %w", name, err)
+	}
+	slices.SortFunc(list, func(a, b netlink.Neigh) int { return cmp.Compare(a.Confirmed, b.Confirmed) })
+	for _, n := range list {
+		addr, _ := netip.AddrFromSlice(n.IP)
+		addr = addr.Unmap()
+		usable := n.State&(unix.NUD_REACHABLE|unix.NUD_STALE|unix.NUD_DELAY|unix.NUD_PROBE) != 0 && len(n.HardwareAddr) == 6
+		if !usable || addr.IsLinkLocalUnicast() || addr.IsMulticast() || time.Duration(n.Confirmed)*clockTick > seenWithin ||
+			isNode(addr, [6]byte(n.HardwareAddr)) {
+			continue
+		}
+		routes, err := k.handle.RouteGet(addr.AsSlice())
+		if err != nil || len(routes) != 1 || routes[0].Gw != nil || routes[0].LinkIndex != link.Attrs().Index {
+			continue
+		}
+		if out = append(out, addr); len(out) == maxHosts {
+			break
+		}
+	}
+	return out, nil
 }

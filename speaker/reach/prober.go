@@ -28,6 +28,8 @@ type Options struct {
 	// MACs returns the hardware addresses of other nodes with their names. An answer to ARP or neighbor discovery from
 	// a node with such addresses counts only if it comes from one of them.
 	MACs func() map[[6]byte]string
+	// Unanswered is called from Run when that part of State has changed. It must not block. May be nil.
+	Unanswered func(interfaces map[string]struct{})
 	// Record is the file that keeps the unreachable nodes for the next process; empty for none.
 	Record string
 }
@@ -58,7 +60,8 @@ type inbox struct {
 	gateways    *[]netip.Addr
 	received    map[string]struct{}
 	observer    bool
-	receivedSet bool // received and observer have changed
+	silent      []string
+	receivedSet bool // received, observer and silent have changed
 }
 
 // New opens the sockets, in the network namespace of the calling thread. Call Run once.
@@ -119,9 +122,10 @@ func (p *Prober) SetGateways(gateways []netip.Addr) {
 	p.put(func(in *inbox) { in.gateways = &gateways })
 }
 
-// SetReceived sets the nodes whose speakers are received; see Core.SetReceived.
-func (p *Prober) SetReceived(nodes map[string]struct{}, observer bool) {
-	p.put(func(in *inbox) { in.received, in.observer, in.receivedSet = nodes, observer, true })
+// SetReceived sets the nodes whose speakers are received, and the interfaces on which none is; see Core.SetReceived and
+// Core.SetSilent.
+func (p *Prober) SetReceived(nodes map[string]struct{}, observer bool, silent []string) {
+	p.put(func(in *inbox) { in.received, in.observer, in.silent, in.receivedSet = nodes, observer, silent, true })
 }
 
 // State returns the current result. It does not change afterwards.
@@ -188,6 +192,17 @@ func (p *Prober) take() {
 	}
 	if in.receivedSet {
 		p.core.SetReceived(now, in.received, in.observer)
+		hosts := map[string][]Target{}
+		for _, name := range in.silent {
+			if _, asked := p.core.segments[name]; asked {
+				hosts[name] = nil // as before
+				continue
+			}
+			found, err := p.neighbors.hosts(name, p.isNode)
+			p.fail(err)
+			hosts[name] = targets(found)
+		}
+		p.core.SetSilent(now, hosts)
 	}
 }
 
@@ -234,6 +249,15 @@ func (p *Prober) accepts(addr netip.Addr, mac [6]byte) bool {
 		return owner == name
 	}
 	return !slices.Contains(slices.Collect(maps.Values(macs)), name)
+}
+
+// isNode reports whether a neighbor is another node.
+func (p *Prober) isNode(addr netip.Addr, mac [6]byte) bool {
+	if _, is := p.names[addr]; is || p.options.MACs == nil {
+		return is
+	}
+	_, is := p.options.MACs()[mac]
+	return is
 }
 
 // fail logs an error when it appears or changes.
@@ -302,6 +326,14 @@ func (p *Prober) publish() {
 	for _, name := range slices.Sorted(maps.Keys(now.Unwitnessed)) {
 		if _, was := before.Unwitnessed[name]; !was {
 			p.options.Log.Warn("node answers neither ICMP echo nor ARP: its death is detected by Kubernetes only", "node", name)
+		}
+	}
+	if !maps.Equal(before.Unanswered, now.Unanswered) {
+		for _, name := range slices.Sorted(maps.Keys(now.Unanswered)) {
+			p.options.Log.Warn("no speaker is received and no host answers: this node is cut off", "interface", name)
+		}
+		if p.options.Unanswered != nil {
+			p.options.Unanswered(now.Unanswered)
 		}
 	}
 	p.options.Wake()

@@ -3,6 +3,7 @@ package reach_test
 import (
 	"context"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -88,7 +89,7 @@ func (l *lab) received(names ...string) {
 	for _, n := range names {
 		set[n] = struct{}{}
 	}
-	l.prober.SetReceived(set, false)
+	l.prober.SetReceived(set, false, nil)
 }
 
 // until waits until the state is as wanted, and returns how long that took.
@@ -287,4 +288,44 @@ func TestProberProxy(t *testing.T) {
 	l := newLab(t, false, func() map[[6]byte]string { return map[[6]byte]string{{2, 0, 0, 0, 0, 9}: "near"} })
 	l.near.Sysctl(t, "net/ipv4/icmp_echo_ignore_all", "1")
 	l.until("near is without a witness", func(s view.Reachability) bool { _, is := s.Unwitnessed["near"]; return is })
+}
+
+// A host that has answered is asked on an interface without a received speaker; nodes are not. While it does not
+// answer, this node is cut off there.
+func TestUnanswered(t *testing.T) {
+	for name, v6 := range families {
+		t.Run(name, func(t *testing.T) {
+			l := newLab(t, v6, nil)
+			silent := func(s view.Reachability) bool { _, is := s.Unanswered["eth1"]; return is }
+			nodes := map[string]struct{}{"near": {}, "far": {}}
+			l.prober.SetReceived(nodes, false, []string{"eth0", "eth1"})
+			l.answered("Neighbor", 3)
+			if s := l.prober.State(); len(s.Unanswered) > 0 {
+				t.Errorf("the router answers: %+v", s)
+			}
+			l.prober.SetReceived(nodes, false, nil)
+			readdress := func(mac net.HardwareAddr) (before net.HardwareAddr) { // it answers nothing sent to the old one
+				link, err := l.router.Handle.LinkByName("eth0")
+				if err == nil {
+					err = l.router.Handle.LinkSetHardwareAddr(link, mac)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				return link.Attrs().HardwareAddr
+			}
+			mac := readdress(net.HardwareAddr{2, 0, 0, 0, 0, 99})
+			l.prober.SetReceived(nodes, false, []string{"eth0", "eth1"})
+			if took := l.until("unanswered", silent); took > 2*time.Second {
+				t.Errorf("found after %v", took)
+			} else {
+				t.Logf("found after %v", took)
+			}
+			if _, is := l.prober.State().Unanswered["eth0"]; is {
+				t.Error("a node was asked")
+			}
+			readdress(mac)
+			l.until("answered", func(s view.Reachability) bool { return !silent(s) })
+		})
+	}
 }

@@ -2,6 +2,7 @@ package reach
 
 import (
 	"hash/fnv"
+	"maps"
 	"slices"
 	"time"
 
@@ -111,6 +112,15 @@ func (c *Core) dueProbes(now time.Time) (out []Probe) {
 			every := t.soon(by)
 			if now.Sub(since) > steadyFor {
 				every = by * slowInterval
+			}
+			out = c.probeTarget(now, t, every, false, out)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.segments)) {
+		for _, t := range c.segments[name] {
+			every := recheckInterval
+			if t.quick < firstProbes || t.silences > 0 && t.silences < firstProbes {
+				every = fastInterval
 			}
 			out = c.probeTarget(now, t, every, false, out)
 		}

@@ -13,6 +13,9 @@ type Reachability struct {
 	// Unwitnessed are the nodes whose speaker is, or was, received and whose kernel answers no probe: only
 	// Kubernetes excludes their endpoints.
 	Unwitnessed map[string]struct{}
+	// Unanswered are the interfaces without a received speaker on which no host answers, although some did before: this
+	// node is cut off there.
+	Unanswered map[string]struct{}
 	// CutOff reports that this node may be cut off itself, so that nothing changes.
 	CutOff bool
 }

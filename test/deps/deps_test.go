@@ -69,7 +69,7 @@ var rules = []rule{
 	{of: "speaker/kubeproxy", own: []string{"speaker/link/dump"}, never: kubernetes},
 	{of: "speaker/nodecheck", own: []string{"speaker/forwarding", "speaker/report", "speaker/view"}, never: kubernetes},
 	{of: "speaker/member", own: []string{"speaker/view", "speaker/ppoll", "speaker/priority", "speaker/link/dump"}, never: kubernetes},
-	{of: "speaker/reach", own: []string{"speaker/view", "speaker/ppoll"}, never: kubernetes},
+	{of: "speaker/reach", own: []string{"speaker/view", "speaker/ppoll", "speaker/link/dump"}, never: kubernetes},
 	{of: "speaker/l2", own: []string{"speaker/ownership", "speaker/view", "speaker/link/dump"}, never: kubernetes},
 	{of: "speaker/bgp", own: []string{"speaker/routes", "speaker/view"}, never: slices.Concat(kubernetes, goBGP)},
 	{of: "speaker/bgp/gobgp", own: []string{"speaker/routes", "speaker/view"}, never: kubernetes},

@@ -23,7 +23,7 @@ func (c *Cluster) StartAPIServer(ctx context.Context) error { return c.cp.StartA
 // faultTable is the LAN switch's table that drops frames.
 const faultTable = "bridge lab"
 
-// Loss is a share of frames lost on the LAN switch, from one machine to another.
+// Loss is a share of frames lost on the LAN switch, from one machine to another. No From means all hosts.
 type Loss struct {
 	From, To *Machine
 	Percent  int // 100: all
@@ -40,7 +40,11 @@ func (c *Cluster) Lose(ctx context.Context, losses ...Loss) error {
 		if l.Percent >= 100 {
 			some = ""
 		}
-		s.line("  iifname %q oifname %q%s drop", l.From.port(lanBridge), l.To.port(lanBridge), some)
+		from := ""
+		if l.From != nil {
+			from = fmt.Sprintf("iifname %q ", l.From.port(lanBridge))
+		}
+		s.line("  %soifname %q%s drop", from, l.To.port(lanBridge), some)
 	}
 	s.line(" }\n}\nEND")
 	if err := s.run(ctx, c.kernel); err != nil {

@@ -3,6 +3,7 @@ package sim
 import (
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/ironlb/ironlb/speaker/member"
@@ -30,8 +31,10 @@ type Bursts struct {
 type port struct {
 	// group: only ports of one group reach one another.
 	group int
-	// asymmetric ports send but do not receive (an asymmetric link).
+	// asymmetric ports pass what the node's process sends, and nothing to it, as with a wrong packet filter.
 	asymmetric bool
+	// lossIn is the additional share of packets to the node that are lost: 1 for all.
+	lossIn float64
 	// The next or the current burst.
 	burstFrom, burstTo int64
 }
@@ -80,11 +83,13 @@ func (c *Cluster) datagram(from, to *Speaker, iface uint8, data []byte) {
 	if !to.power || out.group != in.group || in.asymmetric || c.lost(out) || c.lost(in) {
 		return
 	}
-	if c.config.Loss > 0 && c.random.Float64() < c.config.Loss {
+	if loss(c.random, c.config.Loss) || loss(c.random, in.lossIn) || slices.Contains(to.misses, from) {
 		return
 	}
 	c.queue.push(event{at: c.now + int64(delay(c.random)), kind: arrival, node: to, from: from, iface: iface, data: data})
 }
+
+func loss(random *rand.Rand, share float64) bool { return share > 0 && random.Float64() < share }
 
 // delay returns the delay of a datagram: 0.1 to 0.5 ms, and for one of fifty up to 5 ms.
 func delay(random *rand.Rand) time.Duration {

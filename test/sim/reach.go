@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ironlb/ironlb/speaker/member"
 	"github.com/ironlb/ironlb/speaker/reach"
 	"github.com/ironlb/ironlb/speaker/view"
 )
@@ -34,11 +35,9 @@ type prober struct {
 	// at is the next run of its thread, 0 for never. Until blocked, the thread gets no CPU.
 	at, blocked int64
 	// received and observer are new if updated is set.
-	received map[string]struct{}
-	observer bool
+	received member.Reception
 	updated  bool
-	// echoes are replies queued in its socket. neighbors are the questions to the neighbor table, the last one for each
-	// address.
+	// echoes are replies queued in its socket. neighbors are the questions to the neighbor table.
 	echoes    []reach.Probe
 	neighbors []neighbor
 	decided   view.Reachability
@@ -88,8 +87,8 @@ func (s *Speaker) stopProber() {
 
 // passReceived passes the names of nodes whose speakers are received.
 func (s *Speaker) passReceived() {
-	if nodes, observer, changed := s.core.Received(); changed {
-		s.prober.received, s.prober.observer, s.prober.updated = nodes, observer, true
+	if now, changed := s.core.Received(); changed {
+		s.prober.received, s.prober.updated = now, true
 		s.wakeProber(s.cluster.now)
 	}
 }
@@ -120,7 +119,15 @@ func (s *Speaker) probe() {
 	start, now := s.clock(), s.time()
 	if p.updated {
 		p.updated = false
-		p.core.SetReceived(now, p.received, p.observer)
+		p.core.SetReceived(now, p.received.Nodes, p.received.Observer)
+		hosts := map[string][]reach.Target{}
+		for _, name := range p.received.Silent {
+			if hosts[name] = nil; !c.Gateway.power {
+				continue
+			}
+			hosts[name] = both(c.Gateway.addrs[LAN])
+		}
+		p.core.SetSilent(now, hosts)
 	}
 	for _, q := range p.echoes {
 		p.core.Answered(now, q)
@@ -147,7 +154,6 @@ func (s *Speaker) ask(q reach.Probe) {
 	c, p, boot := s.cluster, &s.prober, s.boot
 	s.Asked++
 	if q.By == view.WitnessNeighbor {
-		p.neighbors = slices.DeleteFunc(p.neighbors, func(n neighbor) bool { return n.Addr == q.Addr })
 		p.neighbors = append(p.neighbors, neighbor{Probe: q, asked: c.now})
 	}
 	to := c.byAddr[q.Addr]
@@ -180,7 +186,7 @@ func (s *Speaker) answered(q reach.Probe) {
 // packet delivers a packet between two kernels, unless it is lost.
 func (c *Cluster) packet(from, to *host, iface uint8, arrives func()) {
 	out, in := &from.ports[iface], &to.ports[iface]
-	if out.group != in.group || c.lost(out) || c.lost(in) || c.config.Loss > 0 && c.probes.Float64() < c.config.Loss {
+	if out.group != in.group || c.lost(out) || c.lost(in) || loss(c.probes, c.config.Loss) || loss(c.probes, in.lossIn) {
 		return
 	}
 	late := delay(c.probes)
@@ -194,6 +200,10 @@ func (c *Cluster) packet(from, to *host, iface uint8, arrives func()) {
 func (s *Speaker) finds() {
 	c, p := s.cluster, &s.prober
 	state := p.core.State()
+	if !maps.Equal(p.decided.Unanswered, state.Unanswered) {
+		s.core.SetUnanswered(state.Unanswered)
+		s.scheduleTick()
+	}
 	for _, name := range slices.Sorted(maps.Keys(state.Unreachable)) {
 		v := p.open[name]
 		if v == nil {

@@ -52,6 +52,7 @@ type Speaker struct {
 	leaving           bool // shutdown was requested; planLeaving: it was when the plan was made
 	planLeaving       bool
 	holds             map[int]struct{} // by index of the VirtualIP
+	misses            []*Speaker       // whose datagrams do not reach this one
 	watched           int64            // arrival of the last watch event
 	complete          bool             // plans all VirtualIPs
 	nodeReport        nodeReport
@@ -104,8 +105,10 @@ func (s *Speaker) viewed(name string) (vip view.VIP, has bool) {
 // runs reports whether its process exists and is not stalled.
 func (s *Speaker) runs() bool { return s.power && !s.paused && s.core != nil }
 
-// audible reports whether its answers reach clients. A port of a group below zero is cut off.
-func (s *Speaker) audible() bool { return s.runs() && !s.fenced && s.ports[LAN].group >= 0 }
+// audible reports whether it answers clients. A port of a group below zero is cut off.
+func (s *Speaker) audible() bool {
+	return s.runs() && !s.fenced && s.ports[LAN].group >= 0 && s.ports[LAN].lossIn < 1
+}
 
 func (s *Speaker) held() []int { return slices.Sorted(maps.Keys(s.holds)) }
 
@@ -228,6 +231,16 @@ func (s *Speaker) SetAsymmetric(on bool) {
 	for i := range s.ports {
 		s.ports[i].asymmetric = on
 	}
+}
+
+// LoseIn loses a share of the packets to the node on networks, 1 for all of them, and none of those that it sends.
+func (s *Speaker) LoseIn(share float64, networks ...int) {
+	s.cluster.set(&s.host, func() {
+		for _, n := range networks {
+			s.ports[n].lossIn = share
+		}
+	})
+	s.cluster.Owners.refresh(s)
 }
 
 // socketBuffer is the number of datagrams queued for a stalled process.

@@ -69,6 +69,24 @@ func TestOneWayLoss(t *testing.T) {
 	}
 }
 
+// TestOneWayLink: the switch delivers nothing to the owner any more, but passes what it sends: another node takes over,
+// and keeps the addresses when the owner receives again.
+func TestOneWayLink(t *testing.T) {
+	s, before := serving(t, 3)
+	holder := before[s.vips[0].service]
+	t.Cleanup(func() { pass(t) })
+	began := time.Now()
+	if err := cluster.Lose(t.Context(), lab.Loss{To: &holder.Machine, Percent: 100}); err != nil {
+		t.Fatal(err)
+	}
+	after := s.leaves(holder)
+	s.stayed(began, before, after, holder)
+	s.lasts(after, time.Now(), watch)
+	healed := time.Now()
+	pass(t)
+	s.stayed(healed, after, s.agreed(healed, "after the owner received again"))
+}
+
 // TestPartition: no node receives another, while the clients receive all. Each node then owns everything, as required;
 // one owner is left when they reconnect.
 func TestPartition(t *testing.T) {

@@ -1,0 +1,121 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ironlb/ironlb/speaker/member"
+)
+
+// few returns a converged cluster with stable lists.
+func few(t *testing.T, seed uint64, nodes int) *Cluster {
+	t.Helper()
+	c := New(Config{Seed: seed, Nodes: nodes, VIPs: 12, Profile: member.Standard})
+	c.wantOne(t, "the start", 3*time.Second)
+	c.Run(5 * time.Second)
+	c.reset()
+	return c
+}
+
+// A node receives nothing any more and can send: other nodes own its addresses, within the same time as of a dead node,
+// and consider it unreachable. It owns nothing while it receives nothing, if it can ask a host, and gets nothing back.
+func TestOneWayLink(t *testing.T) {
+	for _, test := range []struct {
+		nodes        int
+		api, gateway bool
+	}{{2, true, true}, {2, false, true}, {3, true, true}, {3, false, true}, {3, true, false}, {3, false, false}, {12, true, true}} {
+		t.Run(fmt.Sprintf("%d nodes, API server %v, gateway %v", test.nodes, test.api, test.gateway), func(t *testing.T) {
+			for seed := range uint64(8) {
+				c := few(t, seed, test.nodes)
+				c.api.down = !test.api
+				c.Gateway.Power(test.gateway)
+				victim := c.Speakers[int(seed)%test.nodes]
+				at := c.Now()
+				victim.LoseIn(1, LAN, NodeNetwork)
+				c.wantOne(t, "a node receives nothing", 650*time.Millisecond)
+				c.Run(650*time.Millisecond - (c.Now() - at))
+				for c.Now() < at+5*time.Second {
+					c.Run(10 * time.Millisecond)
+					if held := victim.held(); test.gateway && len(held) > 0 {
+						t.Fatalf("seed %d: %v later the node holds %v", seed, c.Now()-at, held)
+					}
+				}
+				if took := c.decided(at, victim); len(took) != test.nodes-1 || took.Most() > time.Second {
+					t.Errorf("seed %d: unreachable for %v", seed, took)
+				}
+				victim.LoseIn(0, LAN, NodeNetwork)
+				if !test.gateway {
+					c.Run(time.Second)
+				}
+				c.wantStill(t, "it receives again", 3*time.Second)
+				if held := victim.held(); len(held) > 0 {
+					t.Errorf("seed %d: it got back %v", seed, held)
+				}
+			}
+		})
+	}
+}
+
+// A node receives nothing on the node network alone: it keeps its addresses, and is unreachable for endpoints.
+func TestOneWayOnNodeNetwork(t *testing.T) {
+	for seed := range uint64(8) {
+		c := few(t, seed, 3)
+		victim := c.Speakers[int(seed)%3]
+		at := c.Now()
+		victim.LoseIn(1, NodeNetwork)
+		c.wantStill(t, "a node receives nothing on the node network", 5*time.Second)
+		if took := c.decided(at, victim); len(took) != 2 || took.Most() > time.Second {
+			t.Errorf("seed %d: unreachable for %v", seed, took)
+		}
+		victim.LoseIn(0, NodeNetwork)
+		c.wantStill(t, "it receives again", 5*time.Second)
+	}
+}
+
+// A share of what is sent to one node is lost: each address has an owner. At 30 % nothing moves.
+func TestLossInOneDirection(t *testing.T) {
+	for _, nodes := range []int{2, 3, 12} {
+		for _, share := range []float64{0.3, 0.7} {
+			for seed := range uint64(4) {
+				c := few(t, seed, nodes)
+				lossy := c.Speakers[int(seed)%nodes]
+				lossy.LoseIn(share, LAN, NodeNetwork)
+				c.reset()
+				c.Run(10 * time.Second)
+				vacant, doubled := Long(c.Owners.Vacant), Long(c.Owners.Doubled)
+				if vacant.Most() > 10*time.Millisecond || doubled.Most() > time.Second || share < 0.5 && nodes > 2 && len(c.Owners.Moves) > 0 {
+					t.Errorf("seed %d, %d nodes, %v lost: %d moves, vacant for %v, doubled for %v", seed, nodes, share,
+						len(c.Owners.Moves), vacant.Most(), doubled.Most())
+				}
+				lossy.LoseIn(0, LAN, NodeNetwork)
+				c.wantOne(t, "the loss ended", 2*time.Second)
+				c.wantStill(t, "later", 3*time.Second)
+			}
+		}
+	}
+}
+
+// A node sends nothing any more: as a death. It yields within AsymmetricWait, if it ranks first.
+func TestMute(t *testing.T) {
+	for _, nodes := range []int{2, 3} {
+		for seed := range uint64(4) {
+			c := few(t, seed, nodes)
+			mute := c.Speakers[int(seed)%nodes]
+			for _, s := range c.Speakers {
+				s.misses = append(s.misses, mute)
+			}
+			c.Run(650 * time.Millisecond)
+			for vip := range c.vips {
+				if !slices.ContainsFunc(c.Owners.by[vip], func(s *Speaker) bool { return s != mute }) {
+					t.Errorf("seed %d: no other node owns %d", seed, vip)
+				}
+			}
+			c.wantOne(t, "it is mute", 4*time.Second)
+			if held := mute.held(); len(held) > 0 {
+				t.Errorf("seed %d: it holds %v", seed, held)
+			}
+		}
+	}
+}
