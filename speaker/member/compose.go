@@ -104,12 +104,34 @@ func (c *Core) group(data []byte, broadcast bool) {
 }
 
 func (c *Core) groupOn(at int, data []byte, broadcast bool) {
-	if !c.config.Broadcast {
-		c.sends = append(c.sends, Send{Iface: c.ifaces[at].name, Data: data})
+	families := []bool{false, true}
+	if !c.mixed(at) {
+		families = families[:1]
 	}
-	if broadcast || c.config.Broadcast {
-		c.sends = append(c.sends, Send{Iface: c.ifaces[at].name, Data: data, Broadcast: true})
-		c.count.Broadcast++
+	for _, v6 := range families {
+		if !c.config.Broadcast {
+			c.sends = append(c.sends, Send{Iface: c.ifaces[at].name, Data: data, IPv6: v6})
+		}
+		if broadcast || c.config.Broadcast {
+			c.sends = append(c.sends, Send{Iface: c.ifaces[at].name, Data: data, Broadcast: true, IPv6: v6})
+			c.count.Broadcast++
+		}
+	}
+}
+
+// mixed reports whether this node has IPv4 on a segment and receives a node there by IPv6 alone, or did so when it was
+// received last: that node may have no IPv4.
+func (c *Core) mixed(at int) bool {
+	return c.ifaces[at].ipv4 && slices.ContainsFunc(c.order, func(p *peer) bool {
+		w := &p.paths[at]
+		return w.group.Sub(w.group4) >= p.deadAfter(c)
+	})
+}
+
+// Sent records whether a datagram to the group on an interface could be sent.
+func (c *Core) Sent(iface string, ok bool) {
+	if at, known := c.findIface(iface); known {
+		c.ifaces[at].unsent = !ok
 	}
 }
 

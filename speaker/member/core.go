@@ -110,6 +110,8 @@ type Link struct {
 	// SegmentKeys.
 	Keys []uint64
 	MAC  [6]byte
+	// IPv4 is set if it has an IPv4 subnet: the group of that family suffices, unless a node there has none.
+	IPv4 bool
 }
 
 // Packet is a datagram that arrived.
@@ -129,7 +131,9 @@ type Send struct {
 	To    netip.Addr
 	// Broadcast sends to every host on the segment, for speakers that the group does not reach.
 	Broadcast bool
-	Data      []byte
+	// IPv6 sends by that family, for nodes without IPv4 on a segment where this node has it.
+	IPv6 bool
+	Data []byte
 }
 
 // Counts are the counters since the start.

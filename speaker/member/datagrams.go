@@ -174,8 +174,12 @@ func (l *loop) name(s *socket, index int) string {
 // send sends the core's datagrams. One that cannot be sent counts as lost, and is counted.
 func (l *loop) send(sends []Send) {
 	for _, one := range sends {
-		if err := l.sendOne(one); err != nil {
+		err := l.sendOne(one)
+		if err != nil {
 			l.metrics.unsent.Inc()
+		}
+		if one.Iface != "" {
+			l.core.Sent(one.Iface, err == nil)
 		}
 	}
 }
@@ -194,11 +198,12 @@ func (l *loop) sendOne(one Send) error {
 	if !ok {
 		return unix.ENODEV
 	}
-	if s := l.groups.find(p.index, !p.v4); s != nil && !one.Broadcast {
+	v6 := one.IPv6 || !p.v4
+	if s := l.groups.find(p.index, v6); s != nil && !one.Broadcast {
 		return s.send(s.to(), one.Data)
 	}
 	for _, s := range l.sockets {
-		if s.v6 != p.v4 {
+		if s.v6 == v6 {
 			return s.sendBroadcast(p.index, one.Data)
 		}
 	}

@@ -3,8 +3,10 @@ package member_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"net/netip"
+	"os/exec"
 	"strings"
 	"sync"
 	"testing"
@@ -431,6 +433,78 @@ func TestDetectorIPv6Only(t *testing.T) {
 	}
 	h.nodes[1].stop()
 	h.nodes[0].until(t, "b is gone", lacks("b"))
+}
+
+// An IPv4 address that is retained on a segment without IPv4, and later a subnet: the other node, without IPv4, receives
+// this one all the time.
+func TestDetectorMixedFamilies(t *testing.T) {
+	h := newHub(t)
+	for _, name := range []string{"a", "b", "c"} {
+		h.nodes = append(h.nodes, &node{name: name, space: netspace.New(t)})
+	}
+	for i, n := range h.nodes {
+		digit := string(rune('1' + i))
+		netspace.Join(t, h.space, "lan"+digit, "203.0.113."+digit+"/32", n.space, "eth0", "2001:db8::"+digit+"/64")
+		h.enslave(t, "lan"+digit, "lan")
+		h.begin(t, n)
+		n.SetPeers(nil)
+	}
+	h.settle(t)
+	for _, address := range []string{"192.0.2.200/32", "192.0.2.1/24"} {
+		for i, n := range h.nodes[:2] {
+			link, err := n.space.Handle.LinkByName("eth0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			addr, err := netlink.ParseAddr(address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			addr.IP[len(addr.IP)-1] += byte(i)
+			if err := n.space.Handle.AddrAdd(link, addr); err != nil {
+				t.Fatal(err)
+			}
+			n.SetSegments([]string{"eth0"})
+		}
+		began, sent := time.Now(), 0.0
+		deadline := began.Add(2 * time.Second)
+		for tick := time.NewTicker(20 * time.Millisecond); time.Now().Before(deadline); <-tick.C {
+			for _, n := range h.nodes {
+				if n.seen, _, _ = n.Observe(); !receivesAll(h.others(n)...)(n.seen) {
+					t.Fatalf("with %s %s does not receive all: %+v", address, n.name, n.seen)
+				}
+			}
+			if time.Since(began) < time.Second {
+				sent = h.nodes[0].metric(t, "ironlb_liveness_broadcast_total", "")
+			}
+		}
+		// A node that misses another one asks it for an answer, which is also sent by broadcast.
+		if more := h.nodes[0].metric(t, "ironlb_liveness_broadcast_total", "") - sent; more > 0 {
+			t.Errorf("with %s a node missed this one: %v broadcasts", address, more)
+		}
+	}
+}
+
+// A node that cannot send, but receives, is isolated: the others consider it dead.
+func TestDetectorCannotSend(t *testing.T) {
+	h := newHub(t, "a", "b", "c")
+	h.settle(t)
+	a, b := h.nodes[0], h.nodes[1]
+	a.space.Must(t, func() error {
+		script := "add table inet cut; add chain inet cut out { type filter hook output priority 0; }; " +
+			"add rule inet cut out meta l4proto udp drop"
+		out, err := exec.Command("nft", script).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("nft: %w: %s", err, out)
+		}
+		return nil
+	})
+	b.until(t, "a is dead", lacks("a"))
+	dead := time.Now()
+	a.until(t, "isolated", func(m view.Members) bool { _, is := m.Isolated["eth0"]; return is })
+	if took := time.Since(dead); took > time.Second {
+		t.Errorf("isolated %v after the others found it dead", took)
+	}
 }
 
 // Another key: not received, and counted.

@@ -69,7 +69,7 @@ type source struct {
 
 // path is the reception of a peer on one interface.
 type path struct {
-	group                             time.Time // when a datagram to the group, or a broadcast, arrived last
+	group, group4                     time.Time // when a datagram to the group, or a broadcast, arrived last; by IPv4
 	received, relayed, relayRequested time.Time
 	up                                bool
 	byRelay                           bool // not received by this node itself for a dead time
@@ -111,6 +111,8 @@ type iface struct {
 	// silent is set while no node was received for half a dead time, none after a dead time. unanswered is set if no host
 	// there answers either.
 	silent, none, unanswered bool
+	ipv4                     bool // has an IPv4 subnet
+	unsent                   bool // the last datagram to the group could not be sent
 }
 
 // is reports whether a key is one of the interface's segment.
@@ -176,8 +178,8 @@ func (c *Core) SetLinks(now time.Time, links []Link) {
 			f.ever = !f.last.IsZero() && now.Sub(f.last) < c.profile.Dead
 			changed = true
 		}
-		if !slices.Equal(f.keys, l.Keys) || f.mac != l.MAC {
-			f.keys, f.mac, c.heartbeatNow = l.Keys, l.MAC, true
+		if !slices.Equal(f.keys, l.Keys) || f.mac != l.MAC || f.ipv4 != l.IPv4 {
+			f.keys, f.mac, f.ipv4, c.heartbeatNow = l.Keys, l.MAC, l.IPv4, true
 		}
 	}
 	if !changed {

@@ -17,7 +17,7 @@ type ports struct {
 
 type port struct {
 	index int
-	// v4 is set if it has an IPv4 address, up if it has carrier.
+	// v4 is set if it has an IPv4 subnet, up if it has carrier. A single address, such as a retained one, is no subnet.
 	v4, up bool
 	link   Link
 }
@@ -74,11 +74,11 @@ func (l *lister) list(names []string) (ports, error) {
 			addr, _ := netip.AddrFromSlice(a.IP)
 			addr = addr.Unmap()
 			bits, _ := a.Mask.Size()
-			one.v4 = one.v4 || addr.Is4()
+			one.v4 = one.v4 || addr.Is4() && bits < addr.BitLen()
 			subnets = append(subnets, netip.PrefixFrom(addr, bits))
 		}
 		one.up = attrs.RawFlags&unix.IFF_RUNNING != 0
-		one.link.Keys = SegmentKeys(name, subnets)
+		one.link.Keys, one.link.IPv4 = SegmentKeys(name, subnets), one.v4
 		if len(attrs.HardwareAddr) == 6 {
 			one.link.MAC = [6]byte(attrs.HardwareAddr)
 		}

@@ -58,7 +58,10 @@ func (c *Core) Receive(now time.Time, raw time.Duration, in Packet) Drop {
 		case !in.Group:
 			p.arrivesByUnicast(now, in)
 		case known:
-			p.paths[at].group = later(p.paths[at].group, now)
+			w := &p.paths[at]
+			if w.group = later(w.group, now); in.Source.Is4() {
+				w.group4 = later(w.group4, now)
+			}
 		}
 		if known && !p.paths[at].window.fresh(h.sequence) { // before the tag is computed: most datagrams arrive twice
 			return DropRepeat

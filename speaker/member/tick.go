@@ -182,7 +182,8 @@ func (c *Core) watchLinks(now time.Time, gap time.Duration) {
 			}
 			f.cut = c.others(f)
 		}
-		if is := f.cut || listening; is != f.isolated {
+		// A node whose datagrams cannot be sent, and that no other receives, is dead for them.
+		if is := f.cut || listening || f.unsent && receives && !c.receivedBack(i); is != f.isolated {
 			f.isolated = is
 			c.out.own()
 		}
