@@ -25,8 +25,9 @@ const faultTable = "bridge lab"
 
 // Loss is a share of frames lost on the LAN switch, from one machine to another. No From means all hosts.
 type Loss struct {
-	From, To *Machine
-	Percent  int // 100: all
+	From    *Machine // nil: every machine
+	To      *Machine
+	Percent int // 100: all
 }
 
 // Lose makes the LAN switch drop frames, broadcasts and multicasts included, until Pass. It replaces the losses of an

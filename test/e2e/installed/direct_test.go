@@ -248,15 +248,20 @@ type directClient struct {
 // connect starts a client, and waits until its connections are established.
 func connect(t *testing.T, on *lab.Machine, targets []netip.AddrPort) *directClient {
 	t.Helper()
-	k, err := on.StartConnections(t.Context(), &connections.Client{
+	c := startConnections(t, on, &connections.Client{
 		Targets: targets, Kept: directKept, Every: 500 * time.Millisecond, Open: 50 * time.Millisecond, Lines: 3, Bound: 10 * time.Second,
 	})
+	c.wait(t, directKept, func(l connections.Life) bool { return l.Kept })
+	return c
+}
+
+func startConnections(t *testing.T, on *lab.Machine, config *connections.Client) *directClient {
+	t.Helper()
+	k, err := on.StartConnections(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &directClient{k, on, targets}
-	c.wait(t, directKept, func(l connections.Life) bool { return l.Kept })
-	return c
+	return &directClient{k, on, config.Targets}
 }
 
 // later waits for connections that were opened after a fault.
