@@ -89,8 +89,8 @@ func stateOf(c discoveryv1.EndpointConditions) discoveryv1.EndpointConditions {
 	return unusable
 }
 
-// trim keeps the ports, and the nodes and states of the endpoints that can be used, each pair once: a large cluster has more endpoints
-// than anything else in the cache. The strings and conditions are shared.
+// trim keeps the ports, and the nodes and states of the endpoints that can be used, each pair once: a large cluster has
+// more endpoints than anything else in the cache. The strings and conditions are shared.
 func (e *EndpointSlices) trim(o any) (any, error) {
 	slice, ok := o.(*discoveryv1.EndpointSlice)
 	if !ok {
