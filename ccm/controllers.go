@@ -63,13 +63,6 @@ func startPoolController(_ app.ControllerInitContext, config *cloudconfig.Comple
 		if err != nil {
 			return nil, false, err
 		}
-		specs, status, changed, err := addresspool.New(ctx, addresspool.Config{
-			Log: c.log, Events: c.events, Client: c.client, Services: c.services, Liveness: c.liveness, Synced: synced,
-		}, c.services.Ledger, c.kinds)
-		if err != nil {
-			return nil, false, err
-		}
-		c.services.OnPoolsChanged(changed)
 		published, err := warnings.New(ctx, warnings.Config{
 			Log: c.log, Events: c.events, Settings: &c.settings.Settings, Allocation: c.services.Ledger,
 			Core: c.core, Kinds: c.kinds, Endpoints: c.endpoints, Unserved: c.unserved, API: config.ClientBuilder.ClientOrDie(Name).CoreV1(),
@@ -77,6 +70,14 @@ func startPoolController(_ app.ControllerInitContext, config *cloudconfig.Comple
 		if err != nil {
 			return nil, false, err
 		}
+		specs, status, changed, err := addresspool.New(ctx, addresspool.Config{
+			Log: c.log, Events: c.events, Client: c.client, Services: c.services, Liveness: c.liveness,
+			Synced: append(synced, published.Withheld()...),
+		}, c.services.Ledger, c.kinds)
+		if err != nil {
+			return nil, false, err
+		}
+		c.services.OnPoolsChanged(changed)
 		c.pools.Store(status)
 		c.run(ctx, PoolController, specs.Run, status.Run, published.Run)
 		return checked{PoolController, c.liveness}, true, nil

@@ -35,7 +35,7 @@ func (a *Allocator) restoreLost(s *service, c *Claim) {
 
 func (a *Allocator) restorable(s *service, c *Claim, h Address) bool {
 	sp, ok := a.find(h.Addr)
-	if !ok || !a.assigns(sp.pool, h.Addr) || !sp.pool.accepts(a, c) {
+	if _, withheld := a.withheldFrom(c, h.Addr); !ok || withheld || a.hosts[h.Addr] != "" || !sp.pool.offers(h.Addr) || !sp.pool.accepts(a, c) {
 		return false
 	}
 	u := a.units[h.Addr]

@@ -15,8 +15,8 @@ type Allocator struct {
 	open    []*pool          // pools in use that auto-assign to every Service, by name
 	bound   []*pool          // pools in use that auto-assign by serviceAllocation, by priority, then name
 	nsLabel map[string]map[string]string
-	nodes   map[string][]netip.Addr // by node, sorted
-	ofNodes map[netip.Addr][]string // the nodes that have the address, sorted
+	of      map[Refusal][]netip.Addr // addresses that something else has, sorted
+	others  map[netip.Addr][]Refusal // what has the address, sorted
 	// hosts maps the addresses of foreign hosts to the name of the host.
 	hosts  map[netip.Addr]string
 	quotas bool // some pool has a quota
@@ -39,8 +39,8 @@ func New() *Allocator {
 	return &Allocator{
 		pools:       map[string]*pool{},
 		nsLabel:     map[string]map[string]string{},
-		nodes:       map[string][]netip.Addr{},
-		ofNodes:     map[netip.Addr][]string{},
+		of:          map[Refusal][]netip.Addr{},
+		others:      map[netip.Addr][]Refusal{},
 		services:    map[ServiceKey]*service{},
 		inNS:        map[string]map[ServiceKey]*service{},
 		unmet:       map[ServiceKey]struct{}{},
@@ -64,6 +64,12 @@ func (a *Allocator) Lease(key ServiceKey) []Address {
 		return slices.Clone(s.lease)
 	}
 	return nil
+}
+
+// Recorded reports whether the status of the Service recorded an address of it, by the last claim or write.
+func (a *Allocator) Recorded(key ServiceKey) bool {
+	s := a.services[key]
+	return s != nil && len(s.recorded) > 0
 }
 
 // Holders returns the Services on the address, in order. They include those that gave it up and whose status is not

@@ -84,12 +84,13 @@ func (c *Claim) reallocateTo() string {
 }
 
 func (a *Allocator) drainCause(q *query, u *unit) string {
-	node, host := a.nodeOf(u.addr), a.hostAgainst(q.claim, u.addr)
+	by, drained := a.drainedBy(u.addr)
+	host := a.hostAgainst(q.claim, u.addr)
 	switch {
-	case node == "" && host != "":
+	case drained:
+		return fmt.Sprintf("it %s", by)
+	case host != "":
 		return fmt.Sprintf("another host, %s, answers for it", host)
-	case node != "":
-		return fmt.Sprintf("node %s has that address in its status.addresses", node)
 	case u.pool != nil && q.claim.Pool != "" && q.claim.Pool != u.pool.Name:
 		return fmt.Sprintf("it is in pool %s now, not in %s as annotation ironlb.io/ip-pool requests", u.pool.Name, q.claim.Pool)
 	case u.pool != nil && !u.pool.offers(u.addr):

@@ -46,8 +46,8 @@ const (
 	AddressTaken Reason = "AddressTaken"
 	// AddressAvoided: the pool does not assign addresses that end in .0 or .255.
 	AddressAvoided Reason = "AddressAvoided"
-	// AddressOfNode: a node has the requested address.
-	AddressOfNode Reason = "AddressOfNode"
+	// AddressWithheld: something else has the requested address.
+	AddressWithheld Reason = "AddressWithheld"
 	// SharingRefused: another Service has the sharing key, and its address cannot be shared with this one. Or the
 	// Service keeps an address that it cannot share any more.
 	SharingRefused Reason = "SharingRefused"

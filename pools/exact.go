@@ -24,13 +24,14 @@ func (a *Allocator) chooseExact(q *query, x netip.Addr) choice {
 		return no(AddressOutsidePools, nil, "which is in no pool: request an address of a pool, or add it to spec.addresses of one")
 	}
 	p := sp.pool
+	by, withheld := a.withheldFrom(c, x)
 	switch {
 	case c.Pool != "" && c.Pool != p.Name:
 		return no(InvalidRequest, nil, "which is in pool %s, and for pool %s: remove annotation ironlb.io/ip-pool or request an address of that pool", p.Name, c.Pool)
 	case !p.offers(x):
 		return no(AddressAvoided, nil, "but pool %s has avoidBuggyIPs: request an address that does not end in .0 or .255", p.Name)
-	case a.nodeOf(x) != "":
-		return no(AddressOfNode, []waitKey{{addr: x}}, "which node %s has in its status.addresses: request another address, and remove those of nodes from pool %s", a.nodeOf(x), p.Name)
+	case withheld:
+		return no(AddressWithheld, []waitKey{{addr: x}}, "which %s: request another address", by)
 	case !p.accepts(a, c):
 		return no(PoolNotAdmitting, nil, "but spec.serviceAllocation of pool %s does not accept the Service: request another address, or change the pool", p.Name)
 	}

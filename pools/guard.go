@@ -11,7 +11,7 @@ import (
 // Rule is the reason why no Service may have an address.
 type Rule string
 
-// The rules. All but the last three protect the addresses that the cluster itself depends on. An address that becomes
+// The rules. All but the last four protect the addresses that the cluster itself depends on. An address that becomes
 // local on a node, or is announced, is taken from its real host (CVE-2020-8554).
 const (
 	// RuleSpecial: no host is reachable at it (RFC 6890, RFC 5771, RFC 4291).
@@ -22,6 +22,9 @@ const (
 	RuleGateway Rule = "Gateway"
 	// RulePeer: a BGPPeer has it.
 	RulePeer Rule = "BGPPeer"
+	// RuleSubnet: it is the first or the last address of a subnet of a node, which the subnet itself needs (RFC 919; RFC
+	// 4291 section 2.6.1).
+	RuleSubnet Rule = "Subnet"
 	// RuleAPIServer: the API server listens on it.
 	RuleAPIServer Rule = "APIServer"
 	// RuleServiceNetwork: it is in a ServiceCIDR.
@@ -35,13 +38,17 @@ const (
 	RulePool Rule = "Pool"
 	// RuleNotAllowed: an external IP is in no CIDR that the operator allows.
 	RuleNotAllowed Rule = "NotAllowed"
+	// RuleService: the status of a Service that another controller serves, or that is being deleted, shows it, or
+	// spec.externalIPs of a Service names it.
+	RuleService Rule = "Service"
 	// RuleNoPool: it belongs to no pool, and to none when it was assigned.
 	RuleNoPool Rule = "NoPool"
 )
 
 // order is the precedence of the rules if several refuse an address.
 var order = []Rule{
-	RuleSpecial, RuleNode, RuleGateway, RulePeer, RuleAPIServer, RuleServiceNetwork, RulePodNetwork, RuleEndpoint, RulePool, RuleNotAllowed, RuleNoPool,
+	RuleSpecial, RuleNode, RuleGateway, RulePeer, RuleSubnet, RuleAPIServer, RuleServiceNetwork, RulePodNetwork, RuleEndpoint, RulePool,
+	RuleNotAllowed, RuleService, RuleNoPool,
 }
 
 // Refusal is the rule that denies an address to Services. The zero value is none.
@@ -67,6 +74,10 @@ func (r Refusal) String() string {
 		return "is a gateway of Node " + r.Of
 	case RulePeer:
 		return "is the address of BGPPeer " + r.Of
+	case RuleSubnet:
+		return "is the network or broadcast address of a subnet of Node " + r.Of
+	case RuleService:
+		return "is in status.loadBalancer or spec.externalIPs of Service " + r.Of
 	case RuleAPIServer:
 		return "is an address of the API server"
 	case RuleServiceNetwork:

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"time"
 )
 
 // SetHosts replaces the addresses of foreign hosts, with the name of each host. A Service gets such an address only if
@@ -14,7 +15,7 @@ func (a *Allocator) SetHosts(hosts map[netip.Addr]string) {
 	for _, x := range slices.SortedFunc(maps.Keys(hosts), netip.Addr.Compare) {
 		switch {
 		case before[x] != "":
-		case len(a.ofNodes[x]) > 0:
+		case len(a.others[x]) > 0:
 			a.reevaluateHolder(x)
 		default:
 			a.withhold(x)
@@ -23,17 +24,17 @@ func (a *Allocator) SetHosts(hosts map[netip.Addr]string) {
 	for _, x := range slices.SortedFunc(maps.Keys(before), netip.Addr.Compare) {
 		switch {
 		case hosts[x] != "":
-		case len(a.ofNodes[x]) > 0:
+		case len(a.others[x]) > 0:
 			a.reevaluateHolder(x)
 		default:
-			a.endWithholding(x)
+			a.endWithholding(x, Refusal{}, time.Time{})
 		}
 	}
 }
 
-// usedElsewhere reports whether a node or a foreign host has the address.
+// usedElsewhere reports whether something else, or a foreign host, has the address.
 func (a *Allocator) usedElsewhere(x netip.Addr) bool {
-	return len(a.ofNodes[x]) > 0 || a.hosts[x] != ""
+	return len(a.others[x]) > 0 || a.hosts[x] != ""
 }
 
 // hostAgainst returns the foreign host that blocks the address for the claim, empty for none. A Service keeps an

@@ -189,10 +189,8 @@ func (c *choices) node() {
 	c.logf("node %s %v", name, addrs)
 	if c.r.nodes[name] = addrs; len(addrs) == 0 {
 		delete(c.r.nodes, name)
-		c.a.DeleteNode(name)
-	} else {
-		c.a.SetNode(name, addrs)
 	}
+	c.a.Withhold(Refusal{RuleNode, name}, addrs, c.r.now)
 	c.r.endCoolDowns(func(refCoolDown, *Pool) bool { return false })
 }
 
@@ -332,7 +330,7 @@ func (c *choices) restart() {
 		c.a.SetNamespace(ns, labels)
 	}
 	for node, addrs := range n.nodes {
-		c.a.SetNode(node, addrs)
+		c.a.Withhold(Refusal{RuleNode, node}, addrs, c.r.now)
 	}
 	c.a.SetHosts(n.hosts)
 	if !late {
@@ -459,7 +457,7 @@ func (c *choices) counts(byAddr map[netip.Addr][]*refService) {
 		}
 		st, ok := c.a.PoolStatus(p.Name)
 		var withheld []string
-		for _, n := range st.OfNodes {
+		for _, n := range st.Withheld {
 			withheld = append(withheld, fmt.Sprint(n.Addr, len(n.Holders)))
 		}
 		slices.Sort(ofNodes)
@@ -594,7 +592,7 @@ func withHistory(rng *rand.Rand, all []Pool) *Allocator {
 	names := []string{"n1", "n2", "n3"}
 	rng.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
 	for _, name := range names {
-		a.SetNode(name, lastNodes[name])
+		a.Withhold(Refusal{RuleNode, name}, lastNodes[name], time.Time{})
 	}
 	a.SetHosts(nil)
 	a.SetPools(all)
@@ -608,7 +606,7 @@ func sameAnswers(t *testing.T, rng *rand.Rand, all []Pool, held []Claim) {
 	plain := New()
 	plain.SetPools(all)
 	for name, addrs := range lastNodes {
-		plain.SetNode(name, addrs)
+		plain.Withhold(Refusal{RuleNode, name}, addrs, time.Time{})
 	}
 	plain.Adopt(held)
 	a := withHistory(rng, all)

@@ -540,7 +540,7 @@ func (r *reference) chooseExact(s *refService, x netip.Addr, lease map[Family]ne
 	case p.AvoidBuggyIPs && endsBadly(x):
 		return refChoice{reason: AddressAvoided}
 	case r.ofNode(x):
-		return refChoice{reason: AddressOfNode}
+		return refChoice{reason: AddressWithheld}
 	case !r.allows(p, c):
 		return refChoice{reason: PoolNotAdmitting}
 	case !r.mayJoin(x, s) && c.SharingKey == "":

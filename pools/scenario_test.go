@@ -92,7 +92,7 @@ type world struct {
 	a      *Allocator
 	pools  map[string]Pool
 	labels map[string]map[string]string
-	nodes  map[string][]netip.Addr
+	others map[Refusal][]netip.Addr
 	claims map[ServiceKey]Claim
 	status map[ServiceKey][]Address // what the Services record, if the allocator keeps addresses until written
 	wiped  map[ServiceKey]bool      // their status is empty at the next restart
@@ -102,7 +102,7 @@ type world struct {
 
 func newWorld() *world {
 	return &world{
-		a: New(), pools: map[string]Pool{}, labels: map[string]map[string]string{}, nodes: map[string][]netip.Addr{},
+		a: New(), pools: map[string]Pool{}, labels: map[string]map[string]string{}, others: map[Refusal][]netip.Addr{},
 		claims: map[ServiceKey]Claim{}, wiped: map[ServiceKey]bool{}, now: time.Unix(0, 0).UTC(),
 	}
 }
@@ -128,13 +128,12 @@ func (w *world) run(words []string, out *strings.Builder) error {
 	case "delete-namespace":
 		delete(w.labels, args[0])
 		w.a.DeleteNamespace(args[0])
-	case "node":
+	case "node", "foreign", "gateway":
 		var addrs []netip.Addr
 		for _, text := range args[1:] {
 			addrs = append(addrs, netip.MustParseAddr(text))
 		}
-		w.nodes[args[0]] = addrs
-		w.a.SetNode(args[0], addrs)
+		w.withhold(command, args[0], addrs)
 	case "hosts":
 		hosts := map[netip.Addr]string{}
 		for _, text := range args {
@@ -144,8 +143,7 @@ func (w *world) run(words []string, out *strings.Builder) error {
 		}
 		w.a.SetHosts(hosts)
 	case "delete-node":
-		delete(w.nodes, args[0])
-		w.a.DeleteNode(args[0])
+		w.withhold("node", args[0], nil)
 	case "assign":
 		c, err := w.claim(args)
 		if err != nil {
@@ -195,6 +193,13 @@ func (w *world) run(words []string, out *strings.Builder) error {
 		return fmt.Errorf("no such command")
 	}
 	return nil
+}
+
+// withhold gives addresses to a node, a gateway of a node, or a Service of another controller.
+func (w *world) withhold(kind, name string, addrs []netip.Addr) {
+	r := map[string]Refusal{"node": {RuleNode, name}, "gateway": {RuleGateway, name}, "foreign": {RuleService, key(name).String()}}[kind]
+	w.others[r] = addrs
+	w.a.Withhold(r, addrs, w.now)
 }
 
 func (w *world) assign(c Claim, out *strings.Builder) {
@@ -266,8 +271,8 @@ func (w *world) restart(args []string, out *strings.Builder) {
 		w.a.SetNamespace(ns, labels)
 	}
 	setNodes := func() {
-		for node, addrs := range w.nodes {
-			w.a.SetNode(node, addrs)
+		for by, addrs := range w.others {
+			w.a.Withhold(by, addrs, w.now)
 		}
 	}
 	if !slices.Contains(args, "late") {
@@ -311,8 +316,11 @@ func (w *world) poolStatus(name string, out *strings.Builder) {
 	for _, c := range st.CoolDowns {
 		fmt.Fprintf(out, "; %s cools down since %s, by %s", c.Addr, w.now.Sub(c.Freed), short(c.By))
 	}
-	for _, n := range st.OfNodes {
-		fmt.Fprintf(out, "; %s is of node %s", n.Addr, strings.Join(n.Nodes, ", "))
+	for _, n := range st.Withheld {
+		fmt.Fprintf(out, "; %s", n.Addr)
+		for _, by := range n.By {
+			fmt.Fprintf(out, " %s", by)
+		}
 		if len(n.Holders) > 0 {
 			fmt.Fprintf(out, " and held by %s", names(n.Holders))
 		}

@@ -20,11 +20,12 @@ func (a *Allocator) heldByNamespace(q *query, addr netip.Addr) bool {
 
 // accepted reports whether a pool in use still accepts the claim to the address, together with its sharers.
 func (a *Allocator) accepted(u *unit, c *Claim) bool {
+	_, drained := a.drainedBy(u.addr)
 	if u.pool == nil {
 		p := a.pools[u.poolName] // its rules cannot be parsed: keep the holders
-		return p != nil && p.state == PoolNotRead && a.nodeOf(u.addr) == ""
+		return p != nil && p.state == PoolNotRead && !drained
 	}
-	if !u.pool.offers(u.addr) || len(a.ofNodes[u.addr]) > 0 || !u.pool.accepts(a, c) {
+	if !u.pool.offers(u.addr) || drained || !u.pool.accepts(a, c) {
 		return false
 	}
 	for _, h := range u.holders {

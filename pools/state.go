@@ -147,7 +147,7 @@ func (a *Allocator) unhold(s *service, addr netip.Addr, now time.Time) bool {
 	}
 	a.removeFromLedger(u)
 	delete(a.units, addr)
-	a.startCoolDown(u, s.claim.Service, now)
+	a.startCoolDown(u.pool, u.at, addr, s.claim.Service, now)
 	return true
 }
 
@@ -200,20 +200,19 @@ func (a *Allocator) countNS(u *unit, ns string, by int64) {
 }
 
 // startCoolDown starts the cool-down of a freed address, or returns the address to its pool.
-func (a *Allocator) startCoolDown(u *unit, by ServiceKey, now time.Time) {
-	p := u.pool
-	if p == nil || !a.assigns(p, u.addr) {
+func (a *Allocator) startCoolDown(p *pool, at int, addr netip.Addr, by ServiceKey, now time.Time) {
+	if p == nil || !a.assigns(p, addr) {
 		return
 	}
 	if p.ReuseAfter > 0 {
-		a.cooling.put(coolingAddress{addr: u.addr, freed: now, until: now.Add(p.ReuseAfter), by: by})
-		p.coolingDown[slot(FamilyOf(u.addr))]++
+		a.cooling.put(coolingAddress{addr: addr, freed: now, until: now.Add(p.ReuseAfter), by: by})
+		p.coolingDown[slot(FamilyOf(addr))]++
 		if _, waits := a.unmet[by]; waits {
 			a.wakes.reevaluate[by] = struct{}{} // it may get it back
 		}
 		return
 	}
-	a.returnToFree(p, u.at, u.addr)
+	a.returnToFree(p, at, addr)
 }
 
 func (a *Allocator) returnToFree(p *pool, at int, addr netip.Addr) {

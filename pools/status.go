@@ -34,8 +34,9 @@ type PoolStatus struct {
 	// CoolDowns are the addresses in cool-down for the pool's reuseAfter, the latest freed first, then by address. They
 	// are included in the available ones.
 	CoolDowns []CoolDown
-	// OfNodes are the addresses of the pool that nodes have, in order. They are not included in the available ones.
-	OfNodes []NodeAddress
+	// Withheld are the addresses of the pool that something else has, in order. They are not included in the available
+	// ones.
+	Withheld []WithheldAddress
 }
 
 // PoolStatus returns the state and counts of the pool. False: no such pool.
@@ -62,7 +63,7 @@ func (a *Allocator) PoolStatus(name string) (PoolStatus, bool) {
 			st.Exhausted = append(st.Exhausted, f)
 		}
 	}
-	st.OfNodes = a.nodeAddresses(p)
+	st.Withheld = a.withheldInPool(p)
 	st.CoolDowns = a.coolDowns(p)
 	st.AvailableIPv4, st.AvailableIPv6 = left[0], left[1]
 	return st, true

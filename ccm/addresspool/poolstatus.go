@@ -30,7 +30,7 @@ const (
 	conditionOverlapping = "Overlapping"
 	conditionExhausted   = "Exhausted"
 	conditionDraining    = "Draining"
-	conditionNodes       = "NodeAddresses"
+	conditionWithheld    = "Withheld"
 )
 
 // poolStatusInterval is the minimum interval between two writes of a pool's status: counts change with every Service.
@@ -186,11 +186,12 @@ func poolStatusOf(obj *v1alpha1.IPAddressPool, st pools.PoolStatus, problem, las
 		set(conditionDraining, false, "NoneHeldOutside", "")
 	}
 	switch {
-	case len(st.OfNodes) > 0:
-		set(conditionNodes, true, "AddressOfNode", fmt.Sprintf("Withheld because nodes have them: %s. Remove them from spec.addresses", condition.Some(ofNodes(st.OfNodes))))
-	case meta.FindStatusCondition(out.Conditions, conditionNodes) != nil:
-		set(conditionNodes, false, "NoneOfNodes", "")
+	case len(st.Withheld) > 0:
+		set(conditionWithheld, true, "InUseElsewhere", fmt.Sprintf("Not allocated: %s", condition.Some(withheld(st.Withheld))))
+	case meta.FindStatusCondition(out.Conditions, conditionWithheld) != nil:
+		set(conditionWithheld, false, "NoneInUseElsewhere", "")
 	}
+	meta.RemoveStatusCondition(&out.Conditions, "NodeAddresses") // of earlier versions
 	return out
 }
 
@@ -215,15 +216,15 @@ func overlapText(st pools.PoolStatus) string {
 	return fmt.Sprintf("Not used: it overlaps the older pool %s. Remove the common addresses from one of them", st.Overlaps)
 }
 
-// ofNodes describes which nodes have each address.
-func ofNodes(all []pools.NodeAddress) []condition.Name {
+// withheld describes what has each address.
+func withheld(all []pools.WithheldAddress) []condition.Name {
 	out := make([]condition.Name, len(all))
-	for i, n := range all {
-		has := "node " + strings.Join(n.Nodes, " and node ")
-		if len(n.Holders) > 0 {
-			has += ", still held by " + condition.Join(n.Holders, " and ")
+	for i, w := range all {
+		by := condition.Join(w.By, " and ")
+		if len(w.Holders) > 0 {
+			by += "; still held by " + condition.Join(w.Holders, " and ")
 		}
-		out[i] = condition.Name(fmt.Sprintf("%s (%s)", n.Addr, has))
+		out[i] = condition.Name(fmt.Sprintf("%s (%s)", w.Addr, by))
 	}
 	return out
 }

@@ -42,11 +42,13 @@ func TestPoolConditions(t *testing.T) {
 			[]string{"Exhausted=False SomeFree: ", "Overlapping=True Overlapping: ", "Ready=False Invalid: is not used either: it overlaps the older pool old"}},
 		"never readable": {pools.PoolStatus{State: pools.PoolNotRead}, "spec.addresses[0]: what?", "",
 			[]string{"Exhausted=False SomeFree: ", "Overlapping=False NoOverlap: ", "Ready=False Invalid: spec.addresses[0]: what?. Until then it assigns no addresses; Services keep the ones that they hold"}},
-		"with addresses of nodes": {pools.PoolStatus{State: pools.PoolReady, OfNodes: []pools.NodeAddress{
-			{Addr: netip.MustParseAddr("192.0.2.1"), Nodes: []string{"a", "b"}},
-			{Addr: netip.MustParseAddr("192.0.2.2"), Nodes: []string{"c"}, Holders: many[:2]},
+		"with addresses in use elsewhere": {pools.PoolStatus{State: pools.PoolReady, Withheld: []pools.WithheldAddress{
+			{Addr: netip.MustParseAddr("192.0.2.1"), By: []pools.Refusal{{Rule: pools.RuleNode, Of: "a"}, {Rule: pools.RuleGateway, Of: "b"}}},
+			{Addr: netip.MustParseAddr("192.0.2.2"), By: []pools.Refusal{{Rule: pools.RuleService, Of: "ns/x"}}, Holders: many[:2]},
 		}}, "", "",
-			[]string{"Exhausted=False SomeFree: ", "NodeAddresses=True AddressOfNode: 192.0.2.1 (node a and node b), 192.0.2.2 (node c, still held by ns/s00 and ns/s01). Remove them", "Overlapping=False NoOverlap: ", "Ready=True Ready: in use"}},
+			[]string{"Exhausted=False SomeFree: ", "Overlapping=False NoOverlap: ", "Ready=True Ready: in use",
+				"Withheld=True InUseElsewhere: 192.0.2.1 (is an address of Node a and is a gateway of Node b), " +
+					"192.0.2.2 (is in status.loadBalancer or spec.externalIPs of Service ns/x; still held by ns/s00 and ns/s01)"}},
 		"draining": {pools.PoolStatus{State: pools.PoolReady, Draining: many}, "", "",
 			[]string{"Draining=True HeldOutside: ns/s00, ns/s01", "Exhausted=False SomeFree: ", "Overlapping=False NoOverlap: ", "Ready=True Ready: in use"}},
 	} {
@@ -73,11 +75,11 @@ func TestPoolConditions(t *testing.T) {
 			t.Errorf("%s: again %+v, want %+v", name, again.Conditions, got.Conditions)
 		}
 	}
-	// The conditions Draining and NodeAddresses are cleared when their cause ends.
+	// The conditions Draining and Withheld are cleared when their cause ends.
 	obj := &v1alpha1.IPAddressPool{}
-	obj.Status = poolStatusOf(obj, pools.PoolStatus{State: pools.PoolReady, Draining: many, OfNodes: []pools.NodeAddress{{Nodes: []string{"n"}}}}, "", "")
+	obj.Status = poolStatusOf(obj, pools.PoolStatus{State: pools.PoolReady, Draining: many, Withheld: []pools.WithheldAddress{{}}}, "", "")
 	obj.Status = poolStatusOf(obj, pools.PoolStatus{State: pools.PoolReady}, "", "")
-	for _, kind := range []string{"Draining", "NodeAddresses"} {
+	for _, kind := range []string{"Draining", "Withheld"} {
 		i := slices.IndexFunc(obj.Status.Conditions, func(c metav1.Condition) bool { return c.Type == kind })
 		if i < 0 || obj.Status.Conditions[i].Status != "False" {
 			t.Errorf("%s: got %+v", kind, obj.Status.Conditions)

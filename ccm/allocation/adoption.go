@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/ironlb/ironlb/ccm/servicerecord"
+	"github.com/ironlb/ironlb/ccm/watch"
 	"github.com/ironlb/ironlb/pools"
 )
 
@@ -26,11 +27,14 @@ func (l *Ledger) Adopt(services []v1.Service) {
 		if c := l.settings.ClaimOf(svc); len(c.Held)+len(c.Lost) > 0 && !l.isForeign(svc) {
 			claims = append(claims, c)
 			shown[c.Service] = servicerecord.IngressOf(svc)
-			l.entries[c.Service] = &entry{uid: svc.UID}
+			l.entries[c.Service] = &entry{uid: svc.UID, decided: svc.ResourceVersion}
 		}
 	}
 	refused := l.alloc.Adopt(claims)
 	l.adoptionDone, l.deletedEarly = true, nil
+	for i := range services {
+		l.withholdShown(servicerecord.KeyOf(&services[i])) // the list may be newer than the cache
+	}
 	l.mu.Unlock()
 	for _, key := range refused {
 		l.log.Warn("address held twice", "service", key, "addresses", shown[key], "remediation", "the younger Service gets another one")
@@ -52,20 +56,54 @@ func (l *Ledger) serviceDeleted(ctx context.Context, key pools.ServiceKey, uid t
 	}
 }
 
-// Foreign reports whether another controller serves the Service. Such a Service holds nothing here and has no record of
-// IronLB. It has another class, or none with --only-class, or shows only addresses of no pool. Nothing is written to
-// it, not even at its deletion, until a pool has one of the addresses or they are removed.
+// Foreign reports whether another controller serves the Service. Such a Service has no address of IronLB, by its record
+// or in the ledger. It has another class, or none with --only-class, or shows only addresses of no pool. Nothing is
+// written to it but the removal of a condition from when it waited, not even at its deletion, until a pool has one of
+// the addresses or they are removed.
 func (l *Ledger) Foreign(svc *v1.Service) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	e := l.entries[servicerecord.KeyOf(svc)]
-	return (e == nil || e.uid != svc.UID) && l.isForeign(svc)
+	key := servicerecord.KeyOf(svc)
+	e := l.entries[key]
+	return (e == nil || e.uid != svc.UID || !l.alloc.Recorded(key)) && l.isForeign(svc)
+}
+
+// withholdShown withholds what the Service shows in the cache and does not hold, and its external IPs. It reports
+// whether that changed. The caller holds the lock: a Service that is in the cache has its deletion handled later.
+func (l *Ledger) withholdShown(key pools.ServiceKey) bool {
+	if l.cached == nil {
+		return false
+	}
+	var shown []netip.Addr
+	if svc := l.cached(key); svc != nil {
+		for _, a := range servicerecord.IngressOf(svc) {
+			holds := slices.Contains(l.alloc.Holders(a), key)
+			if !l.adoptionDone {
+				holds = slices.ContainsFunc(l.settings.HeldBy(svc), func(h pools.Address) bool { return h.Addr == a })
+			}
+			if !holds || svc.DeletionTimestamp != nil {
+				shown = append(shown, a)
+			}
+		}
+		shown = append(shown, watch.Addresses(svc.Spec.ExternalIPs)...)
+	}
+	return l.alloc.Withhold(pools.Refusal{Rule: pools.RuleService, Of: key.String()}, shown, l.Now())
+}
+
+// shown records what the Service shows.
+func (l *Ledger) shown(svc *v1.Service) {
+	l.changeIf(func() bool { return l.withholdShown(servicerecord.KeyOf(svc)) })
+}
+
+// Withhold sets the addresses of what a refusal names: see pools.Allocator.Withhold.
+func (l *Ledger) Withhold(r pools.Refusal, addrs []netip.Addr) {
+	l.changeIf(func() bool { return l.alloc.Withhold(r, addrs, l.Now()) })
 }
 
 func (l *Ledger) isForeign(svc *v1.Service) bool {
 	class := svc.Spec.LoadBalancerClass
 	switch {
-	case servicerecord.Recorded(svc) || servicerecord.HasFinalizer(svc, servicerecord.Finalizer):
+	case servicerecord.OutcomeIn(svc).Record != "" || servicerecord.HasFinalizer(svc, servicerecord.Finalizer):
 		return false
 	case class != nil:
 		return *class != l.settings.Class

@@ -57,6 +57,10 @@ func New(config Config) *Controllers {
 		all, _ := services.Lister().List(labels.Everything()) // a cache does not fail
 		return all
 	}
+	c.Ledger.cached = func(key pools.ServiceKey) *v1.Service {
+		svc, _ := services.Lister().Services(key.Namespace).Get(key.Name) // nil if it is deleted
+		return svc
+	}
 	c.Ledger.PoolsChanged = func() {} // until the pool controller sets its own
 	return c
 }

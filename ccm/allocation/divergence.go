@@ -44,12 +44,15 @@ func newDivergence(r *Registrar, wake func(pools.ServiceKey)) *divergence {
 	}
 }
 
-// handler watches all Services. It frees what a Service held that was deleted without its finalizers. At each resync of
+// handler watches all Services. It withholds what they show without holding it. It frees what a Service held that was
+// deleted without its finalizers. At each resync of
 // the informer (once in 12 to 24 hours) it retries Services that lack something: nothing should depend on that.
 func (d *divergence) handler(ctx context.Context) cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
+		AddFunc: func(o any) { d.registrar.ledger.shown(o.(*v1.Service)) },
 		UpdateFunc: func(b, a any) {
 			before, svc := b.(*v1.Service), a.(*v1.Service)
+			d.registrar.ledger.shown(svc)
 			if d.registrar.diverged(svc) {
 				d.repair(servicerecord.KeyOf(svc))
 			} else if before.ResourceVersion == svc.ResourceVersion && d.registrar.unmet(svc) {
@@ -65,6 +68,7 @@ func (d *divergence) handler(ctx context.Context) cache.ResourceEventHandler {
 				return
 			}
 			d.remove(servicerecord.KeyOf(svc))
+			d.registrar.ledger.shown(svc)
 			d.registrar.ledger.serviceDeleted(ctx, servicerecord.KeyOf(svc), svc.UID)
 		},
 	}

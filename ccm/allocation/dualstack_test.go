@@ -41,7 +41,7 @@ func TestSecondFamilyAlone(t *testing.T) {
 	needs := ccmtest.ServiceFor("needs", dual(v1.IPFamilyPolicyRequireDualStack))
 	d.Expect(d.Ensure(s), "1 writes, 2001:db8:: Proxy, SecondFamilyPending")
 	d.Expect(d.Ensure(needs), "1 writes, NoPool")
-	d.expectEvents("Normal SecondFamilyPending no pool auto-assigns IPv4 addresses to default/s", "Warning NoPool")
+	d.expectEvents("Normal SecondFamilyPending no pool auto-assigns IPv4 addresses to default/s")
 	d.Woken = nil
 	d.pools([]string{"web", "2001:db8::/126"}, []string{"more", "203.0.113.4/31"})
 	if !slices.Equal(d.Woken, []string{"needs", "s"}) {

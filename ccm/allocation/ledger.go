@@ -28,8 +28,9 @@ type Ledger struct {
 	// before the first use.
 	Wake         func(pools.ServiceKey)
 	PoolsChanged func()
-	// services returns all Services of the cache; nil: there is no cache.
+	// services returns all Services of the cache, cached one of them, or nil. Both are nil if there is no cache.
 	services func() []*v1.Service
+	cached   func(pools.ServiceKey) *v1.Service
 
 	// ready is closed when the addresses held by Services have been adopted.
 	ready chan struct{}
@@ -52,7 +53,7 @@ type entry struct {
 	// The last decision, unless requested is false: then the Service was only adopted.
 	requested bool
 	busy      bool   // the decision is being written to the object
-	decided   string // version of the object for which it was made
+	decided   string // version of the object for which it was made, or that was adopted
 	decision  int    // number of that decision in the global sequence
 	reason    pools.Reason
 	message   string
@@ -102,13 +103,13 @@ func (l *Ledger) assignIf(ctx context.Context, svc *v1.Service, may func(*entry)
 		l.mu.Unlock()
 		return pools.Decision{}, false, nil
 	}
+	if e != nil && servicerecord.OlderVersion(svc.ResourceVersion, e.decided) { // also if e is a later one of the same name
+		l.mu.Unlock()
+		return pools.Decision{}, false, errOlderCopy(svc)
+	}
 	if e != nil && e.uid != svc.UID { // a deleted one of the same name
 		l.alloc.Release(claim.Service, l.Now())
 		e = nil
-	}
-	if e != nil && servicerecord.OlderVersion(svc.ResourceVersion, e.decided) {
-		l.mu.Unlock()
-		return pools.Decision{}, false, errOlderCopy(svc)
 	}
 	if e == nil {
 		e = &entry{uid: svc.UID}
@@ -251,6 +252,7 @@ func (l *Ledger) releaseIf(ctx context.Context, key pools.ServiceKey, may func(*
 	}
 	freed := l.alloc.Release(key, l.Now())
 	delete(l.entries, key)
+	l.withholdShown(key) // until the object is gone
 	woken := l.alloc.Wake(l.Now())
 	l.mu.Unlock()
 	if len(freed) > 0 {
@@ -332,7 +334,7 @@ func (l *Ledger) adoptShown(services []*v1.Service) {
 			continue
 		}
 		claims = append(claims, c)
-		l.entries[c.Service] = &entry{uid: svc.UID}
+		l.entries[c.Service] = &entry{uid: svc.UID, decided: svc.ResourceVersion}
 	}
 	l.alloc.Adopt(claims)
 }
@@ -348,19 +350,28 @@ func (l *Ledger) deleteNamespace(name string) {
 
 // SetHosts sets the addresses of foreign hosts: see pools.Allocator.SetHosts.
 func (l *Ledger) SetHosts(hosts map[netip.Addr]string) {
-	l.mu.Lock()
-	same := maps.Equal(l.hosts, hosts)
-	l.hosts = hosts
-	l.mu.Unlock()
-	if !same {
-		l.change(func() { l.alloc.SetHosts(hosts) })
-	}
+	l.changeIf(func() bool {
+		if maps.Equal(l.hosts, hosts) {
+			return false
+		}
+		l.hosts = hosts
+		l.alloc.SetHosts(hosts)
+		return true
+	})
 }
 
 // change applies f to the allocator and passes on the effects.
 func (l *Ledger) change(f func()) {
+	l.changeIf(func() bool { f(); return true })
+}
+
+// changeIf is change if f reports that something changed.
+func (l *Ledger) changeIf(f func() bool) {
 	l.mu.Lock()
-	f()
+	if !f() {
+		l.mu.Unlock()
+		return
+	}
 	woken := l.alloc.Wake(l.Now())
 	l.mu.Unlock()
 	l.propagate(woken)

@@ -56,13 +56,8 @@ func (l *Ledger) hasEntry(svc *v1.Service) bool {
 // keepPreviouslyManaged keeps what such a Service holds, without a write. If it shows something else, another
 // controller has taken it over: IronLB's record is removed, and what it held is freed.
 func (r *Registrar) keepPreviouslyManaged(ctx context.Context, svc *v1.Service) error {
-	switch {
-	case r.ledger.keep(svc):
+	if r.ledger.keep(svc) {
 		return nil
-	case !servicerecord.HasClass(svc) && len(svc.Status.LoadBalancer.Ingress) == 0 && !servicerecord.HasFinalizer(svc, servicerecord.Finalizer):
-		// No controller serves it now. IronLB's record stays: it identifies the owner of the service controller's
-		// finalizer.
-		return r.ledger.releaseUnchanged(ctx, svc, r.ledger.decision(svc))
 	}
 	return r.releaseToOther(ctx, svc)
 }

@@ -37,6 +37,9 @@ func (r *Registrar) serve(ctx context.Context, svc *v1.Service) error {
 		return fmt.Errorf("serving Service %s: %w", servicerecord.KeyOf(svc), err)
 	}
 	if r.ledger.Foreign(svc) {
+		if servicerecord.Recorded(svc) || r.ledger.hasEntry(svc) {
+			return r.releaseToOther(ctx, svc)
+		}
 		return nil
 	}
 	start := time.Now()
@@ -93,6 +96,9 @@ func (r *Registrar) publish(svc *v1.Service, have, want servicerecord.Outcome, d
 	before, warning := r.ledger.setPublished(svc, have, want), d.Reason.Warning()
 	if before.SameOutcome(want) || !warning && before.Condition.Type == "" && len(before.Ingress) > 0 && before.SameIngress(want) {
 		return
+	}
+	if d.Reason == pools.NoPool && svc.Spec.LoadBalancerClass == nil {
+		return // it may be another controller's
 	}
 	kind, reason, message := v1.EventTypeNormal, want.Condition.Reason, want.Condition.Message
 	if len(d.Moves) > 0 {

@@ -73,7 +73,7 @@ func (w *requeuer) Start(ctx context.Context) {
 // settled reports whether there is nothing to do for the Service. The service controller does not need its addition:
 // its finalizer triggers the later cleanup.
 func (w *requeuer) settled(ctx context.Context, svc *v1.Service) bool {
-	return w.registrar.ledger.Foreign(svc) || w.registrar.settings.Classless(svc) && w.registrar.settled(ctx, svc)
+	return w.registrar.ledger.Foreign(svc) && !servicerecord.Recorded(svc) || w.registrar.settings.Classless(svc) && w.registrar.settled(ctx, svc)
 }
 
 // Revisit wakes the Services without IronLB's record whose address is now in a pool, or that no longer show a foreign

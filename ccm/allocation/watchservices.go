@@ -10,20 +10,17 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Watch feeds the ledger with namespaces and nodes, and repairs Services. It returns the sync functions.
+// Watch feeds the ledger with namespaces and with what Services show, and repairs Services. It returns the sync functions.
 func (c *Controllers) Watch(ctx context.Context, core informers.SharedInformerFactory) ([]cache.InformerSynced, error) {
 	namespaces, err := core.Core().V1().Namespaces().Informer().AddEventHandler(c.Ledger.namespaceHandler())
 	if err != nil {
 		return nil, fmt.Errorf("watching Namespaces: %w", err)
 	}
-	nodes, err := core.Core().V1().Nodes().Informer().AddEventHandler(c.Ledger.NodeHandler())
+	services, err := c.services.Informer().AddEventHandler(c.divergence.handler(ctx))
 	if err != nil {
-		return nil, fmt.Errorf("watching Nodes: %w", err)
-	}
-	if _, err := c.services.Informer().AddEventHandler(c.divergence.handler(ctx)); err != nil {
 		return nil, fmt.Errorf("watching Services: %w", err)
 	}
-	return []cache.InformerSynced{namespaces.HasSynced, nodes.HasSynced, c.services.Informer().HasSynced}, nil
+	return []cache.InformerSynced{namespaces.HasSynced, services.HasSynced}, nil
 }
 
 // namespaceHandler passes on the labels of namespaces, for the pools' namespace selectors.

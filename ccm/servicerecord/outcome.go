@@ -35,11 +35,14 @@ type Outcome struct {
 // OutcomeOf returns the outcome for a Service. The same decision gives the same record. The message names all addresses
 // that the Service holds.
 func (s *Scope) OutcomeOf(svc *v1.Service, lease []pools.Address, reason pools.Reason, message string) Outcome {
-	r := Outcome{From: AllocatedFrom(lease), Record: RecordOf(lease), Finalizer: FinalizerOf(svc), Condition: metav1.Condition{
+	r := Outcome{From: AllocatedFrom(lease), Record: RecordOf(lease), Condition: metav1.Condition{
 		Type: ConditionAllocated, Status: metav1.ConditionFalse, Reason: string(reason), Message: message,
 	}}
 	if !reason.Warning() || reason == pools.Draining {
 		r.Condition.Status = metav1.ConditionTrue
+	}
+	if f := FinalizerOf(svc); len(lease) > 0 || HasFinalizer(svc, f) { // while it waits there is nothing to clean up
+		r.Finalizer = f
 	}
 	switch {
 	case message == "":

@@ -28,8 +28,12 @@ type guard struct {
 	allowed  []netip.Prefix // the CIDRs of external IPs
 	// poolOf returns the pool that has an address, empty for none.
 	poolOf func(netip.Addr) string
+	// withhold takes addresses out of allocation.
+	withhold func(pools.Refusal, []netip.Addr)
 	// changed is called after every change. It must not block.
 	changed func()
+	// fed are the sync functions of what is withheld.
+	fed []cache.InformerSynced
 
 	mu    sync.Mutex
 	rules *pools.Guard
@@ -40,7 +44,8 @@ type guard struct {
 func newGuard(settings *Settings) *guard {
 	allowed := prefixes(settings.ExternalIPCIDRs)
 	return &guard{
-		settings: settings, allowed: allowed, poolOf: func(netip.Addr) string { return "" }, changed: func() {}, rules: pools.NewGuard(allowed),
+		settings: settings, allowed: allowed, poolOf: func(netip.Addr) string { return "" },
+		withhold: func(pools.Refusal, []netip.Addr) {}, changed: func() {}, rules: pools.NewGuard(allowed),
 	}
 }
 
@@ -70,6 +75,7 @@ func (g *guard) watch(
 		synced = append(synced, is)
 	}
 	own, err := kinds.WatchAll(ctx, g.handler(), &v1alpha1.BGPPeer{}, &v1alpha1.SpeakerStatus{})
+	g.fed = append(own, synced[0]) // IronLB's kinds and Nodes
 	return append(synced, own...), err
 }
 
@@ -104,7 +110,7 @@ func (g *guard) record(o any, exists bool) bool {
 		if exists {
 			addrs, cidrs = watch.NodeAddresses(o), append(slices.Clone(o.Spec.PodCIDRs), o.Spec.PodCIDR)
 		}
-		a := g.rules.SetAddresses(pools.Refusal{Rule: pools.RuleNode, Of: o.Name}, addrs...)
+		a := g.set(pools.RuleNode, o.Name, addrs)
 		b := g.rules.Set(pools.Refusal{Rule: pools.RulePodNetwork, Of: o.Name}, prefixes(cidrs)...)
 		return a || b
 	case *networkingv1.ServiceCIDR:
@@ -118,15 +124,41 @@ func (g *guard) record(o any, exists bool) bool {
 		if exists {
 			addrs = watch.Addresses([]string{o.Spec.PeerAddress})
 		}
-		return g.rules.SetAddresses(pools.Refusal{Rule: pools.RulePeer, Of: o.Name}, addrs...)
+		return g.set(pools.RulePeer, o.Name, addrs)
 	case *v1alpha1.SpeakerStatus:
-		var addrs []netip.Addr
+		var addrs, ends []netip.Addr
 		if exists {
 			addrs = watch.Addresses(o.Status.Gateways)
+			for _, in := range o.Status.Interfaces {
+				ends = append(ends, endsOf(prefixes(in.Subnets))...)
+			}
 		}
-		return g.rules.SetAddresses(pools.Refusal{Rule: pools.RuleGateway, Of: o.Name}, addrs...)
+		g.withhold(pools.Refusal{Rule: pools.RuleSubnet, Of: o.Name}, ends)
+		return g.set(pools.RuleGateway, o.Name, addrs)
 	}
 	return false
+}
+
+// set sets the addresses of an object: no Service may have or get them.
+func (g *guard) set(rule pools.Rule, of string, addrs []netip.Addr) bool {
+	r := pools.Refusal{Rule: rule, Of: of}
+	g.withhold(r, addrs)
+	return g.rules.SetAddresses(r, addrs...)
+}
+
+// endsOf returns the addresses of subnets that no host may have: network and broadcast address of IPv4, and the
+// subnet-router anycast address of IPv6. Point-to-point links have none (RFC 3021, RFC 6164).
+func endsOf(subnets []netip.Prefix) (ends []netip.Addr) {
+	for _, p := range subnets {
+		if p.Addr().BitLen()-p.Bits() < 2 {
+			continue
+		}
+		ends = append(ends, p.Masked().Addr())
+		if p.Addr().Is4() {
+			ends = append(ends, pools.LastOf(p))
+		}
+	}
+	return ends
 }
 
 // byAddress is the index of EndpointSlices by the addresses of their endpoints.

@@ -1,6 +1,9 @@
 package warnings
 
 import (
+	"fmt"
+	"maps"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -11,6 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/ironlb/ironlb/ccm/ccmtest"
+	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
@@ -39,10 +43,18 @@ func TestRefusedAddress(t *testing.T) {
 	node := &v1.Node{ObjectMeta: ccmtest.Named("n1"), Spec: v1.NodeSpec{PodCIDRs: []string{"10.244.1.0/24"}},
 		Status: v1.NodeStatus{Addresses: []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: "192.0.2.1"}}}}
 	network := &networkingv1.ServiceCIDR{ObjectMeta: ccmtest.Named("kubernetes"), Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.96.0.0/12"}}}
-	speaker := &v1alpha1.SpeakerStatus{ObjectMeta: ccmtest.Named("n1"), Status: v1alpha1.SpeakerStatusStatus{Gateways: []string{"192.0.2.254"}}}
+	speaker := &v1alpha1.SpeakerStatus{ObjectMeta: ccmtest.Named("n1"), Status: v1alpha1.SpeakerStatusStatus{
+		Gateways: []string{"192.0.2.254"}, Interfaces: []v1alpha1.InterfaceStatus{{Name: "eth0", Subnets: []string{"192.0.2.0/24", "2001:db8::/64", "10.9.0.0/31"}}},
+	}}
+	withheld := map[pools.Rule]string{}
+	g.withhold = func(r pools.Refusal, addrs []netip.Addr) { withheld[r.Rule] = fmt.Sprint(r.Of, addrs) }
 	h := g.handler()
-	for _, o := range []any{node, network, speaker} {
+	for _, o := range []any{node, network, speaker, &v1alpha1.BGPPeer{ObjectMeta: ccmtest.Named("tor"), Spec: v1alpha1.BGPPeerSpec{PeerAddress: "192.0.2.253"}}} {
 		h.OnAdd(o, true)
+	}
+	if want := map[pools.Rule]string{pools.RuleNode: "n1[192.0.2.1]", pools.RuleGateway: "n1[192.0.2.254]", pools.RulePeer: "tor[192.0.2.253]",
+		pools.RuleSubnet: "n1[192.0.2.0 192.0.2.255 2001:db8::]"}; !maps.Equal(withheld, want) {
+		t.Errorf("withheld %v, want %v", withheld, want)
 	}
 	w, stop := startPublisherWith(t, client, g)
 	defer stop()

@@ -74,6 +74,8 @@ type Allocations interface {
 	Standing(svc *v1.Service) []pools.Address
 	// PoolOf returns the pool that has an address, empty for none.
 	PoolOf(addr netip.Addr) string
+	// Withhold sets the addresses of what a refusal names: no Service gets them.
+	Withhold(r pools.Refusal, addrs []netip.Addr)
 	// Adopted reports whether recorded addresses have been adopted: before that no Service holds anything.
 	Adopted() bool
 }
@@ -96,6 +98,7 @@ type Config struct {
 func New(ctx context.Context, c Config) (*Publisher, error) {
 	services := c.Core.Core().V1().Services()
 	p := newPublisher(c.Log, c.Events, newGuard(c.Settings), services.Lister(), c.API, newAnnouncements(c.Unserved))
+	p.guard.withhold = c.Allocation.Withhold
 	p.foreign, p.guard.poolOf, p.announcements.held = c.Allocation.Foreign, c.Allocation.PoolOf, c.Allocation.Standing
 	known, err := p.guard.watch(ctx, c.Log, c.Core, c.Kinds, c.Endpoints)
 	if err != nil {
@@ -112,6 +115,9 @@ func New(ctx context.Context, c Config) (*Publisher, error) {
 	p.synced = append(append(known, fed...), reg.HasSynced, c.Allocation.Adopted)
 	return p, nil
 }
+
+// Withheld are the sync functions of the addresses that are passed to Allocations.Withhold.
+func (a *Publisher) Withheld() []cache.InformerSynced { return a.guard.fed }
 
 func newPublisher(
 	log *slog.Logger, events record.EventRecorder, g *guard, services corelisters.ServiceLister, api corev1.ServicesGetter, of *announcements,

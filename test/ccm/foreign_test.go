@@ -79,6 +79,11 @@ spec: {}
 	f.must(err)
 	f.must(ccm.WaitReady(ctx, time.Minute))
 
+	// An address of the pool that another controller's Service shows is not assigned.
+	f.create("shown", other)
+	f.patch("shown", types.MergePatchType, `{"status":{"loadBalancer":{"ingress":[{"ip":"2001:db8:1::"}]}}}`, "status")
+	versions["shown"] = f.get("shown").ResourceVersion
+
 	ours := ptr.To("ironlb.io/lb")
 	settle := func(name string) {
 		t.Helper()
@@ -86,6 +91,9 @@ spec: {}
 		f.until(name+" is served", func() bool { return len(ingress(f.get(name))) == 1 })
 	}
 	settle("first")
+	if got := ingress(f.get("first"))[0].String(); got != "2001:db8:1::1" {
+		t.Errorf("first has %s", got)
+	}
 	// Changes by its user or its controller cause no write either.
 	for shape := range shapes {
 		name := "early-" + shape
