@@ -28,9 +28,10 @@ type IPAddressPool struct {
 	Status IPAddressPoolStatus `json:"status,omitempty"`
 }
 
-// The rules below refuse errors that CEL can state in a line, for at most 128 entries because of their cost. The
-// condition Ready reports the others: ranges that end before they begin, overlap or contain reserved addresses, and
-// unknown operators of selectors (docs/concepts/address-pools.md).
+// The rules below refuse errors that CEL can state in a line, for at most 128 entries because of their cost. Two ranges
+// overlap if one contains the first address of the other; IPv4 addresses are compared as integers. The condition Ready
+// reports the others: IPv6 ranges that end before they begin, overlap or contain reserved addresses between their ends,
+// and unknown operators of selectors (docs/concepts/address-pools.md).
 
 // IPAddressPoolSpec is what the operator wants.
 //
@@ -44,12 +45,15 @@ type IPAddressPoolSpec struct {
 	// +kubebuilder:validation:items:MinLength=2
 	// +kubebuilder:validation:items:MaxLength=96
 	// +kubebuilder:validation:XValidation:rule="self.all(x, self.exists_one(y, x == y))",message="has an entry twice: list it once"
-	// +kubebuilder:validation:XValidation:rule="self.all(x, !isCIDR(x) || self.all(y, x == y || !(isCIDR(y) ? cidr(x).containsCIDR(y) : isIP(y) && cidr(x).containsIP(y))))",message="has a CIDR that overlaps another entry: list every address once"
+	// +kubebuilder:validation:XValidation:rule="[self.map(x, x.split('/')[0].split('-')[0].trim())].all(firsts, self.all(x, !isCIDR(x) || firsts.exists_one(f, cidr(x).containsIP(f))))",message="has a CIDR that overlaps another entry: list every address once"
+	// +kubebuilder:validation:XValidation:rule="[self.filter(x, !x.contains(':')).map(x, [x.split('/')[0].split('-')[0], x.split('/')[0].split('-')[x.split('-').size()-1]].map(a, a.trim().split('.')).map(o, ((int(o[0])*256+int(o[1]))*256+int(o[2]))*256+int(o[3])))].all(ranges, ranges.all(x, ranges.exists_one(y, x[0] <= y[0] && y[0] <= x[1])))",message="has a range that overlaps another entry, or ends before it begins: list every address once, the lower end first"
 	// +kubebuilder:validation:items:XValidation:rule="self == self.trim() && (self.contains('/') ? isCIDR(self) : self.split('-').size() <= 2 && self.split('-').all(a, isIP(a.trim())))",message="is not a CIDR, range or address: write it like 192.0.2.0/28, 192.0.2.10-192.0.2.20, 192.0.2.10 or 2001:db8::/64 (IPv4-mapped IPv6 as plain IPv4; no zone, no leading zeros)"
 	// +kubebuilder:validation:items:XValidation:rule="!isCIDR(self) || cidr(self) == cidr(self).masked()",message="has host bits set: write the network's own address, or a bare address or range"
 	// +kubebuilder:validation:items:XValidation:rule="!isCIDR(self) || cidr(self).prefixLength() > 0",message="is every address there is: list only those that are yours"
 	// +kubebuilder:validation:items:XValidation:rule="self.contains('/') || !self.contains(':') || self.split('-').all(a, a.contains(':'))",message="has ends of different families: write both ends in IPv4, or both in IPv6"
-	// +kubebuilder:validation:items:XValidation:rule="self.split('/')[0].split('-').all(a, !isIP(a.trim()) || ip(a.trim()).isGlobalUnicast())",message="has unspecified, loopback, link-local, multicast or broadcast addresses, which no Service can have: remove them"
+	// +kubebuilder:validation:items:XValidation:rule="!self.startsWith('0.') && self.split('/')[0].split('-').all(a, !isIP(a.trim()) || ip(a.trim()).isGlobalUnicast())",message="has unspecified, loopback, link-local, multicast or broadcast addresses, which no Service can have: remove them"
+	// +kubebuilder:validation:items:XValidation:rule="!isCIDR(self) || cidr(self).prefixLength() == 0 || ['127.0.0.0', '169.254.0.0', '224.0.0.0', '255.255.255.255', 'fe80::', 'ff00::'].all(r, !cidr(self).containsIP(r))",message="contains loopback, link-local, multicast or broadcast addresses: list only those that are yours"
+	// +kubebuilder:validation:items:XValidation:rule="self.contains(':') || !self.contains('-') || [[self.split('-')[0], self.split('-')[1]].map(a, a.trim().split('.')).map(o, ((int(o[0])*256+int(o[1]))*256+int(o[2]))*256+int(o[3]))].all(n, [2130706432, 2851995648, 3758096384].all(r, r <= n[0] || n[1] < r))",message="contains loopback, link-local or multicast addresses between its ends: write two ranges"
 	// +listType=atomic
 	Addresses []string `json:"addresses"`
 
@@ -151,12 +155,14 @@ type ServiceAllocation struct {
 	// namespaceSelectors select namespaces by label, in addition to those listed. A selector that matches no namespace
 	// accepts no namespace; an empty one ({}) matches every namespace.
 	//
+	// +kubebuilder:validation:MaxItems=64
 	// +listType=atomic
 	// +optional
 	NamespaceSelectors []metav1.LabelSelector `json:"namespaceSelectors,omitempty"`
 
 	// serviceSelectors select Services by label.
 	//
+	// +kubebuilder:validation:MaxItems=64
 	// +listType=atomic
 	// +optional
 	ServiceSelectors []metav1.LabelSelector `json:"serviceSelectors,omitempty"`
@@ -204,7 +210,7 @@ type IPAddressPoolStatus struct {
 	// +optional
 	CoolingDown []CoolingAddress `json:"coolingDown,omitempty"`
 
-	// conditions of the pool: Ready, Overlapping, Exhausted, and, once they held, Draining and NodeAddresses.
+	// conditions of the pool: Ready, Overlapping, Exhausted, and, once they held, Draining and Withheld.
 	//
 	// +listType=map
 	// +listMapKey=type

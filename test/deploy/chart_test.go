@@ -107,6 +107,7 @@ func TestRefused(t *testing.T) {
 		{"speaker.metricsBindAddress=0.0.0.0:1", "'/speaker/metricsBindAddress': '0.0.0.0:1' does not match pattern"},
 		{"bgpd.metricsBindAddress=0.0.0.0:1", "'/bgpd/metricsBindAddress': '0.0.0.0:1' does not match pattern"},
 		{"pools.A.addresses={}", "invalid propertyName 'A'"},
+		{"pools.rack.adresses={192.0.2.0/28}", "invalid propertyName 'adresses'"},
 	} {
 		for _, version := range chart.Versions {
 			_, err := c.Template(t.Context(), version, "ironlb", "ironlb-system", "--set", test.set)

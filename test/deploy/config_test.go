@@ -9,6 +9,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"sigs.k8s.io/yaml"
 )
 
 // ownValues are the fields of the speaker's configuration file that are values of the chart themselves.
@@ -62,6 +65,45 @@ func TestForwarding(t *testing.T) {
 			if !strings.Contains(doc.Text, one.text+"\n") {
 				t.Errorf("with %q %s %s has no line %q", flag, one.kind, one.name, one.text)
 			}
+		}
+	}
+}
+
+// TestSpecs: the schema of the chart accepts the fields of each kind's spec, and no others.
+func TestSpecs(t *testing.T) {
+	folder := filepath.Join("..", "..", "deploy", "chart", "ironlb")
+	text, err := os.ReadFile(filepath.Join(folder, "values.schema.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var schema struct {
+		Properties map[string]struct {
+			AdditionalProperties any
+		}
+	}
+	if err := json.Unmarshal(text, &schema); err != nil {
+		t.Fatal(err)
+	}
+	for value, plural := range map[string]string{
+		"pools": "ipaddresspools", "l2Advertisements": "l2advertisements", "bgpPeers": "bgppeers",
+		"bgpAdvertisements": "bgpadvertisements", "bfdProfiles": "bfdprofiles", "communities": "communities",
+	} {
+		text, err := os.ReadFile(filepath.Join(folder, "crds", "ironlb.io_"+plural+".yaml"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var crd apiextensionsv1.CustomResourceDefinition
+		if err := yaml.Unmarshal(text, &crd); err != nil {
+			t.Fatal(err)
+		}
+		spec := crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"].Properties
+		have, _ := json.Marshal(schema.Properties[value].AdditionalProperties)
+		var names struct{ PropertyNames struct{ Enum []string } }
+		if err := json.Unmarshal(have, &names); err != nil {
+			t.Fatal(err)
+		}
+		if want := slices.Sorted(maps.Keys(spec)); !slices.Equal(names.PropertyNames.Enum, want) {
+			t.Errorf("%s has the fields %q, its kind has %q", value, names.PropertyNames.Enum, want)
 		}
 	}
 }

@@ -32,6 +32,11 @@ func newScheme(t *testing.T) *runtime.Scheme {
 	return s
 }
 
+// serializerOf returns a strict decoder.
+func serializerOf(s *runtime.Scheme) runtime.Decoder {
+	return serializer.NewCodecFactory(s, serializer.EnableStrict).UniversalDeserializer()
+}
+
 // documents returns the objects of a YAML file.
 func documents(t *testing.T, file string) (all [][]byte) {
 	t.Helper()
@@ -60,7 +65,7 @@ func documents(t *testing.T, file string) (all [][]byte) {
 // accepts the CustomResourceDefinitions, with their CEL functions.
 func TestOldest(t *testing.T) {
 	s := newScheme(t)
-	strict := serializer.NewCodecFactory(s, serializer.EnableStrict).UniversalDeserializer()
+	strict := serializerOf(s)
 	kinds, rules := map[string]int{}, 0
 	for _, file := range []string{"ironlb.yaml", "uninstall.yaml"} {
 		for _, doc := range documents(t, filepath.Join(deploy, file)) {
