@@ -287,9 +287,10 @@ e2e-upstream: root deps ## upstream's tests of Services, all configurations: two
 	@go run ./test/e2e/upstream -configurations '$(CONFIGS)' $(FLAGS)
 
 .PHONY: test-soak
-test-soak: root deps ## what make test does with fewer rounds: ironlb-ccm killed 250 times, speakers 40 times; an hour (root)
+test-soak: root deps ## what make test does with fewer rounds: ironlb-ccm killed 250 times, speakers 40 times, and ten minutes next to MetalLB; an hour (root)
 	@$(REPORT) -count=1 -timeout 60m -run TestCrash ./test/ccm -args -kills 200
 	@$(REPORT) -count=1 -timeout 60m -run TestSpeakers ./test/e2e/unreachable -args -kills 40
+	@$(REPORT) -count=1 -timeout 60m ./test/e2e/metallb -args -churn 10m
 
 .PHONY: test-privileges
 test-privileges: root deps ## remove each capability and each RBAC rule, one at a time: which check fails; 10 to 15 minutes (root)
