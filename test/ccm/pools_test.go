@@ -101,10 +101,10 @@ func TestPools(t *testing.T) {
 	becomes("s1", "2001:db8:1::5 Allocated")
 	create("s2")
 	becomes("s2", "PoolExhausted")
-	pool("an address of a node", message("NodeAddresses", "True Withheld because nodes have them: 2001:db8:1::4 (node node1)"))
+	pool("an address of a node", message("Withheld", "True Not allocated: 2001:db8:1::4 (is an address of Node node1)"))
 	must(nodes.Delete(ctx, "node1", metav1.DeleteOptions{}))
 	becomes("s2", "2001:db8:1::4 Allocated")
-	pool("no address of a node", message("NodeAddresses", "False"))
+	pool("no address of a node", message("Withheld", "False"))
 
 	apply("2001:db8:1::4/126")
 	pool("readable", func(obj *v1alpha1.IPAddressPool) bool { return obj.Status.AvailableIPv6 == 2 })

@@ -72,7 +72,7 @@ var managerChecks = []check{
 			if err := w.get(ctx, &pool, "lan"); err != nil {
 				return err
 			}
-			return conditionIs(pool.Status.Conditions, "NodeAddresses", metav1.ConditionTrue, addr.String())
+			return conditionIs(pool.Status.Conditions, "Withheld", metav1.ConditionTrue, addr.String())
 		})
 	}},
 	{"a Service with an address in a new ServiceCIDR gets an Event", reads("servicecidrs"), func(ctx context.Context, w *world) error {
