@@ -185,8 +185,8 @@ func (a *Allocator) drainedBy(x netip.Addr) (Refusal, bool) {
 // assigns reports whether the pool, which lists the address, assigns it at all.
 func (a *Allocator) assigns(p *pool, x netip.Addr) bool { return p.offers(x) && !a.usedElsewhere(x) }
 
-// withheldInPool returns the withheld addresses of the pool, in order. It leaves out what its holders alone show: a Service
-// that is being deleted shows its address until its object is gone.
+// withheldInPool returns the withheld addresses of the pool, in order. It leaves out what its holders alone show: a
+// Service that is being deleted shows its address until its object is gone.
 func (a *Allocator) withheldInPool(p *pool) []WithheldAddress {
 	var out []WithheldAddress
 	for x := range p.withheldAddrs {

@@ -139,8 +139,8 @@ func TestOlderOfThatName(t *testing.T) {
 }
 
 // TestWaitsAndIsTakenOver: another controller serves a Service that waited here. Its address stays, whether it came
-// while ironlb-ccm ran or before its start; the condition is removed. Nothing is said about a Service without a class
-// that no pool accepts.
+// while ironlb-ccm ran or before its start; the condition is removed. No Event is written about a Service without a
+// class that no pool accepts.
 func TestWaitsAndIsTakenOver(t *testing.T) {
 	six := func(s *v1.Service) { s.Spec.IPFamilies = []v1.IPFamily{v1.IPv6Protocol} }
 	d := NewDesk(t, "203.0.113.4/31")

@@ -10,7 +10,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Watch feeds the ledger with namespaces and with what Services show, and repairs Services. It returns the sync functions.
+// Watch feeds the ledger with namespaces and with what Services show, and repairs Services. It returns the sync
+// functions.
 func (c *Controllers) Watch(ctx context.Context, core informers.SharedInformerFactory) ([]cache.InformerSynced, error) {
 	namespaces, err := core.Core().V1().Namespaces().Informer().AddEventHandler(c.Ledger.namespaceHandler())
 	if err != nil {

@@ -191,7 +191,7 @@ func TestMissingAdvertisementIsTheCause(t *testing.T) {
 	}
 }
 
-// TestConflictFlaps: one Event for a conflict that several nodes report in turn.
+// TestConflictFlaps: one Event for a conflict that several nodes report one after the other.
 func TestConflictFlaps(t *testing.T) {
 	s := newStage()
 	s.set(l2("a", v1alpha1.L2AdvertisementSpec{}))

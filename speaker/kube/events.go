@@ -61,8 +61,8 @@ func newEvents(node string, services cache.Store, client typedcorev1.EventsGette
 	}
 }
 
-// createOnly writes a repeated Event as another one, with the number of repetitions: the right to change Events would
-// be for those of everyone.
+// createOnly writes a repeated Event as another one, with the number of repetitions: RBAC cannot limit the right to
+// change Events to those of the speaker.
 type createOnly struct{ record.EventSink }
 
 // Patch creates the Event.

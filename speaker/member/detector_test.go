@@ -435,8 +435,8 @@ func TestDetectorIPv6Only(t *testing.T) {
 	h.nodes[0].until(t, "b is gone", lacks("b"))
 }
 
-// An IPv4 address that is retained on a segment without IPv4, and later a subnet: the other node, without IPv4, receives
-// this one all the time.
+// An IPv4 address that is retained on a segment without IPv4, and later a subnet: the other node, without IPv4,
+// receives this one all the time.
 func TestDetectorMixedFamilies(t *testing.T) {
 	h := newHub(t)
 	for _, name := range []string{"a", "b", "c"} {

@@ -42,7 +42,7 @@ func template(t *testing.T, c *chart.Chart, release, namespace string, flags ...
 }
 
 // all is every object that the chart can create.
-var all = []string{"--set", "namespace.create=true", "--set=pools.a.addresses={192.0.2.1/32},bgpPeers.a.myASN=1,bfdProfiles.a.receiveInterval=300,communities.a.x=1",
+var all = []string{"--set", "namespace.create=true", "--set=pools.a.addresses={192.0.2.1/32},bgpPeers.a.myASN=1,bfdProfiles.a.receiveInterval=300,communities.a.communities[0].name=x",
 	"--set=l2Advertisements.a.ipAddressPools={a},bgpAdvertisements.a.ipAddressPools={a}"}
 
 // TestGenerated: the files in the repository equal those generated from the chart.

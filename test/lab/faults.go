@@ -23,7 +23,7 @@ func (c *Cluster) StartAPIServer(ctx context.Context) error { return c.cp.StartA
 // faultTable is the LAN switch's table that drops frames.
 const faultTable = "bridge lab"
 
-// Loss is a share of frames lost on the LAN switch, from one machine to another. No From means all hosts.
+// Loss is a share of frames lost on the LAN switch, from one machine to another.
 type Loss struct {
 	From    *Machine // nil: every machine
 	To      *Machine

@@ -25,11 +25,11 @@ func TestPoolAddresses(t *testing.T) {
 	if err := s.Convert(obj, &crd, nil); err != nil {
 		t.Fatal(err)
 	}
-	whole, err := apiextensions.GetSchemaForVersion(&crd, "v1alpha1")
+	full, err := apiextensions.GetSchemaForVersion(&crd, "v1alpha1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	structural, err := structuralschema.NewStructural(whole.OpenAPIV3Schema)
+	structural, err := structuralschema.NewStructural(full.OpenAPIV3Schema)
 	if err != nil {
 		t.Fatal(err)
 	}

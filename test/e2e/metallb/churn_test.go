@@ -63,7 +63,7 @@ var theirPool = netip.MustParsePrefix("192.0.2.128/29")
 // TestChurn: the pool of IronLB contains that of MetalLB, which serves the Services without a class. Services of both
 // are created, deleted, and changed to ClusterIP and back, and both pools are full. At no version of the API server's
 // objects do two Services show one address. In the end MetalLB's Services are deleted, and IronLB assigns their
-// addresses. MetalLB does not look at Services of other classes, so its pool must be full while IronLB shares it, and
+// addresses. MetalLB ignores Services of other classes, so its pool must be full while IronLB shares it, and
 // reuseAfter must be longer than its reassignment takes.
 func TestChurn(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), *churn+5*time.Minute)

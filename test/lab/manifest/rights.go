@@ -157,6 +157,9 @@ func Rights(root string) (all []Right, err error) {
 		if err := yaml.UnmarshalStrict([]byte(doc.Text), &role); err != nil {
 			return nil, fmt.Errorf("read %s %s: %w", doc.Kind, doc.Name, err)
 		}
+		if _, is := role.Labels["rbac.authorization.k8s.io/aggregate-to-view"]; is {
+			continue // a right of users
+		}
 		account := bound[doc.Kind+"/"+doc.Name]
 		if account == "" {
 			return nil, fmt.Errorf("%s %s is bound to no account: remove it, or bind it", doc.Kind, doc.Name)
