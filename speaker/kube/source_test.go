@@ -141,9 +141,7 @@ func TestViewFollowsTheAPI(t *testing.T) {
 	f.source.SetLinks(map[string]view.Link{"eth0": {Name: "eth0", Subnets: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}}})
 	f.until(t, "link", func(v *view.View) bool { return len(v.Links) == 1 })
 	f.source.SetLinks(map[string]view.Link{"eth0": {Name: "eth0", MAC: "02:00:00:00:00:01", Subnets: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}}})
-	if touched := f.until(t, "MAC", func(v *view.View) bool { return v.Links["eth0"].MAC != "" }); len(touched.Links) != 1 {
-		t.Errorf("touched %+v after a change of the MAC, want the link", touched)
-	}
+	f.until(t, "MAC", func(v *view.View) bool { return v.Links["eth0"].MAC != "" })
 	d := plan.Make(f.source.view, plan.Options{Node: "a"}, time.Now())
 	if len(d.Table) != 4 || len(d.Announce) != 1 {
 		t.Fatalf("plan: %v, announce %v", d.Table, d.Announce)
