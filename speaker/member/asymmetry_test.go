@@ -139,7 +139,9 @@ func TestReturnedToLAN(t *testing.T) {
 	w.settle()
 	side := map[*machine]bool{w.nodes[0]: true, w.nodes[3]: true}
 	split := func(from, to *machine, iface string) bool { return iface == "eth0" && side[from] != side[to] }
-	apart := func() bool { return !w.nodes[1].receives(w.nodes[0]) && !w.nodes[0].receives(w.nodes[1]) }
+	apart := func() bool {
+		return w.nodes[1].receivesNone(w.nodes[0], w.nodes[3]) && !w.nodes[0].receives(w.nodes[1])
+	}
 	w.drop = split
 	w.must("apart", time.Second, apart)
 	before := w.nodes[1].members.Returned

@@ -169,6 +169,14 @@ func (c *Core) sendPending(now time.Time, p *peer) {
 		p.probesSelf = false
 		c.announceAlive(now, p)
 	}
+	if p.challengeable(c, now) && now.Sub(p.challenged) >= c.profile.Interval {
+		p.challenged = now
+		c.sendAbout(p, fieldChallenge, c.config.Nonce)
+	}
+	if p.proves != 0 {
+		c.sendAbout(p, fieldProof, p.proves)
+		p.proves = 0
+	}
 	for len(p.relayRequests) > 0 || len(p.relayAnswers) > 0 {
 		c.to(p, c.finish(c.appendRelays(c.appendHello(c.begin(), 0), p)))
 	}
@@ -179,6 +187,18 @@ func (c *Core) sendPending(now time.Time, p *peer) {
 	if p.paths[0].up && !p.claims.synced() && now.Sub(p.claimsRequested) >= c.profile.Interval {
 		c.want(now, p)
 	}
+}
+
+// challengeable reports whether datagrams arrive that may be a recording.
+func (p *peer) challengeable(c *Core, now time.Time) bool {
+	return p.unproved && now.Sub(p.newestAt) < p.deadAfter(c)
+}
+
+// sendAbout sends a peer a field with its id and a nonce.
+func (c *Core) sendAbout(p *peer, field byte, nonce uint64) {
+	b, at := beginField(c.appendHello(c.begin(), 0), field)
+	b = binary.BigEndian.AppendUint64(b, p.id)
+	c.to(p, c.finish(endField(binary.BigEndian.AppendUint64(b, nonce), at)))
 }
 
 // announceAlive answers a peer that has not received this node for a while: directly, and on the segments, because only

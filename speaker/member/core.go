@@ -91,6 +91,8 @@ type Config struct {
 	// Keys are one key, or two during a key change; the first one signs.
 	Keys    [][]byte
 	Profile Profile
+	// Nonce is a random number, in challenges that no recorded datagram answers; 0: the incarnation.
+	Nonce uint64
 	// Seed spreads the heartbeats of different nodes in time.
 	Seed uint64
 	// Retained is set if this node still answers for the claims of a previous process. The others keep those claims
@@ -166,6 +168,7 @@ func NewCore(c Config) (*Core, error) {
 		observer: true, ids: map[string]view.VIPID{}, mine: newJournal(), ifaces: []iface{{keys: []uint64{0}}},
 		peers: map[string]*peer{}, byID: map[uint64]*peer{}, removed: map[uint64]uint64{}, out: newOutbox(),
 	}
+	core.config.Nonce = cmp.Or(c.Nonce, core.incarnation)
 	core.SetAuthorities(c.Authorities)
 	return core, nil
 }

@@ -3,6 +3,8 @@ package member
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -118,9 +120,11 @@ func New(o Options) (*Detector, error) {
 	}
 	o.Wedged = cmp.Or(o.Wedged, wedgedAfter)
 	now := time.Now()
+	var nonce [8]byte
+	_, _ = rand.Read(nonce[:]) // never fails
 	core, err := NewCore(Config{
 		Node: o.Node, Cluster: o.Cluster, Keys: o.Keys, Profile: o.Profile,
-		Incarnation: uint64(now.UnixNano()), Seed: uint64(now.UnixNano()), Retained: o.Retained,
+		Incarnation: uint64(now.UnixNano()), Nonce: binary.BigEndian.Uint64(nonce[:]), Seed: uint64(now.UnixNano()), Retained: o.Retained,
 		Broadcast: o.Broadcast, Authorities: o.Authorities,
 	})
 	if err != nil {

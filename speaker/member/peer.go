@@ -53,6 +53,12 @@ type peer struct {
 	newerThan     uint64
 	newerTo       netip.Addr
 
+	// unproved is set until a new process of this node has received an answer to its challenge: the datagrams may be a
+	// recording. Until then it is alive only by relay. challenged is when it was asked last; proves is a pending answer.
+	unproved   bool
+	challenged time.Time
+	proves     uint64
+
 	died bool // died without a goodbye
 	// givenUp is set from when it stopped answering while away until it is received again.
 	givenUp bool

@@ -53,7 +53,18 @@ func (c *Core) Receive(now time.Time, raw time.Duration, in Packet) Drop {
 		at, known = c.findIface(in.Iface)
 	}
 	p := c.peers[string(h.name)]
-	if p != nil && h.incarnation == p.incarnation {
+	same := p != nil && h.incarnation == p.incarnation
+	if same && h.sequence <= p.newest && (h.sequence+maxReorder < p.newest || now.Sub(p.newestAt) > c.profile.Dead/2) {
+		return DropOld
+	}
+	k := c.ring.find(h.keyID)
+	if k == nil {
+		return DropKey
+	}
+	if !c.ring.valid(k, in.Data) { // nothing changes before
+		return DropTag
+	}
+	if same {
 		switch { // also where it repeats another on the same interface
 		case !in.Group:
 			p.arrivesByUnicast(now, in)
@@ -63,19 +74,9 @@ func (c *Core) Receive(now time.Time, raw time.Duration, in Packet) Drop {
 				w.group4 = later(w.group4, now)
 			}
 		}
-		if known && !p.paths[at].window.fresh(h.sequence) { // before the tag is computed: most datagrams arrive twice
+		if known && !p.paths[at].window.fresh(h.sequence) {
 			return DropRepeat
 		}
-		if h.sequence <= p.newest && (h.sequence+maxReorder < p.newest || now.Sub(p.newestAt) > c.profile.Dead/2) {
-			return DropOld
-		}
-	}
-	k := c.ring.find(h.keyID)
-	if k == nil {
-		return DropKey
-	}
-	if !c.ring.valid(k, in.Data) {
-		return DropTag
 	}
 	if err := c.msg.parse(body, h.minor); err != nil {
 		return DropForm
@@ -91,6 +92,9 @@ func (c *Core) Receive(now time.Time, raw time.Duration, in Packet) Drop {
 			return DropOld
 		}
 		p = c.peer(string(h.name))
+	}
+	if p.incarnation == 0 {
+		p.unproved = h.minor >= minorProof
 	}
 	switch {
 	case h.incarnation < p.incarnation:
@@ -210,9 +214,15 @@ func (c *Core) processMessage(now time.Time, raw time.Duration, p *peer, at int,
 	c.handleRequests(now, p, at)
 }
 
+// minorProof is the first minor version that answers challenges.
+const minorProof = 6
+
 // handleRequests handles the node's requests and answers.
 func (c *Core) handleRequests(now time.Time, p *peer, at int) {
 	m := &c.msg
+	if m.hasChallenge && m.challenge.node == c.self {
+		p.proves, c.urgent = m.challenge.segment, true
+	}
 	if m.hasWant && m.want.of == c.self {
 		p.wants, p.wantsAfter, p.wantsGroup, c.urgent = true, m.want.after, 0, true
 		if m.want.byGroup {
@@ -232,6 +242,10 @@ func (c *Core) handleRequests(now time.Time, p *peer, at int) {
 
 // recordReception records that the node was just received on an interface.
 func (c *Core) recordReception(now time.Time, p *peer, at int) {
+	if p.unproved = p.unproved && (!c.msg.hasProof || c.msg.proof != about{c.self, c.config.Nonce}); p.unproved {
+		c.urgent = c.urgent || now.Sub(p.challenged) >= c.profile.Interval
+		return
+	}
 	if p.first.IsZero() {
 		p.first = now
 		c.out.node(p)

@@ -11,6 +11,10 @@ import (
 // checkSilent requests evidence of silent peers, per path: from the peer itself, and up to three others that are
 // received there.
 func (c *Core) checkSilent(now time.Time, p *peer) {
+	if p.challengeable(c, now) && !p.ended && now.Sub(p.paths[0].relayRequested) >= c.profile.Interval {
+		p.paths[0].relayRequested = now
+		c.requestRelay(now, p, 0)
+	}
 	if p.ended || p.first.IsZero() {
 		return
 	}

@@ -51,6 +51,7 @@ func TestRemovedIsBounded(t *testing.T) {
 			t.Fatalf("%s: %s", name, why)
 		}
 	}
+	c.peers["live"].unproved = false // it has answered the challenge
 	heartbeats := make([][]byte, others)
 	for from := 0; from < others; from += atOnce {
 		for i := from; i < from+atOnce; i++ {

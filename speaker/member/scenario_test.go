@@ -481,7 +481,7 @@ func TestForeignDatagrams(t *testing.T) {
 		b := w.nodes[1]
 		b.record = true
 		w.run(time.Second, nil)
-		w.boot(b, 2)
+		w.boot(b, 2, func(c *member.Config) { c.Nonce = 1 }) // the recorded proofs answer its challenges
 		b.nextTick = w.now.Add(time.Hour)
 		for _, p := range b.traffic {
 			p.OnLink = p.Source == w.nodes[2].lan

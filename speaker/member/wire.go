@@ -41,6 +41,9 @@ const (
 	fieldCluster      = 11 // digests of the cluster's certificate authorities (minor version 3)
 	fieldSlots        = 12 // of a heartbeat: digest of the slots of direct forwarding (minor version 4)
 
+	fieldChallenge = 13 // of node, nonce: request for a proof that its datagrams are no recording (minor version 6)
+	fieldProof     = 14 // to node, its nonce (minor version 6)
+
 	helloSize, segmentSize, claimsSize, wantSize, relayRequestSize, relaySize = 21, 15, 16, 17, 16, 18
 	newerSize, silentSize, retainedSize, ranSize, authoritySize, slotsSize    = 16, 16, 4, 8, 8, 8
 	earlierRetainedSize                                                       = 2
@@ -130,12 +133,15 @@ type message struct {
 	silent          []about
 	newer           struct{ to, incarnation uint64 }
 	hasNewer        bool
-	retained        time.Duration
-	ran             time.Duration
-	hasRan          bool
-	authorities     []uint64
-	slots           uint64
-	hasSlots        bool
+	// The segment of these is a nonce.
+	challenge, proof       about
+	hasChallenge, hasProof bool
+	retained               time.Duration
+	ran                    time.Duration
+	hasRan                 bool
+	authorities            []uint64
+	slots                  uint64
+	hasSlots               bool
 }
 
 type segment struct {
@@ -180,7 +186,7 @@ func (m *message) parse(body []byte, theirs byte) error {
 		}
 		value := body[:n]
 		body = body[n:]
-		if kind == 0 || kind > fieldSlots {
+		if kind == 0 || kind > fieldProof {
 			if !newer {
 				return errField
 			}
@@ -229,6 +235,16 @@ func (m *message) field(kind byte, v []byte, newer bool) error {
 		}
 		m.hasNewer = true
 		m.newer.to, m.newer.incarnation = binary.BigEndian.Uint64(v), binary.BigEndian.Uint64(v[8:])
+	case fieldChallenge, fieldProof:
+		if !fixed(newerSize) {
+			return errField
+		}
+		one := about{binary.BigEndian.Uint64(v), binary.BigEndian.Uint64(v[8:])}
+		if kind == fieldChallenge {
+			m.hasChallenge, m.challenge = true, one
+		} else {
+			m.hasProof, m.proof = true, one
+		}
 	case fieldRetained:
 		if !fixed(retainedSize) && len(v) != earlierRetainedSize {
 			return errField

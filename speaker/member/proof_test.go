@@ -1,0 +1,61 @@
+package member_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ironlb/ironlb/speaker/member"
+)
+
+// The datagrams of a dead node, recorded before its death, do not keep it alive for new processes, nor do its claims.
+func TestReplayToNewProcess(t *testing.T) {
+	w := newWorld(t, 3)
+	a, b, c := w.nodes[0], w.nodes[1], w.nodes[2]
+	b.record = true
+	w.settle()
+	w.publish(a, claims(3))
+	w.run(20*time.Second, nil)
+	recorded := slices.DeleteFunc(slices.Clone(b.traffic), func(p member.Packet) bool { return p.Source != a.addr && p.Source != a.lan })
+	a.off = true
+	w.run(time.Second, nil)
+	w.boot(b, 2)
+	w.boot(c, 2)
+	w.watch = func(m *machine) {
+		if p := m.members.Peers[a.name]; p.Alive {
+			t.Fatalf("at %v the dead node is alive for %s: %+v", w.now.Sub(epoch), m.name, p)
+		}
+	}
+	for _, p := range recorded {
+		for _, m := range []*machine{b, c} {
+			m.waiting = append(m.waiting, arrived{w.now, p})
+		}
+		w.run(20*time.Second/time.Duration(len(recorded)), nil)
+	}
+	if !b.receives(c) || !c.receives(b) {
+		t.Error("the others do not receive each other")
+	}
+}
+
+// A datagram without a valid tag changes nothing, also if it has the header of an earlier one.
+func TestUnverifiedChangesNothing(t *testing.T) {
+	w := newWorld(t, 2)
+	a, b := w.nodes[0], w.nodes[1]
+	b.record = true
+	w.settle()
+	w.run(time.Second, nil)
+	a.off = true
+	w.run(100*time.Millisecond, nil)
+	forged := slices.Clone(b.traffic[len(b.traffic)-1].Data)
+	forged[len(forged)-1] ^= 1
+	before := b.Next()
+	for _, group := range []bool{true, false} {
+		in := member.Packet{Iface: "eth0", Source: a.addr, OnLink: true, Group: group, Data: forged}
+		if drop := b.Receive(w.now, b.raw(w), in); drop != member.DropTag {
+			t.Errorf("group %v: %q", group, drop)
+		}
+	}
+	if after := b.Next(); !after.Equal(before) {
+		t.Errorf("due at %v, before at %v", after, before)
+	}
+}
