@@ -40,7 +40,7 @@ func startSide(ctx context.Context, t *testing.T, config *rest.Config, node stri
 	t.Helper()
 	var err error
 	s := &side{kills: make(chan struct{}, 1)}
-	s.Client, err = kube.New(config, kube.Options{Node: node}, func() {
+	s.Client, err = kube.New(config, kube.Options{Node: node, Passwords: v1alpha1.PasswordNamespace}, func() {
 		select {
 		case s.kills <- struct{}{}:
 		default:
@@ -106,13 +106,18 @@ func TestBGP(t *testing.T) {
 	must(err)
 	account, err := kubernetes.NewForConfig(config)
 	must(err)
-	if _, err := account.CoreV1().Secrets("kube-system").List(ctx, metav1.ListOptions{}); !apierrors.IsForbidden(err) {
-		t.Errorf("a speaker may read the Secrets of another namespace: %v", err)
+	for _, namespace := range []string{"kube-system", "ironlb-system"} {
+		if _, err := account.CoreV1().Secrets(namespace).List(ctx, metav1.ListOptions{}); !apierrors.IsForbidden(err) {
+			t.Errorf("a speaker may list the Secrets of namespace %s: %v", namespace, err)
+		}
+		if _, err := account.CoreV1().Secrets(namespace).Get(ctx, "ironlb-speaker-keys", metav1.GetOptions{}); !apierrors.IsForbidden(err) {
+			t.Errorf("a speaker may read the key in namespace %s: %v", namespace, err)
+		}
 	}
 	s := startSide(ctx, t, config, "node1")
 	s.sees(t, "nothing", func(v *view.View) bool { return len(v.BGPPeers) == 0 && len(v.Nodes) == 2 })
 
-	secrets := r.Kube.CoreV1().Secrets("ironlb-system")
+	secrets := r.Kube.CoreV1().Secrets(v1alpha1.PasswordNamespace)
 	secret := func(kind v1.SecretType, password string) {
 		t.Helper()
 		_ = secrets.Delete(ctx, "tor", metav1.DeleteOptions{}) // the type cannot be changed

@@ -79,7 +79,7 @@ func forge(t *testing.T, targets []netip.AddrPort) {
 				t.Error(err)
 			}
 		})
-		if _, err := n.Kubelet().Exec(t.Context(), "nft", "table ip test { chain c { "+chain+" } }"); err != nil {
+		if _, err := n.Kubelet().Exec(t.Context(), "nft", "table ip test { chain c { "+chain+"; }; }"); err != nil {
 			t.Fatal(err)
 		}
 	}
