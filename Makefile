@@ -213,8 +213,8 @@ test-installed: root ## as installed: chart and images on nodes with kubelets, a
 SLOW_FAULTS := TestChaos/((ironlb-ccm|ironlb-speaker|kube-proxy)_rolled_out|ironlb-bgpd_Pod_deleted|kubectl_drain)
 
 .PHONY: chaos
-chaos: root deps ## the table of what clients lose while each part of a cluster fails or is replaced: 8 minutes (root)
-	@go test -count=1 -v -timeout 25m -run TestChaos ./test/e2e/installed
+chaos: root deps ## the tables of what clients lose while each part of a cluster fails or is replaced, or a link is one-way: half an hour, ROUNDS=1 ten minutes (root)
+	@go test -count=1 -v -timeout 60m -run '^Test(Chaos|OneWay)$$' ./test/e2e/installed -args -rounds $(or $(ROUNDS),10) -within 1s
 
 .PHONY: chaos-connections
 chaos-connections: root deps ## the table of connections that break while owners, routes and endpoints change, for each way of forwarding; an hour, FLAGS='-modes pod -networks lan' less (root)
