@@ -173,7 +173,7 @@ func TestUninstall(t *testing.T) {
 	}
 	served := func() bool {
 		return len(get("plain").Status.LoadBalancer.Ingress) == 1 && len(get("classed").Status.LoadBalancer.Ingress) == 1 &&
-			len(get("other").Status.LoadBalancer.Ingress) == 1 && len(get("pending").Finalizers) == 1 &&
+			len(get("other").Status.LoadBalancer.Ingress) == 1 && len(get("pending").Status.Conditions) > 0 && len(get("pending").Finalizers) == 0 &&
 			strings.Count(w.kubectl("get", "vip", "-o", "name"), "\n") == 2
 	}
 	ccm, err := w.StartCCMAs(w.ctx, kubeconfig, 20258)

@@ -96,20 +96,22 @@ func TestChurn(t *testing.T) {
 	must(err)
 	must(cluster.StartSpeakers(ctx))
 	must(cluster.ApplyYAML(ctx, fmt.Sprintf(pool, "30s")))
+	class := ptr.To("ironlb.io/lb")
+	for i := range ours {
+		must(create(ctx, fmt.Sprint("ours-", i), class))
+	}
+	until(ctx, t, "IronLB assigns the other half", func() bool { return w.showing("ours-") == 8 })
+	if c := condition(ctx, t); !strings.Contains(c, "192.0.2.128 (is in status.loadBalancer or spec.externalIPs of Service default/theirs-") {
+		t.Errorf("condition Withheld of the pool: %q", c)
+	}
 	var tasks errgroup.Group
 	end := time.Now().Add(*churn)
-	for prefix, n := range map[string]int{"theirs-": theirs, "ours-": ours} {
-		var class *string
-		if prefix == "ours-" {
-			class = ptr.To("ironlb.io/lb")
-			for i := range n {
-				must(create(ctx, fmt.Sprint(prefix, i), class))
-			}
-			until(ctx, t, "IronLB assigns the other half", func() bool { return w.showing(prefix) == 8 })
-			if c := condition(ctx, t); !strings.Contains(c, "192.0.2.128 (is in status.loadBalancer or spec.externalIPs of Service default/theirs-") {
-				t.Errorf("condition Withheld of the pool: %q", c)
-			}
-		}
+	for _, side := range []struct {
+		prefix string
+		n      int
+		class  *string
+	}{{"theirs-", theirs, nil}, {"ours-", ours, class}} {
+		prefix, n, class := side.prefix, side.n, side.class
 		tasks.Go(func() error {
 			random := rand.New(rand.NewPCG(1, uint64(n)))
 			for time.Now().Before(end) {
