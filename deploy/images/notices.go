@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -101,14 +102,15 @@ func licenseOf(dir string, flat bool) (licensed, error) {
 func (p *parts) license(ctx context.Context) error {
 	p.licenses = map[string]licensed{}
 	for _, program := range p.programs {
-		if program.Module == "" {
-			continue
+		dir := p.spec.relative(program.Module)
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); program.Module == "" || errors.Is(err, fs.ErrNotExist) {
+			continue // a file, or a program that was built elsewhere (-bin)
 		}
 		paths := []string{program.info.Main.Path}
 		for _, d := range program.info.Deps {
 			paths = append(paths, d.Path)
 		}
-		found, err := licenses(ctx, p.spec.relative(program.Module), paths)
+		found, err := licenses(ctx, dir, paths)
 		if err != nil {
 			return err
 		}
