@@ -16,15 +16,28 @@ func (e *Events) VIPs(vips cache.Store, statuses map[string]report.VIPStatus) {
 	defer e.mu.Unlock()
 	for name, status := range statuses {
 		before := e.statuses[name]
-		if status.Announced && !status.At.Equal(before.At) && (status.Moved == view.OwnerLost || status.Moved == view.TakenOver) {
+		lost := status.Moved == view.OwnerLost && status.Cause != view.NoLocalEndpoint // else it followed the endpoint
+		if status.Announced && !status.At.Equal(before.At) && (lost || status.Moved == view.TakenOver) {
 			text := "node " + e.node + " answers for " + name
 			if status.From != "" {
 				text += " in place of node " + status.From
+			}
+			if lost {
+				text += ": " + causes[status.Cause]
 			}
 			e.aboutVIP(vips, name, corev1.EventTypeNormal, string(status.Moved), text)
 		}
 	}
 	e.statuses = statuses
+}
+
+// causes explain why an earlier owner answers no more.
+var causes = map[view.Reason]string{
+	view.NodeNotAlive:    "its speaker is not received",
+	view.Stopping:        "its speaker is being stopped",
+	view.Excluded:        "it is excluded by label, being deleted or without a network",
+	view.NoAdvertisement: "no L2Advertisement covers the address there any more",
+	view.NodeDeclined:    "it released the address; see the log of its speaker",
 }
 
 // aboutVIP writes an Event about every Service of a VirtualIP. Reports before Run are not written: they are outdated

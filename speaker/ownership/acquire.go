@@ -68,9 +68,16 @@ func (d *election) acquire(why view.Reason) {
 	t := d.ownership
 	d.ownership = ownership{
 		held: true, move: move{moved: why, at: d.now, vacant: t.empty}, handover: handover{before: before(d.vip.Nodes, d.self)},
-		faults: faults{parted: t.parted}, probe: d.vip.ReportedOwner == "" && why != view.TakenOver, last: t.last,
+		faults: faults{parted: t.parted}, probe: d.vip.ReportedOwner == "" && why != view.TakenOver, last: t.last, used: t.used,
 	}
 	if why == view.OwnerLost || why == view.TakenOver {
 		d.ownership.from = cmp.Or(t.last, d.vip.ReportedOwner)
+	}
+	if why == view.OwnerLost {
+		cause := d.against(d.ownership.from, false)
+		d.ownership.cause = cmp.Or(cause, view.NodeDeclined)
+		if cause == noReason && !t.used { // it owned the address for an earlier Service
+			d.ownership.move = move{moved: view.FirstUse, at: d.now}
+		}
 	}
 }

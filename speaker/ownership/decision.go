@@ -25,10 +25,12 @@ type Decision struct {
 	// any, in order.
 	Local []LocalPort
 	// Moved is why the VirtualIP last moved to or from this node, at At; empty if it never did. From is the last
-	// observed owner before it came. Vacant is since when there was no owner, zero if there was one.
+	// observed owner before it came; Cause is why it was lost, with OwnerLost. Vacant is since when there was no owner,
+	// zero if there was one.
 	Moved  view.Reason
 	At     time.Time
 	From   string
+	Cause  view.Reason
 	Vacant time.Time
 	// Asymmetric is another owner with an asymmetric link: it does not receive this node, but others do.
 	Asymmetric string

@@ -100,15 +100,19 @@ func (p *Planner) election(v *view.View, name string, vip view.VIP, now time.Tim
 // run updates the ownership: it first releases what this node cannot or must not own, then acquires what has no owner.
 func (d *election) run() {
 	t := &d.ownership
+	t.used = t.used || d.vip.ReportedOwner != ""
 	if len(d.otherOwners) > 0 {
 		t.last = d.otherOwners[0].node
+	}
+	if len(d.addrs) == 0 { // who owned it does not matter to the next Service
+		t.last, t.used = "", false
 	}
 	if t.barred != "" && (!d.ownsUnreachable(t.barred) || d.receivesOthers()) {
 		t.barred = ""
 	}
 	if t.held {
 		if why := d.shouldRelease(); why != noReason {
-			*t = ownership{move: move{moved: why, at: d.now}, faults: faults{barred: t.barred, parted: t.parted}, last: t.last}
+			*t = ownership{move: move{moved: why, at: d.now}, faults: faults{barred: t.barred, parted: t.parted}, last: t.last, used: t.used}
 		} else {
 			d.handOver()
 		}

@@ -38,6 +38,8 @@ type ownership struct {
 	probe bool
 	// reported is set once the status names this node.
 	reported bool
+	// used is set once the status has named an owner since its Service was assigned.
+	used bool
 	// last is the other node last observed as the owner; empty is since when there is no owner.
 	last  string
 	empty time.Time
@@ -50,6 +52,8 @@ type move struct {
 	at     time.Time
 	from   string
 	vacant time.Time
+	// cause is why a lost owner answers no more.
+	cause view.Reason
 }
 
 // handover is the progress of an owner that asks others to take over.

@@ -9,7 +9,7 @@ import (
 // decision returns the observed outcome once the ownership is decided.
 func (d *election) decision() Decision {
 	t := &d.ownership
-	dec := Decision{Reason: d.blocker, Moved: t.moved, At: t.at, From: t.from, Vacant: t.vacant, Asymmetric: d.asymmetric}
+	dec := Decision{Reason: d.blocker, Moved: t.moved, At: t.at, From: t.from, Cause: t.cause, Vacant: t.vacant, Asymmetric: d.asymmetric}
 	for _, a := range d.addrs {
 		dec.Addresses = append(dec.Addresses, a.IP)
 	}

@@ -15,10 +15,11 @@ type VIPStatus struct {
 	Announced  bool
 	Reason     view.Reason
 	Message    string
-	// Moved is why it came here at At, From another node.
+	// Moved is why it came here at At, From another node; Cause is why that was lost, with OwnerLost.
 	Moved view.Reason
 	At    time.Time
 	From  string
+	Cause view.Reason
 	// Conflict describes the other hosts or nodes that answer for an address, empty if none is known; ConflictReason
 	// distinguishes hosts from nodes.
 	Conflict       string

@@ -54,7 +54,7 @@ func (s *Status) recordMove(name string, dec ownership.Decision, exists bool) {
 	}
 	if dec.Owner == s.cfg.Node && !before.done && s.answered(dec) {
 		before.done = true
-		if dec.Moved == view.OwnerLost && !dec.Vacant.IsZero() {
+		if dec.Moved == view.OwnerLost && dec.Cause != view.NoLocalEndpoint && !dec.Vacant.IsZero() {
 			s.cfg.Metrics.completion.Observe(time.Since(dec.Vacant).Seconds())
 		}
 	}
@@ -125,6 +125,7 @@ func (s *Status) ownStatus(dec ownership.Decision) report.VIPStatus {
 		Moved:      dec.Moved,
 		At:         dec.At,
 		From:       dec.From,
+		Cause:      dec.Cause,
 	}
 }
 
