@@ -18,11 +18,11 @@ import (
 	"github.com/ironlb/ironlb/speaker/report"
 )
 
-// checkNodeEvery is how often the node's network is evaluated.
+// checkNodeEvery is how often the node is evaluated.
 const checkNodeEvery = 15 * time.Second
 
-// nodeChecks reports whether the node's network is as the configuration assumes: conditions of the SpeakerStatus. A
-// False one also causes a Warning Event of the Node, a metric, and a line of /readyz and of the log.
+// nodeChecks reports whether the node is as the configuration assumes, and the speaker in time: conditions of the
+// SpeakerStatus. A False one also causes a Warning Event of the Node, a metric, and a line of /readyz and of the log.
 type nodeChecks struct {
 	log    *slog.Logger
 	metric *prometheus.GaugeVec
@@ -102,10 +102,10 @@ func (c *nodeChecks) evaluate() bool {
 		case before == now:
 		case !now.True:
 			c.warn(now.Reason, now.Message)
-			c.log.Warn("the node's network is not as configured", "condition", now.Type, "reason", now.Reason,
+			c.log.Warn("a condition of the node is False", "condition", now.Type, "reason", now.Reason,
 				"remediation", now.Message)
 		case before != (report.NodeCondition{}) && !before.True:
-			c.log.Info("the node's network is as configured", "condition", now.Type)
+			c.log.Info("a condition of the node is True again", "condition", now.Type)
 		}
 	}
 	c.last = conditions

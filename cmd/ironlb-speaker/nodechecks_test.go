@@ -99,8 +99,8 @@ func TestNotCoveredAtFirst(t *testing.T) {
 		}
 	}
 	for _, want := range []string{
-		"BridgeNetfilter=true NetworkPolicyEnforced=true NoProxyARP=true",
-		"PodTrafficDetected=false BridgeNetfilter=true NetworkPolicyEnforced=true NoProxyARP=true",
+		"BridgeNetfilter=true NetworkPolicyEnforced=true NoProxyARP=true OneInterfacePerSubnet=true DeadlineScheduling=true NoStall=true",
+		"PodTrafficDetected=false BridgeNetfilter=true NetworkPolicyEnforced=true NoProxyARP=true OneInterfacePerSubnet=true DeadlineScheduling=true NoStall=true",
 	} {
 		if c.evaluate(); strings.Join(types, " ") != want {
 			t.Errorf("reported %v, want %s", types, want)

@@ -269,6 +269,11 @@ func (p *process) checkNode() error {
 		if f.Links = links; unknown != nil {
 			f.Unknown = append(f.Unknown, nodecheck.OneInterfacePerSubnet)
 		}
+		health := p.members.Health()
+		f.NoDeadline, f.Stall, f.StallMessage = health.Message, health.Stall, health.StallMessage
+		if health.Class == "" {
+			f.Unknown = append(f.Unknown, nodecheck.DeadlineScheduling)
+		}
 		return f, ok, errors.Join(err, unknown)
 	}
 	p.checks.detect = p.config.DetectLocal

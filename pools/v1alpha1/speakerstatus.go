@@ -120,10 +120,11 @@ type SpeakerStatusStatus struct {
 	// +optional
 	BGP *BGPStatus `json:"bgp,omitempty"`
 
-	// conditions of the node's network. PodTrafficDetected: detectLocalMode covers the Pods of the node.
+	// conditions of the node. PodTrafficDetected: detectLocalMode covers the Pods of the node.
 	// BridgeNetfilter: what Pods behind one bridge send one another passes the packet filter. NetworkPolicyEnforced:
 	// the data plane bypasses no NetworkPolicy of Calico. NoProxyARP: no host answers for every address.
-	// OneInterfacePerSubnet: no two interfaces have a subnet in common.
+	// OneInterfacePerSubnet: no two interfaces have a subnet in common. DeadlineScheduling: the liveness thread has that
+	// scheduling class. NoStall: the speaker did not stall in the last five minutes.
 	//
 	// +listType=map
 	// +listMapKey=type

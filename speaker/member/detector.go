@@ -77,6 +77,7 @@ type Detector struct {
 	in      inbox
 	results results
 
+	health   atomic.Pointer[Health]
 	macs     atomic.Pointer[map[[6]byte]string]
 	slots    atomic.Pointer[map[string]uint64] // digests that differ from this node's
 	away     atomic.Pointer[[]Neighbour]       // to be probed
@@ -438,11 +439,9 @@ func (l *loop) iterate() error {
 		l.checkAway()
 		switch after := l.core.Counts(); {
 		case after.ClockStops != before.ClockStops:
-			l.options.Log.Warn("the clock of this node stopped, " +
-				"as when a virtual machine is paused: " +
-				"all VirtualIPs released, observing the other nodes")
+			l.stalled(now, ClockStopped, "the clock of this node stopped, as when a virtual machine is paused")
 		case after.Fences != before.Fences && !wedged:
-			l.options.Log.Warn("liveness loop stalled: all VirtualIPs released, observing the other nodes",
+			l.stalled(now, LivenessLoopStalled, "liveness loop stalled",
 				"for", now.Sub(l.start)-time.Duration(l.heartbeat.Load()), "limit", l.core.FenceAfter())
 		}
 		l.fenced.Store(l.core.Fenced())

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -101,6 +102,9 @@ func TestDetectorFence(t *testing.T) {
 	if strings.Count(log.String(), "liveness loop stalled") != 1 {
 		t.Errorf("logged %s", log.String())
 	}
+	if h := d.Health(); h.Stall != LivenessLoopStalled || h.StallMessage == "" {
+		t.Errorf("health %+v", h)
+	}
 }
 
 // The reconcile loop stalls: it is woken, then everything is given up until it observes again.
@@ -161,6 +165,9 @@ func TestDetectorWedged(t *testing.T) {
 	cancel()
 	if err := <-ended; err != nil {
 		t.Fatal(err)
+	}
+	if h := d.Health(); h.Stall != ReconcileLoopStalled || h.Class == "" {
+		t.Errorf("health %+v", h)
 	}
 	if got := testutil.ToFloat64(d.metrics.wedged); got != 1 {
 		t.Errorf("%v stalls", got)
@@ -229,4 +236,27 @@ func TestFenceEndsRetention(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The first stall of an episode is shown until five minutes after the last one.
+func TestStallEpisode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &loop{Detector: &Detector{options: Options{Log: slog.New(slog.DiscardHandler)}}}
+		l.health.Store(&Health{Class: "Nice", Message: "refused"})
+		l.stalled(time.Now(), ClockStopped, "stopped")
+		time.Sleep(stallEpisode - time.Second)
+		l.stalled(time.Now(), LivenessLoopStalled, "stalled")
+		time.Sleep(stallEpisode - time.Second)
+		if h := l.Health(); h.Stall != ClockStopped || h.StallMessage != "stopped" || h.Class != "Nice" {
+			t.Errorf("in the episode: %+v", h)
+		}
+		time.Sleep(time.Second)
+		if h := l.Health(); h != (Health{Class: "Nice", Message: "refused"}) {
+			t.Errorf("after the episode: %+v", h)
+		}
+		l.stalled(time.Now(), LivenessLoopStalled, "stalled")
+		if h := l.Health(); h.Stall != LivenessLoopStalled {
+			t.Errorf("another episode: %+v", h)
+		}
+	})
 }

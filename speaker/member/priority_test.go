@@ -100,3 +100,48 @@ func TestRaise(t *testing.T) {
 		t.Errorf("restored to %+v, %v, want %+v", a, err, before)
 	}
 }
+
+// While other threads have all time reserved, the class is requested again each second, and the log names that cause.
+func TestRaiseWhileReserved(t *testing.T) {
+	if os.Geteuid() != 0 {
+		if testing.Short() {
+			t.Skip("capability: CAP_SYS_NICE (root; left out in short mode)")
+		}
+		t.Fatal("CAP_SYS_NICE is missing: run this as root, or with -short")
+	}
+	runtime.LockOSThread() // never unlocked: the thread ends with the test
+	var log strings.Builder
+	l := &loop{Detector: &Detector{metrics: newMetrics(nil), options: Options{Log: slog.New(slog.NewTextHandler(&log, nil))}}}
+	defer l.restore()
+	end := make(chan struct{})
+	for _, share := range append(slices.Clone(shares), time.Millisecond/2) {
+		for full := false; !full; {
+			reserved := make(chan bool)
+			go func() {
+				runtime.LockOSThread()
+				class, _, _ := priority.Raise(share, shareOf)
+				reserved <- class == priority.Deadline
+				<-end
+			}()
+			full = !<-reserved
+		}
+	}
+	now := time.Now()
+	l.raise(now)
+	close(end)
+	if h := l.Health(); h.Class != string(priority.Nice) || !strings.Contains(h.Message, "have reserved the time") {
+		t.Fatalf("all time is reserved: %+v", h)
+	}
+	if strings.Contains(log.String(), "CAP_SYS_NICE") {
+		t.Errorf("logged %s", log.String())
+	}
+	for now.Before(l.began.Add(raiseRetry - raiseSoon)) { // other programs may use all shares
+		if now = now.Add(raiseSoon); l.class != priority.Deadline {
+			<-time.After(50 * time.Millisecond)
+			l.raise(now)
+		}
+	}
+	if h := l.Health(); h.Class != string(priority.Deadline) || h.Message != "" {
+		t.Errorf("released: %+v", h)
+	}
+}

@@ -5,6 +5,47 @@ import "time"
 // wedgedAfter is far longer than one reconcile takes. Thousands of virtual servers at once take seconds.
 const wedgedAfter = 20 * time.Second
 
+// stallEpisode is how long after the last stall the next one counts as another episode.
+const stallEpisode = 5 * time.Minute
+
+// The kinds of stalls after which this node releases everything.
+const (
+	LivenessLoopStalled  = "LivenessLoopStalled"
+	ReconcileLoopStalled = "ReconcileLoopStalled"
+	ClockStopped         = "ClockStopped"
+)
+
+// Health is how the kernel schedules the liveness thread, and whether the process stalled.
+type Health struct {
+	// Class is the scheduling class, empty before Run. Message is why it is not Deadline.
+	Class, Message string
+	// Stall is the kind of the first stall of the current episode, with a description; empty for none.
+	Stall, StallMessage string
+	lastStall           time.Time
+}
+
+// Health returns the health.
+func (d *Detector) Health() Health {
+	h := d.health.Load()
+	if h == nil {
+		return Health{}
+	}
+	if time.Since(h.lastStall) >= stallEpisode {
+		return Health{Class: h.Class, Message: h.Message}
+	}
+	return *h
+}
+
+// stalled records and logs a stall.
+func (l *loop) stalled(now time.Time, kind, text string, args ...any) {
+	l.options.Log.Warn(text+": all VirtualIPs released, observing the other nodes", args...)
+	h := l.Health()
+	if h.lastStall = now; h.Stall == "" {
+		h.Stall, h.StallMessage = kind, text
+	}
+	l.health.Store(&h)
+}
+
 // watchdog detects a stalled reconcile loop, which would neither release what this node must give up nor program
 // changes.
 type watchdog struct {
@@ -39,7 +80,7 @@ func (l *loop) watch(now time.Time) (began bool) {
 	case began:
 		l.core.Fence(now)
 		l.metrics.wedged.Inc()
-		l.options.Log.Error("reconcile loop stalled: all VirtualIPs released", "for", idle)
+		l.stalled(now, ReconcileLoopStalled, "reconcile loop stalled", "for", idle)
 	case l.wedged && idle < l.options.Wedged:
 		l.options.Log.Info("reconcile loop resumed, observing the other nodes")
 	}

@@ -1,5 +1,5 @@
 // Package nodecheck checks the node's network against the speaker's configuration: whether packets of Pods are detected
-// as such, and whether Pod-to-Pod traffic passes the packet filter.
+// as such, and whether Pod-to-Pod traffic passes the packet filter. It also reports the health of liveness.
 package nodecheck
 
 import (
@@ -29,10 +29,15 @@ const (
 
 	OneInterfacePerSubnet     = "OneInterfacePerSubnet"
 	SubnetOnSeveralInterfaces = "SubnetOnSeveralInterfaces"
+
+	DeadlineScheduling = "DeadlineScheduling"
+	NoDeadline         = "NoDeadline"
+
+	NoStall = "NoStall" // its reasons are the kinds of stalls of speaker/member
 )
 
 // Types are the types of all conditions.
-var Types = []string{PodTrafficDetected, BridgeNetfilter, NetworkPolicy, NoProxyARP, OneInterfacePerSubnet}
+var Types = []string{PodTrafficDetected, BridgeNetfilter, NetworkPolicy, NoProxyARP, OneInterfacePerSubnet, DeadlineScheduling, NoStall}
 
 // Route is the node's route to an address. Interface is empty if there is none.
 type Route struct {
@@ -56,6 +61,10 @@ type Facts struct {
 	Proxies []view.Proxy
 	// Links are the interfaces that can announce addresses.
 	Links []view.Link
+	// NoDeadline is why the liveness thread lacks scheduling class Deadline, empty if it has it.
+	NoDeadline string
+	// Stall is the kind of a recent stall of the speaker, with a description, empty for none.
+	Stall, StallMessage string
 	// Unknown are the types of conditions with incomplete facts.
 	Unknown []string
 }
@@ -73,7 +82,7 @@ func (f Facts) pods() (pods []netip.Addr) {
 
 // Evaluate returns one condition of each type that is not in Unknown, in the order of Types. It is pure.
 func Evaluate(f Facts, detect forwarding.DetectLocal) []report.NodeCondition {
-	all := []report.NodeCondition{f.podTraffic(detect), f.bridge(), f.networkPolicy(), f.proxyARP(), f.interfaces()}
+	all := []report.NodeCondition{f.podTraffic(detect), f.bridge(), f.networkPolicy(), f.proxyARP(), f.interfaces(), f.scheduling(), f.stall()}
 	return slices.DeleteFunc(all, func(c report.NodeCondition) bool { return slices.Contains(f.Unknown, c.Type) })
 }
 
@@ -120,6 +129,23 @@ func (f Facts) interfaces() report.NodeCondition {
 	slices.Sort(found)
 	return report.NodeCondition{Type: OneInterfacePerSubnet, Reason: SubnetOnSeveralInterfaces, Message: strings.Join(found, "; ") +
 		": addresses are announced on that interface alone; to announce on the other one, name it in interfaces of the L2Advertisement"}
+}
+
+func (f Facts) scheduling() report.NodeCondition {
+	if f.NoDeadline == "" {
+		return report.NodeCondition{Type: DeadlineScheduling, True: true, Reason: "Deadline",
+			Message: "the liveness thread has scheduling class Deadline"}
+	}
+	return report.NodeCondition{Type: DeadlineScheduling, Reason: NoDeadline,
+		Message: "the liveness thread may be late and lose VirtualIPs if the node is busy: " + f.NoDeadline}
+}
+
+func (f Facts) stall() report.NodeCondition {
+	if f.Stall == "" {
+		return report.NodeCondition{Type: NoStall, True: true, Reason: "NoRecentStall", Message: "the speaker did not stall recently"}
+	}
+	return report.NodeCondition{Type: NoStall, Reason: f.Stall, Message: f.StallMessage +
+		": all VirtualIPs were released; ironlb_liveness_fences_total counts repetitions"}
 }
 
 func (f Facts) podTraffic(detect forwarding.DetectLocal) report.NodeCondition {

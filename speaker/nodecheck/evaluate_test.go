@@ -82,6 +82,8 @@ func TestEvaluate(t *testing.T) {
 		{"IPVS without Calico", Facts{IPVS: true}, node, "", nil},
 		{"a subnet twice", Facts{Links: []view.Link{{Name: "eth1", Elsewhere: map[netip.Prefix]string{netip.MustParsePrefix("192.0.2.0/24"): "eth0"}}}},
 			node, OneInterfacePerSubnet, []string{"192.0.2.0/24 is on eth0 and eth1", "through eth0"}},
+		{"scheduling", Facts{NoDeadline: "operation not permitted"}, node, DeadlineScheduling, []string{"operation not permitted"}},
+		{"a stall", Facts{Stall: "ClockStopped", StallMessage: "the clock stopped"}, node, NoStall, []string{"the clock stopped: all"}},
 		{"no bridge", Facts{Endpoints: at("192.0.2.10 cali1"), PodCIDRs: nodes}, node, "", nil},
 	} {
 		var wrong, types []string
