@@ -232,14 +232,24 @@ func (c *Core) SetPeers(peers map[string][]netip.Addr) {
 			}
 		}
 	}
+	c.expire()
+}
+
+// expire removes the expired nodes, and adapts the profile to the number of the others.
+func (c *Core) expire() {
 	c.order = slices.DeleteFunc(c.order, func(p *peer) bool {
-		if p.addrs != nil || p.paths[0].up || c.lastTick.Sub(p.paths[0].last()) < expireAfter {
+		if !c.expired(p) {
 			return false
 		}
 		c.removePeer(p)
 		return true
 	})
 	c.profile, c.steady = c.config.Profile.Stretched(len(c.order)), time.Time{}
+}
+
+// expired reports whether a node is no Node and silent for long.
+func (c *Core) expired(p *peer) bool {
+	return p.addrs == nil && !p.paths[0].up && c.lastTick.Sub(p.paths[0].last()) >= expireAfter
 }
 
 // expireAfter is how long the state of a silent node that is no Node is kept.

@@ -89,3 +89,44 @@ func TestRemovedIsBounded(t *testing.T) {
 		}
 	}
 }
+
+// A deleted Node leaves once its speaker is silent for long, also if no other Node changes.
+func TestDeletedNodeLeaves(t *testing.T) {
+	start := time.Unix(1e9, 0)
+	now := start
+	c, err := NewCore(Config{Node: "a", Cluster: "default", Keys: [][]byte{floodKey}, Profile: Slow})
+	if err != nil {
+		t.Fatal(err)
+	}
+	nodes := map[string][]netip.Addr{}
+	for i := range 300 {
+		nodes[fmt.Sprint("off", i)] = []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 3, byte(i)})}
+	}
+	nodes["b"] = []netip.Addr{netip.MustParseAddr("192.0.2.9")}
+	c.SetPeers(nodes)
+	c.Tick(now, 0)
+	stretched := c.profile.Interval
+	heartbeat := sender(t, "b", 1)
+	for range 2 {
+		why := c.Receive(now, 0, Packet{Iface: "eth0", Source: nodes["b"][0], OnLink: true, Group: true, Data: heartbeat()})
+		if why != Accepted {
+			t.Fatal(why)
+		}
+		c.peers["b"].unproved = false // it has answered the challenge
+	}
+	c.SetPeers(map[string][]netip.Addr{})
+	if m, _, _ := c.Members(); !m.Peers["b"].Alive {
+		t.Fatalf("members %+v, want b, whose speaker is alive", m.Peers)
+	}
+	for now.Sub(start) < 2*expireAfter {
+		now = now.Add(Slow.Interval)
+		c.Tick(now, now.Sub(start))
+	}
+	m, changed, _ := c.Members()
+	if _, is := changed["b"]; len(c.peers)+len(c.byID)+len(c.order)+len(m.Peers) > 0 || !is {
+		t.Errorf("%d peers, %d by ID, %d in order, %d members, changed %v; want none, and b changed", len(c.peers), len(c.byID), len(c.order), len(m.Peers), changed)
+	}
+	if c.profile.Interval >= stretched {
+		t.Errorf("interval %v, before %v", c.profile.Interval, stretched)
+	}
+}

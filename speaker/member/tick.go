@@ -82,11 +82,16 @@ func (c *Core) watchObserver(now time.Time) {
 }
 
 func (c *Core) evaluateAll(now time.Time, slack time.Duration) {
+	expired := false
 	for _, p := range c.order {
 		if !c.retains(now, p) {
 			c.evaluate(now, p, slack)
 		}
 		c.endReturn(now, p)
+		expired = expired || !p.paths[0].last().IsZero() && c.expired(p) // SetPeers removes one never received
+	}
+	if expired {
+		c.expire()
 	}
 }
 

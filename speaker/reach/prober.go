@@ -185,6 +185,7 @@ func (p *Prober) take() {
 				p.names[a] = name
 			}
 		}
+		maps.DeleteFunc(p.neighbors.silent, func(a netip.Addr, _ int) bool { return p.names[a] == "" })
 		p.core.SetNodes(now, nodes)
 	}
 	if in.gateways != nil {
