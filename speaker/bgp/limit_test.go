@@ -22,6 +22,7 @@ func TestLimits(t *testing.T) {
 			s := startSpeaker(t, n.socket)
 			s.Set(two())
 			mine := s.established("a", 1)
+			s.established("b", 1)
 			with := two()
 			with.Peers[name] = peer(252)
 			s.Set(with)
