@@ -165,17 +165,17 @@ func (c *Core) sendPending(now time.Time, p *peer) {
 		c.sends = append(c.sends, Send{To: p.newerTo, Data: c.finish(endField(b, at))})
 		p.newerThan = 0
 	}
-	if p.probesSelf {
-		p.probesSelf = false
-		c.announceAlive(now, p)
-	}
 	if p.challengeable(c, now) && now.Sub(p.challenged) >= c.profile.Interval {
 		p.challenged = now
 		c.sendAbout(p, fieldChallenge, c.config.Nonce)
 	}
-	if p.proves != 0 {
+	if p.proves != 0 { // first: what follows counts
 		c.sendAbout(p, fieldProof, p.proves)
 		p.proves = 0
+	}
+	if p.probesSelf {
+		p.probesSelf = false
+		c.announceAlive(now, p)
 	}
 	for len(p.relayRequests) > 0 || len(p.relayAnswers) > 0 {
 		c.to(p, c.finish(c.appendRelays(c.appendHello(c.begin(), 0), p)))

@@ -124,9 +124,10 @@ func (c *Core) member(p *peer) view.Member {
 }
 
 // counts reports whether a node counts as alive on an interface. If no node was ever received there, broadcast does not
-// pass between nodes, and only the node network counts.
+// pass between nodes, and only the node network counts, once the node has answered a challenge: until then its
+// datagrams count on no interface.
 func (c *Core) counts(p *peer, at int) bool {
-	return p.paths[at].up || !c.ifaces[at].ever && p.paths[0].up
+	return p.paths[at].up || !c.ifaces[at].ever && p.paths[0].up && !p.unproved
 }
 
 // MACs returns the hardware addresses that the other nodes advertise for their segments.

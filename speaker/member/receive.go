@@ -276,6 +276,7 @@ func (c *Core) recordReception(now time.Time, p *peer, at int) {
 	f.last = later(f.last, now)
 	c.steady = earlier(c.steady, f.last.Add(c.profile.Dead/2))
 	c.markReceived(now, p, at)
+	c.evaluateOneWay(now, p, at) // it may have reported by another path that it receives none here
 }
 
 // returns records that a node that was not restarted is received again.

@@ -43,8 +43,8 @@ func (c *Cluster) wantStill(t *testing.T, when string, d time.Duration) {
 	c.reset()
 	c.Run(d)
 	if n := Wrong(c.Deaths); n > 0 || len(c.Owners.Moves)+len(c.Owners.Vacant)+len(c.Owners.Doubled) > 0 {
-		t.Fatalf("seed %d, %s: %d nodes wrongly taken for dead, moved: %v, unanswered: %v, by two: %v",
-			c.config.Seed, when, n, c.Owners.Moves, c.Owners.Vacant, c.Owners.Doubled)
+		t.Fatalf("seed %d, %s: %d nodes wrongly taken for dead (%+v), moved: %v, unanswered: %v, by two: %v",
+			c.config.Seed, when, n, c.Deaths, c.Owners.Moves, c.Owners.Vacant, c.Owners.Doubled)
 	}
 }
 
