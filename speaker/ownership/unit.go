@@ -146,8 +146,8 @@ func (u unit) interfaces(a view.Address, labels map[string]string) []string {
 			continue
 		}
 		for name, link := range u.view.Links {
-			if slices.ContainsFunc(link.Subnets, func(p netip.Prefix) bool { return p.Contains(a.IP) }) {
-				named[name] = named[name]
+			if !named[name] && slices.ContainsFunc(link.Subnets, func(p netip.Prefix) bool { return p.Contains(a.IP) }) {
+				named[name] = false
 			}
 		}
 	}

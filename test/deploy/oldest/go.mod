@@ -7,6 +7,7 @@ toolchain go1.26.10
 require (
 	k8s.io/apiextensions-apiserver v0.32.13
 	k8s.io/apimachinery v0.32.13
+	k8s.io/apiserver v0.32.13
 	k8s.io/client-go v0.32.13
 )
 
@@ -71,7 +72,6 @@ require (
 	gopkg.in/inf.v0 v0.9.1 // indirect
 	gopkg.in/yaml.v3 v3.0.1 // indirect
 	k8s.io/api v0.32.13 // indirect
-	k8s.io/apiserver v0.32.13 // indirect
 	k8s.io/component-base v0.32.13 // indirect
 	k8s.io/klog/v2 v2.130.1 // indirect
 	k8s.io/kube-openapi v0.0.0-20241105132330-32ad38e42d3f // indirect
