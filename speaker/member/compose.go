@@ -166,11 +166,14 @@ func (c *Core) sendPending(now time.Time, p *peer) {
 		p.newerThan = 0
 	}
 	if p.challengeable(c, now) && now.Sub(p.challenged) >= c.profile.Interval {
+		challenge := c.about(p, fieldChallenge, c.config.Nonce)
+		if c.to(p, challenge); !p.challenged.IsZero() { // it may receive this node through others only
+			c.group(challenge, c.broadcasts)
+		}
 		p.challenged = now
-		c.sendAbout(p, fieldChallenge, c.config.Nonce)
 	}
 	if p.proves != 0 { // first: what follows counts
-		c.sendAbout(p, fieldProof, p.proves)
+		c.to(p, c.about(p, fieldProof, p.proves))
 		p.proves = 0
 	}
 	if p.probesSelf {
@@ -180,6 +183,11 @@ func (c *Core) sendPending(now time.Time, p *peer) {
 	for len(p.relayRequests) > 0 || len(p.relayAnswers) > 0 {
 		c.to(p, c.finish(c.appendRelays(c.appendHello(c.begin(), 0), p)))
 	}
+	for _, id := range p.missed {
+		c.to(p, c.about(p, fieldMissed, id))
+	}
+	p.missed = p.missed[:0]
+	c.sendPassedOn(p)
 	if p.wants {
 		c.answer(p)
 		p.wants = false
@@ -194,11 +202,11 @@ func (p *peer) challengeable(c *Core, now time.Time) bool {
 	return p.unproved && now.Sub(p.newestAt) < p.deadAfter(c)
 }
 
-// sendAbout sends a peer a field with its id and a nonce.
-func (c *Core) sendAbout(p *peer, field byte, nonce uint64) {
+// about returns a datagram with a field of a peer's id and a number.
+func (c *Core) about(p *peer, field byte, number uint64) []byte {
 	b, at := beginField(c.appendHello(c.begin(), 0), field)
 	b = binary.BigEndian.AppendUint64(b, p.id)
-	c.to(p, c.finish(endField(binary.BigEndian.AppendUint64(b, nonce), at)))
+	return c.finish(endField(binary.BigEndian.AppendUint64(b, number), at))
 }
 
 // announceAlive answers a peer that has not received this node for a while: directly, and on the segments, because only
@@ -218,14 +226,14 @@ func (c *Core) announceAlive(now time.Time, p *peer) {
 func (c *Core) want(now time.Time, p *peer) {
 	p.claimsRequested = now
 	p.tries++
-	group := p.tries > groupAfter && p.tries%2 == 0 && p.fromIface > 0
+	group := p.tries > groupAfter && p.tries%2 == 0
 	b := c.appendHello(c.begin(), 0)
 	b, at := beginField(b, fieldWant)
 	b = binary.BigEndian.AppendUint64(b, p.id)
 	b = binary.BigEndian.AppendUint64(b, p.claims.next())
 	if group {
 		b = append(b, flagByGroup)
-		c.groupOn(p.fromIface, c.finish(endField(b, at)), c.broadcasts)
+		c.group(c.finish(endField(b, at)), c.broadcasts)
 		return
 	}
 	c.to(p, c.finish(endField(append(b, 0), at)))
@@ -240,8 +248,8 @@ func (c *Core) answer(p *peer) {
 	for i := 0; i < answersPerRequest && version < c.mine.version; i++ {
 		var b []byte
 		b, version = c.appendClaims(c.appendHello(c.begin(), 0), version)
-		if data := c.finish(b); p.wantsGroup > 0 {
-			c.groupOn(p.wantsGroup, data, c.broadcasts)
+		if data := c.finish(b); p.wantsGroup {
+			c.group(data, c.broadcasts)
 		} else {
 			c.to(p, data)
 		}
@@ -354,7 +362,7 @@ func (c *Core) appendClaims(b []byte, version uint64) (grown []byte, upTo uint64
 	if version >= c.mine.version {
 		return b, version
 	}
-	const most = MaxDatagram - tagSize
+	const most = MaxDatagram - tagSize - envelope
 	if len(b)+fieldHeader+claimsSize+64 > most {
 		return b, version
 	}
@@ -377,6 +385,8 @@ func (c *Core) appendClaims(b []byte, version uint64) (grown []byte, upTo uint64
 	}
 	if complete {
 		upTo = c.mine.version
+	} else if upTo == version {
+		return b[:at], version
 	}
 	binary.BigEndian.PutUint64(b[at+fieldHeader+8:], upTo)
 	return endField(b, at), upTo

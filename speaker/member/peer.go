@@ -16,6 +16,7 @@ type peer struct {
 
 	incarnation, newest uint64 // newest is the highest sequence number on any path
 	newestAt            time.Time
+	heartbeat           uint64 // sequence number of the newest one with segments
 	ended               bool
 	flags               byte
 	direct              bool   // its last report of whether it can receive packets through tunnels
@@ -28,10 +29,9 @@ type peer struct {
 	paths               []path // by interface index; the first means any path
 	first               time.Time
 	from                netip.Addr // source of its last datagram
-	fromIface           int
-	internal            time.Time // when one arrived from an InternalIP
-	unicast             time.Time // when one arrived that was not sent to a group
-	sources             []source  // the last of these by InternalIP
+	internal            time.Time  // when one arrived from an InternalIP
+	unicast             time.Time  // when one arrived that was not sent to a group
+	sources             []source   // the last of these by InternalIP
 
 	clock           clock
 	claims          replica
@@ -46,12 +46,16 @@ type peer struct {
 	// Pending messages to it.
 	wants         bool
 	wantsAfter    uint64
-	wantsGroup    int  // interface whose group gets the answer, 0 for none
+	wantsGroup    bool // the answer goes to the group
 	probesSelf    bool // it probes whether this node is alive
 	relayRequests []about
 	relayAnswers  []relayEvidence
+	missed        []uint64 // nodes that receive none of this node's datagrams: a request to pass them on
+	passedOn      [][]byte // datagrams of nodes that it misses
 	newerThan     uint64
 	newerTo       netip.Addr
+
+	missedBy []missing // nodes that receive none of its datagrams
 
 	// unproved is set until a new process of this node has received an answer to its challenge: the datagrams may be a
 	// recording. Until then it is alive only by relay. challenged is when it was asked last; proves is a pending answer.

@@ -35,6 +35,16 @@ const maxReorder = 1 << 13
 // any order.
 func (c *Core) Receive(now time.Time, raw time.Duration, in Packet) Drop {
 	c.count.Received++
+	drop := c.receive(now, raw, in, false)
+	if drop == Accepted && c.msg.passedOn != nil {
+		in.Data = c.msg.passedOn
+		c.receive(now, raw, in, true)
+	}
+	return drop
+}
+
+// receive handles a datagram that arrived from its sender, or that another node has passed on.
+func (c *Core) receive(now time.Time, raw time.Duration, in Packet, passedOn bool) Drop {
 	h, body, err := parseHeader(in.Data)
 	switch {
 	case err == errVersion:
@@ -64,7 +74,10 @@ func (c *Core) Receive(now time.Time, raw time.Duration, in Packet) Drop {
 	if !c.ring.valid(k, in.Data) { // nothing changes before
 		return DropTag
 	}
-	if same {
+	switch {
+	case passedOn && (p == nil || same && h.sequence <= p.newest):
+		return DropRepeat
+	case same && !passedOn:
 		switch { // also where it repeats another on the same interface
 		case !in.Group:
 			p.arrivesByUnicast(now, in)
@@ -81,6 +94,7 @@ func (c *Core) Receive(now time.Time, raw time.Duration, in Packet) Drop {
 	if err := c.msg.parse(body, h.minor); err != nil {
 		return DropForm
 	}
+	c.msg.sequence = h.sequence
 	if c.foreign(&c.msg) {
 		return DropCluster
 	}
@@ -98,7 +112,9 @@ func (c *Core) Receive(now time.Time, raw time.Duration, in Packet) Drop {
 	}
 	switch {
 	case h.incarnation < p.incarnation:
-		p.newerThan, p.newerTo = p.incarnation, in.Source
+		if !passedOn {
+			p.newerThan, p.newerTo = p.incarnation, in.Source
+		}
 		return DropOld
 	case h.incarnation > p.incarnation:
 		c.processReplaced(now, p, h.incarnation)
@@ -108,7 +124,6 @@ func (c *Core) Receive(now time.Time, raw time.Duration, in Packet) Drop {
 	if !known { // an unknown sender or a replay creates no entry
 		at = c.iface(in.Iface)
 	}
-	p.paths[at].window.add(h.sequence)
 	latest := h.sequence > p.newest
 	if latest {
 		p.newest, p.newestAt = h.sequence, now
@@ -116,12 +131,11 @@ func (c *Core) Receive(now time.Time, raw time.Duration, in Packet) Drop {
 	if p.minor = h.minor; h.minor < minorGroup && !c.broadcasts {
 		c.heartbeatNow = true // the peer has not received this node yet
 	}
-	p.from, p.fromIface = in.Source, at
-	c.arrives(now, p, in)
-	if in.Group || !p.paths[at].byGroup {
-		p.paths[at].from, p.paths[at].byGroup = in.Source, in.Group
+	if !passedOn {
+		c.arrives(now, p, at, in, h.sequence)
+		c.passOn(now, p, in.Data, latest)
 	}
-	c.processMessage(now, raw, p, at, latest)
+	c.processMessage(now, raw, p, at, latest, passedOn)
 	c.peerChanged(p)
 	return Accepted
 }
@@ -145,6 +159,7 @@ func (c *Core) restarted(p *peer, incarnation uint64) {
 		c.out.vip(id)
 	}
 	p.incarnation, p.newest, p.ended, p.died, p.claims = incarnation, 0, false, false, replica{}
+	p.heartbeat = 0
 	p.clock, p.hasSlots = clock{}, false
 	p.tries, p.retainedUntil, p.retainedClaims, p.away, p.returned = 0, time.Time{}, nil, false, time.Time{}
 	for i := range p.paths {
@@ -155,18 +170,20 @@ func (c *Core) restarted(p *peer, incarnation uint64) {
 }
 
 // processMessage processes the message in c.msg. A node's own state counts only if no newer datagram arrived by another
-// path.
-func (c *Core) processMessage(now time.Time, raw time.Duration, p *peer, at int, latest bool) {
+// path. A message that was passed on shows the node's state and requests, not that this node receives it.
+func (c *Core) processMessage(now time.Time, raw time.Duration, p *peer, at int, latest, passedOn bool) {
 	m := &c.msg
 	if m.flags&flagEnded != 0 {
 		c.handleGoodbye(now, p, m.retained)
 		return
 	}
-	if p.away { // its process was starved, not absent
-		p.away = false
-		c.out.node(p)
+	if !passedOn {
+		if p.away { // its process was starved, not absent
+			p.away = false
+			c.out.node(p)
+		}
+		c.recordReception(now, p, at)
 	}
-	c.recordReception(now, p, at)
 	changed := func(id view.VIPID) {
 		p.decided(id)
 		c.out.vip(id)
@@ -189,13 +206,14 @@ func (c *Core) processMessage(now time.Time, raw time.Duration, p *peer, at int,
 		}
 		p.dead = min(m.dead, time.Minute)
 		p.claims.advertisedVersion, p.claims.advertisedDigest = m.version, m.digest
-		if m.hasSegments {
-			c.recordAsymmetry(p)
-			c.setSegments(p, m.segments)
-			c.recordOneWay(now, p)
-		}
 	}
-	if m.hasRan && c.begun {
+	if m.hasSegments && m.sequence > p.heartbeat { // the claims after it may have arrived before
+		p.heartbeat = m.sequence
+		c.recordAsymmetry(p)
+		c.setSegments(p, m.segments)
+		c.recordOneWay(now, p)
+	}
+	if m.hasRan && c.begun && !passedOn {
 		c.clocks(now, p, m.ran, raw-c.began)
 	}
 	if m.hasClaims {
@@ -211,26 +229,28 @@ func (c *Core) processMessage(now time.Time, raw time.Duration, p *peer, at int,
 	} else if !is && p.claimsRequested.IsZero() {
 		c.urgent = true
 	}
-	c.handleRequests(now, p, at)
+	c.handleRequests(now, p)
 }
 
 // minorProof is the first minor version that answers challenges.
 const minorProof = 6
 
 // handleRequests handles the node's requests and answers.
-func (c *Core) handleRequests(now time.Time, p *peer, at int) {
+func (c *Core) handleRequests(now time.Time, p *peer) {
 	m := &c.msg
 	if m.hasChallenge && m.challenge.node == c.self {
 		p.proves, c.urgent = m.challenge.segment, true
 	}
 	if m.hasWant && m.want.of == c.self {
-		p.wants, p.wantsAfter, p.wantsGroup, c.urgent = true, m.want.after, 0, true
-		if m.want.byGroup {
-			p.wantsGroup = at
-		}
+		p.wants, p.wantsAfter, p.wantsGroup, c.urgent = true, m.want.after, m.want.byGroup, true
 	}
 	for _, a := range m.relayRequests {
 		c.answerRelayRequest(now, p, a)
+	}
+	if q := c.byID[m.missed.segment]; q != nil && m.missed.node == c.self {
+		for i := range c.ifaces {
+			c.answerRelayRequest(now, q, about{p.id, c.ifaces[i].keyFor(p)})
+		}
 	}
 	for _, s := range m.relays {
 		c.recordRelay(now, s)

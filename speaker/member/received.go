@@ -60,8 +60,14 @@ func (c *Core) receives(p *peer) bool {
 	return any.up && !any.byRelay && !p.away && !any.none && (p.internal.IsZero() || any.received.Sub(p.internal) < p.deadAfter(c))
 }
 
-// arrives records the source of a datagram.
-func (c *Core) arrives(now time.Time, p *peer, in Packet) {
+// arrives records the path and the source of a datagram.
+func (c *Core) arrives(now time.Time, p *peer, at int, in Packet, sequence uint64) {
+	w := &p.paths[at]
+	w.window.add(sequence)
+	p.from = in.Source
+	if in.Group || !w.byGroup {
+		w.from, w.byGroup = in.Source, in.Group
+	}
 	for _, a := range p.addrs {
 		if a == in.Source {
 			p.internal = later(p.internal, now)

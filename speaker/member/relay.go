@@ -1,6 +1,7 @@
 package member
 
 import (
+	"iter"
 	"slices"
 	"time"
 )
@@ -15,17 +16,19 @@ func (c *Core) checkSilent(now time.Time, p *peer) {
 		p.paths[0].relayRequested = now
 		c.requestRelay(now, p, 0)
 	}
-	if p.ended || p.first.IsZero() {
+	if p.ended || p.first.IsZero() && (len(p.addrs) == 0 || !c.receivesAny(now, p, 0)) {
 		return
 	}
 	for at := range p.paths {
 		w := &p.paths[at]
 		pause := c.profile.Interval
 		if w.received.IsZero() && w.relayed.IsZero() { // never received there: it may be absent, or only others receive it
-			if at == 0 || !c.expects(p, at) || !p.paths[0].up || now.Sub(p.first) < c.profile.Dead/2 {
+			if at > 0 && !c.expects(p, at) || !p.first.IsZero() && (at == 0 || !p.paths[0].up || now.Sub(p.first) < c.profile.Dead/2) {
 				continue
 			}
-			pause = maxObserverTime
+			if !c.observer {
+				pause = maxObserverTime
+			}
 		} else if now.Sub(w.received) < p.deadAfter(c)/2 {
 			continue
 		} else if !w.up {
@@ -52,21 +55,25 @@ func (c *Core) requestRelay(now time.Time, p *peer, at int) {
 	if p.reachable() {
 		p.relayRequests = append(p.relayRequests, about{p.id, f.keyFor(p)}) // answers at once if it can
 	}
-	start := 0
-	if len(c.order) > 0 {
-		start = c.random.IntN(len(c.order))
-	}
-	direct := c.receivesAny(now, p, at)
-	requested := 0
-	for i := range c.order {
-		q := c.order[(start+i)%len(c.order)]
-		if q == p || q.away || !q.paths[at].up || !q.paths[0].up || !q.from.IsValid() || direct && !c.receivesRecently(now, q, at) {
-			continue
-		}
+	for q := range c.helpers(now, p, at) {
 		q.relayRequests = append(q.relayRequests, about{p.id, f.keyFor(q)})
 		c.count.RelayRequests++
-		if requested++; requested == helpers {
-			return
+	}
+}
+
+// helpers returns up to three random peers that may receive p on an interface.
+func (c *Core) helpers(now time.Time, p *peer, at int) iter.Seq[*peer] {
+	return func(yield func(*peer) bool) {
+		start := c.random.IntN(len(c.order))
+		direct := c.receivesAny(now, p, at)
+		for i, n := 0, 0; i < len(c.order) && n < helpers; i++ {
+			q := c.order[(start+i)%len(c.order)]
+			if q == p || q.away || !q.paths[at].up || !q.paths[0].up || !q.from.IsValid() || direct && !c.receivesRecently(now, q, at) {
+				continue
+			}
+			if n++; !yield(q) {
+				return
+			}
 		}
 	}
 }
@@ -92,11 +99,20 @@ func (c *Core) receivesAny(now time.Time, but *peer, at int) bool {
 func (c *Core) answerRelayRequest(now time.Time, from *peer, a about) {
 	if a.node == c.self {
 		from.probesSelf, c.urgent = true, true
+		if a.segment == 0 { // helpers may be unable to receive its requests
+			for q := range c.helpers(now, from, 0) {
+				q.missed = append(q.missed, from.id)
+			}
+		}
 		return
 	}
 	p := c.byID[a.node]
 	if p == nil || p.away { // each node probes its kernel itself
 		return
+	}
+	if a.segment == 0 {
+		p.missedBy = slices.DeleteFunc(p.missedBy, func(m missing) bool { return m.by == from })
+		p.missedBy = append(p.missedBy, missing{from, now.Add(2 * c.profile.Interval)})
 	}
 	for at := range p.paths {
 		w := &p.paths[at]
@@ -133,10 +149,48 @@ func (c *Core) relay(p *peer, w *path, when time.Time, age time.Duration) {
 		return
 	}
 	w.relayed = when
+	if p.first.IsZero() {
+		p.first = when
+	}
 	if !w.up && age < p.deadAfter(c) {
 		w.up, c.steady = true, time.Time{}
 		c.out.node(p)
 	}
+}
+
+// missing is a node that requests evidence of another on any path: it receives none of its datagrams. They are passed on
+// to it for a while, so that it has that node's claims, and each has the other's requests.
+type missing struct {
+	by    *peer
+	until time.Time
+}
+
+// passOn queues the datagram in c.msg for the nodes that miss its sender, except for requests and answers to this node.
+func (c *Core) passOn(now time.Time, p *peer, data []byte, latest bool) {
+	if len(p.missedBy) == 0 {
+		return
+	}
+	p.missedBy = slices.DeleteFunc(p.missedBy, func(m missing) bool { return !now.Before(m.until) })
+	m := &c.msg
+	if !latest || m.passedOn != nil || len(m.relayRequests)+len(m.relays) > 0 {
+		return
+	}
+	for _, m := range p.missedBy {
+		if len(m.by.passedOn) < answersPerRequest {
+			m.by.passedOn, c.urgent = append(m.by.passedOn, slices.Clone(data)), true
+		}
+	}
+}
+
+// sendPassedOn sends a peer the datagrams of others that it misses, as far as they fit.
+func (c *Core) sendPassedOn(p *peer) {
+	for _, data := range p.passedOn {
+		b, at := beginField(c.appendHello(c.begin(), 0), fieldPassedOn)
+		if len(b)+len(data)+tagSize <= MaxDatagram {
+			c.to(p, c.finish(endField(append(b, data...), at)))
+		}
+	}
+	p.passedOn = p.passedOn[:0]
 }
 
 // deadAfter is the silence after which the node is dead: its own dead time, as advertised.

@@ -21,7 +21,7 @@ const (
 	// MaxDatagram fits the minimum MTU of IPv6 (RFC 8200 section 5) with room for a tunnel.
 	MaxDatagram = 1200
 
-	major, minor = 1, 6
+	major, minor = 1, 7
 	headerSize   = 32
 	maxName      = 253 // of a Node: RFC 1123 subdomain
 )
@@ -43,12 +43,17 @@ const (
 
 	fieldChallenge = 13 // of node, nonce: request for a proof that its datagrams are no recording (minor version 6)
 	fieldProof     = 14 // to node, its nonce (minor version 6)
+	fieldPassedOn  = 15 // a datagram of another node, of which the receiver receives none (minor version 7)
+	fieldMissed    = 16 // to node, node: the latter receives none of the sender's datagrams (minor version 7)
 
 	helloSize, segmentSize, claimsSize, wantSize, relayRequestSize, relaySize = 21, 15, 16, 17, 16, 18
 	newerSize, silentSize, retainedSize, ranSize, authoritySize, slotsSize    = 16, 16, 4, 8, 8, 8
 	earlierRetainedSize                                                       = 2
 
 	fieldHeader = 3
+
+	// envelope is the size of a datagram that passes on another one, with a name of 90 bytes: claims leave room for it.
+	envelope = 200
 )
 
 const (
@@ -118,6 +123,7 @@ func appendHeader(b []byte, name string, keyID [4]byte, cluster, incarnation, se
 
 // message is the fields of a datagram. Its slices are reused for the next one.
 type message struct {
+	sequence        uint64 // of its header
 	flags           byte
 	interval, dead  time.Duration
 	version, digest uint64
@@ -133,6 +139,7 @@ type message struct {
 	silent          []about
 	newer           struct{ to, incarnation uint64 }
 	hasNewer        bool
+	missed          about // its segment is a node
 	// The segment of these is a nonce.
 	challenge, proof       about
 	hasChallenge, hasProof bool
@@ -142,6 +149,7 @@ type message struct {
 	authorities            []uint64
 	slots                  uint64
 	hasSlots               bool
+	passedOn               []byte
 }
 
 type segment struct {
@@ -175,7 +183,7 @@ func (m *message) parse(body []byte, theirs byte) error {
 		silent:      m.silent[:0],
 		authorities: m.authorities[:0]}
 	newer := theirs > minor
-	var seen uint16
+	var seen uint32
 	for len(body) > 0 {
 		if len(body) < fieldHeader {
 			return errField
@@ -186,7 +194,7 @@ func (m *message) parse(body []byte, theirs byte) error {
 		}
 		value := body[:n]
 		body = body[n:]
-		if kind == 0 || kind > fieldProof {
+		if kind == 0 || kind > fieldMissed {
 			if !newer {
 				return errField
 			}
@@ -235,15 +243,17 @@ func (m *message) field(kind byte, v []byte, newer bool) error {
 		}
 		m.hasNewer = true
 		m.newer.to, m.newer.incarnation = binary.BigEndian.Uint64(v), binary.BigEndian.Uint64(v[8:])
-	case fieldChallenge, fieldProof:
+	case fieldChallenge, fieldProof, fieldMissed:
 		if !fixed(newerSize) {
 			return errField
 		}
-		one := about{binary.BigEndian.Uint64(v), binary.BigEndian.Uint64(v[8:])}
-		if kind == fieldChallenge {
+		switch one := (about{binary.BigEndian.Uint64(v), binary.BigEndian.Uint64(v[8:])}); kind {
+		case fieldChallenge:
 			m.hasChallenge, m.challenge = true, one
-		} else {
+		case fieldProof:
 			m.hasProof, m.proof = true, one
+		default:
+			m.missed = one
 		}
 	case fieldRetained:
 		if !fixed(retainedSize) && len(v) != earlierRetainedSize {
@@ -262,6 +272,8 @@ func (m *message) field(kind byte, v []byte, newer bool) error {
 			return errField
 		}
 		m.hasSlots, m.slots = true, binary.BigEndian.Uint64(v)
+	case fieldPassedOn:
+		m.passedOn = v
 	case fieldClaims:
 		return m.claims(v)
 	default:

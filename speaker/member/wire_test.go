@@ -57,6 +57,8 @@ func samples() (bodies [][]byte) {
 		begin(fieldRan, number(1<<40)...),
 		begin(fieldCluster, number(1, 2)...),
 		begin(fieldSlots, number(1<<63+1)...),
+		begin(fieldChallenge, number(1, 2)...), begin(fieldProof, number(1, 2)...), begin(fieldMissed, number(1, 2)...),
+		begin(fieldPassedOn, 'I', 'L'),
 	} {
 		bodies = append(bodies, slices.Concat(hello, field))
 	}

@@ -119,3 +119,38 @@ func TestMute(t *testing.T) {
 		}
 	}
 }
+
+// Some nodes receive nothing from some others, but all are connected by others: nothing moves, and the nodes know each
+// other's claims, also of what they take over from a dead node, and after a restart.
+func TestMissedByOthers(t *testing.T) {
+	for name, missed := range map[string][][2]int{
+		"ring":          {{0, 3}, {1, 0}, {2, 1}, {3, 2}}, // each misses the one before it
+		"cut in pair":   {{1, 2}, {2, 1}},
+		"one direction": {{1, 2}},
+	} {
+		for _, ended := range []string{"dead", "left", "restarted"} {
+			t.Run(name+", one "+ended, func(t *testing.T) {
+				for seed := range uint64(8) {
+					c := few(t, seed, 4)
+					for _, m := range missed {
+						c.Speakers[m[0]].misses = append(c.Speakers[m[0]].misses, c.Speakers[m[1]])
+					}
+					c.wantStill(t, "some miss others", 10*time.Second)
+					switch s := c.Speakers[int(seed)%4]; ended {
+					case "dead":
+						s.PowerOff()
+					case "left":
+						s.Leave()
+					case "restarted":
+						s.Crash()
+						c.Run(100 * time.Millisecond)
+						s.Start()
+					}
+					c.Run(700 * time.Millisecond)
+					c.wantOne(t, "later", time.Second)
+					c.wantStill(t, "much later", 10*time.Second)
+				}
+			})
+		}
+	}
+}
