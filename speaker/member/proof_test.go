@@ -37,6 +37,33 @@ func TestReplayToNewProcess(t *testing.T) {
 	}
 }
 
+// Nor do the datagrams of a node that relayed it.
+func TestReplayOfRelay(t *testing.T) {
+	w := newWorld(t, 3)
+	dead, relays, misses := w.nodes[0], w.nodes[1], w.nodes[2]
+	misses.record = true
+	w.settle()
+	w.publish(dead, claims(3))
+	w.drop = func(from, to *machine, _ string) bool { return from == dead && to == misses }
+	w.run(10*time.Second, nil)
+	if !misses.receives(dead) {
+		t.Fatal("not relayed")
+	}
+	recorded := misses.traffic
+	dead.off, relays.off = true, true
+	w.run(time.Second, nil)
+	w.boot(misses, 2)
+	w.watch = func(m *machine) {
+		if p := m.members.Peers[dead.name]; m == misses && (p.Alive || len(p.Claims) > 0) {
+			t.Fatalf("at %v the dead node is alive: %+v", w.now.Sub(epoch), p)
+		}
+	}
+	for _, p := range recorded {
+		misses.waiting = append(misses.waiting, arrived{w.now, p})
+		w.run(5*time.Second/time.Duration(len(recorded)), nil)
+	}
+}
+
 // A datagram without a valid tag changes nothing, also if it has the header of an earlier one.
 func TestUnverifiedChangesNothing(t *testing.T) {
 	w := newWorld(t, 2)

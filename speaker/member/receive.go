@@ -184,6 +184,9 @@ func (c *Core) processMessage(now time.Time, raw time.Duration, p *peer, at int,
 		}
 		c.recordReception(now, p, at)
 	}
+	if p.unproved { // a recording shows nothing of others
+		m.relays, m.passedOn = m.relays[:0], nil
+	}
 	changed := func(id view.VIPID) {
 		p.decided(id)
 		c.out.vip(id)

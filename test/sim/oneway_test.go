@@ -136,6 +136,7 @@ func TestMissedByOthers(t *testing.T) {
 						c.Speakers[m[0]].misses = append(c.Speakers[m[0]].misses, c.Speakers[m[1]])
 					}
 					c.wantStill(t, "some miss others", 10*time.Second)
+					within := time.Second
 					switch s := c.Speakers[int(seed)%4]; ended {
 					case "dead":
 						s.PowerOff()
@@ -145,9 +146,10 @@ func TestMissedByOthers(t *testing.T) {
 						s.Crash()
 						c.Run(100 * time.Millisecond)
 						s.Start()
+						within = 5 * time.Second // it asks about nodes that it never received every 3 s
 					}
 					c.Run(700 * time.Millisecond)
-					c.wantOne(t, "later", time.Second)
+					c.wantOne(t, "later", within)
 					c.wantStill(t, "much later", 10*time.Second)
 				}
 			})
