@@ -42,7 +42,7 @@ func (b *Controller) WatchEndpoints(e Evaluation) error {
 	handler := cache.FilteringResourceEventHandler{
 		FilterFunc: func(o any) bool { return ofLoadBalancer(b.services, o) }, Handler: b.Handler(),
 	}
-	known, synced, err := endpoints.Watch(cache.Indexers{byService: serviceOfSlice}, handler)
+	known, synced, err := endpoints.Watch(handler)
 	if err != nil {
 		return err
 	}
@@ -50,26 +50,11 @@ func (b *Controller) WatchEndpoints(e Evaluation) error {
 	b.unserved = unserved{
 		log: b.log, ready: of.Adopted, held: of.Standing, known: known, publish: e.Publish, ignoreExclude: e.IgnoreExclude,
 		forwarding: e.Forwarding,
-		endpoints: func(svc *v1.Service) (out []*discoveryv1.EndpointSlice) {
-			all, _ := endpoints.Informer().GetIndexer().ByIndex(byService, svc.Namespace+"/"+svc.Name) // the index exists
-			for _, o := range all {
-				out = append(out, o.(*discoveryv1.EndpointSlice))
-			}
-			return out
+		endpoints: func(svc *v1.Service) []*discoveryv1.EndpointSlice {
+			return endpoints.Of(pools.ServiceKey{Namespace: svc.Namespace, Name: svc.Name})
 		},
 	}
 	return nil
-}
-
-// byService is the index of EndpointSlices by their Service.
-const byService = "service"
-
-func serviceOfSlice(o any) ([]string, error) {
-	slice, ok := o.(*discoveryv1.EndpointSlice)
-	if !ok {
-		return nil, nil
-	}
-	return []string{slice.Namespace + "/" + slice.Labels[discoveryv1.LabelServiceName]}, nil
 }
 
 // ofLoadBalancer reports whether an EndpointSlice is one of a Service of type LoadBalancer.

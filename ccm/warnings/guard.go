@@ -30,15 +30,16 @@ type guard struct {
 	poolOf func(netip.Addr) string
 	// withhold takes addresses out of allocation.
 	withhold func(pools.Refusal, []netip.Addr)
-	// changed is called after every change. It must not block.
-	changed func()
+	// changed is called after every change, endpointsChanged with a Service whose endpoints, other than Pods, changed.
+	// They must not block.
+	changed          func()
+	endpointsChanged func(pools.ServiceKey)
 	// fed are the sync functions of what is withheld.
 	fed []cache.InformerSynced
 
-	mu    sync.Mutex
-	rules *pools.Guard
-	// endpoints are those of the cluster by address; nil where no external IP is allowed.
-	endpoints cache.Indexer
+	mu        sync.Mutex
+	rules     *pools.Guard
+	endpoints *watch.EndpointSlices
 }
 
 func newGuard(settings *Settings) *guard {
@@ -46,6 +47,7 @@ func newGuard(settings *Settings) *guard {
 	return &guard{
 		settings: settings, allowed: allowed, poolOf: func(netip.Addr) string { return "" },
 		withhold: func(pools.Refusal, []netip.Addr) {}, changed: func() {}, rules: pools.NewGuard(allowed),
+		endpointsChanged: func(pools.ServiceKey) {},
 	}
 }
 
@@ -67,13 +69,11 @@ func (g *guard) watch(
 		return nil, err
 	}
 	synced = append(synced, is)
-	if len(g.allowed) > 0 {
-		is, err := g.watchEndpoints(endpoints)
-		if err != nil {
-			return nil, err
-		}
-		synced = append(synced, is)
+	known, err := g.watchEndpoints(endpoints)
+	if err != nil {
+		return nil, err
 	}
+	synced = append(synced, known)
 	own, err := kinds.WatchAll(ctx, g.handler(), &v1alpha1.BGPPeer{}, &v1alpha1.SpeakerStatus{})
 	g.fed = append(own, synced[0]) // IronLB's kinds and Nodes
 	return append(synced, own...), err
@@ -161,13 +161,12 @@ func endsOf(subnets []netip.Prefix) (ends []netip.Addr) {
 	return ends
 }
 
-// byAddress is the index of EndpointSlices by the addresses of their endpoints.
-const byAddress = "address"
-
-// watchEndpoints feeds the guard with the same endpoints that the speakers use.
+// watchEndpoints feeds the guard with endpoints: where external IPs are allowed, with all that the speakers use.
 func (g *guard) watchEndpoints(endpoints *watch.EndpointSlices) (cache.InformerSynced, error) {
-	endpoints.KeepAddresses()
-	g.endpoints = endpoints.Informer().GetIndexer()
+	if len(g.allowed) > 0 {
+		endpoints.KeepAddresses()
+	}
+	g.endpoints = endpoints
 	changed := func(o any) {
 		slice, ok := o.(*discoveryv1.EndpointSlice)
 		if !ok {
@@ -176,17 +175,21 @@ func (g *guard) watchEndpoints(endpoints *watch.EndpointSlices) (cache.InformerS
 		if slice.Namespace == "default" && slice.Name == "kubernetes" { // the one that the API server maintains
 			g.recordAPIServers()
 		}
-		if slices.ContainsFunc(watch.Addresses(endpointsIn(slice)), func(a netip.Addr) bool {
+		addrs := watch.Addresses(watch.AddressesIn(slice))
+		if !watch.OfPods(slice) {
+			g.endpointsChanged(watch.ServiceOf(slice))
+		}
+		if slices.ContainsFunc(addrs, func(a netip.Addr) bool {
 			return slices.ContainsFunc(g.allowed, func(p netip.Prefix) bool { return p.Contains(a) })
 		}) {
 			g.changed()
 		}
 	}
-	byEndpoint := cache.Indexers{byAddress: func(o any) ([]string, error) { return endpointsIn(o.(*discoveryv1.EndpointSlice)), nil }}
-	_, synced, err := endpoints.Watch(byEndpoint, cache.ResourceEventHandlerFuncs{
+	_, synced, err := endpoints.Watch(cache.ResourceEventHandlerFuncs{
 		AddFunc: changed,
 		UpdateFunc: func(before, after any) {
-			if !slices.Equal(endpointsIn(before.(*discoveryv1.EndpointSlice)), endpointsIn(after.(*discoveryv1.EndpointSlice))) {
+			was, is := before.(*discoveryv1.EndpointSlice), after.(*discoveryv1.EndpointSlice)
+			if watch.ServiceOf(was) != watch.ServiceOf(is) || !slices.Equal(watch.AddressesIn(was), watch.AddressesIn(is)) {
 				changed(before)
 				changed(after)
 			}
@@ -204,8 +207,8 @@ func (g *guard) watchEndpoints(endpoints *watch.EndpointSlices) (cache.InformerS
 // recordAPIServers records the addresses of the API server from its own EndpointSlice.
 func (g *guard) recordAPIServers() {
 	var at []netip.Addr
-	if o, there, err := g.endpoints.GetByKey("default/kubernetes"); there && err == nil {
-		at = watch.Addresses(endpointsIn(o.(*discoveryv1.EndpointSlice)))
+	if o, there, err := g.endpoints.Informer().GetIndexer().GetByKey("default/kubernetes"); there && err == nil {
+		at = watch.Addresses(watch.AddressesIn(o.(*discoveryv1.EndpointSlice)))
 	}
 	g.mu.Lock()
 	changed := g.rules.SetAddresses(pools.Refusal{Rule: pools.RuleAPIServer}, at...)
@@ -213,17 +216,6 @@ func (g *guard) recordAPIServers() {
 	if changed {
 		g.changed()
 	}
-}
-
-// endpointsIn returns the addresses of a slice in the form of netip.
-func endpointsIn(slice *discoveryv1.EndpointSlice) []string {
-	var out []string
-	for _, e := range slice.Endpoints {
-		for _, addr := range watch.Addresses(e.Addresses[:min(1, len(e.Addresses))]) {
-			out = append(out, addr.String())
-		}
-	}
-	return out
 }
 
 // refusedAddress is an address that no Service may have, with the field of the Service that contains it.
@@ -266,19 +258,14 @@ func (g *guard) external(addr netip.Addr) (pools.Refusal, bool) {
 	if bad && why.Rule == pools.RuleNode { // the node serves it as it is
 		return g.rules.External(addr, "", true)
 	}
-	if bad || g.endpoints == nil {
+	if bad {
 		return why, bad
 	}
-	var of []string
-	slicesOf, _ := g.endpoints.ByIndex(byAddress, addr.String()) // the index exists
-	for _, o := range slicesOf {
-		slice := o.(*discoveryv1.EndpointSlice)
-		of = append(of, slice.Namespace+"/"+slice.Labels[discoveryv1.LabelServiceName])
-	}
+	of := g.endpoints.At(addr)
 	if len(of) == 0 {
 		return pools.Refusal{}, false
 	}
-	return pools.Refusal{Rule: pools.RuleEndpoint, Of: slices.Min(of)}, true
+	return pools.Refusal{Rule: pools.RuleEndpoint, Of: slices.MinFunc(of, pools.ServiceKey.Compare).String()}, true
 }
 
 // warning returns the text for the author of the Service.

@@ -3,13 +3,16 @@ package warnings
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/ironlb/ironlb/ccm/servicerecord"
+	"github.com/ironlb/ironlb/ccm/watch"
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
@@ -23,6 +26,7 @@ const (
 	noNodePort            = "NoNodePort"
 	portConflict          = "PortConflict"
 	addressRefused        = "AddressRefused"
+	endpointRefused       = "EndpointRefused"
 )
 
 // warning is one warning for the author of a Service.
@@ -76,7 +80,8 @@ func sourceRangeWarnings(svc *v1.Service) []warning {
 	return out
 }
 
-// endpoint is an address and a port that clients outside the cluster connect to.
+// endpoint is an address and a port that clients outside the cluster connect to. Port 0 means a LoadBalancer address
+// itself, which Services may share.
 type endpoint struct {
 	addr     netip.Addr
 	protocol v1.Protocol
@@ -102,9 +107,10 @@ func endpointsOf(svc *v1.Service, ours bool, refused []refusedAddress) []endpoin
 	if ours {
 		texts = servicerecord.IPs(svc.Status.LoadBalancer.Ingress)
 	}
+	assigned := len(texts)
 	texts = append(texts, svc.Spec.ExternalIPs...)
 	var out []endpoint
-	for _, text := range texts {
+	for i, text := range texts {
 		addr, err := netip.ParseAddr(text)
 		if err != nil {
 			continue // a host name
@@ -112,6 +118,9 @@ func endpointsOf(svc *v1.Service, ours bool, refused []refusedAddress) []endpoin
 		addr = addr.Unmap()
 		if slices.ContainsFunc(refused, func(r refusedAddress) bool { return r.addr == addr }) {
 			continue
+		}
+		if i < assigned {
+			out = append(out, endpoint{addr: addr})
 		}
 		if len(out)+len(svc.Spec.Ports) > maxEndpoints {
 			break
@@ -138,16 +147,22 @@ func (c claimant) compare(d claimant) int {
 type claims struct {
 	of map[endpoint][]claimant
 	by map[pools.ServiceKey][]endpoint
+	// at returns the Services with an endpoint at an address.
+	at func(netip.Addr) []pools.ServiceKey
 }
 
-func newClaims() *claims {
-	return &claims{of: map[endpoint][]claimant{}, by: map[pools.ServiceKey][]endpoint{}}
+func newClaims(at func(netip.Addr) []pools.ServiceKey) *claims {
+	return &claims{of: map[endpoint][]claimant{}, by: map[pools.ServiceKey][]endpoint{}, at: at}
 }
 
 // set records the current claims of a Service, and returns the other Services that may be affected.
 func (c *claims) set(me claimant, endpoints []endpoint) []pools.ServiceKey {
 	var others []pools.ServiceKey
 	changed := func(e endpoint) {
+		if e.port == 0 {
+			others = append(others, c.at(e.addr)...)
+			return
+		}
 		for _, other := range c.of[e] {
 			if other.service != me.service {
 				others = append(others, other.service)
@@ -182,10 +197,30 @@ func (c *claims) set(me claimant, endpoints []endpoint) []pools.ServiceKey {
 func (c *claims) warnings(service pools.ServiceKey) []warning {
 	var out []warning
 	for _, e := range c.by[service] {
-		if first := c.of[e][0]; first.service != service {
+		if first := c.of[e][0]; e.port != 0 && first.service != service {
 			out = append(out, warning{portConflict, fmt.Sprintf("%v belongs to Service %v, which is older: its connections go there. "+
 				"Change the port or the address of one of them", e, first.service)})
 		}
+	}
+	return out
+}
+
+// refused returns a warning for each LoadBalancer address that is an endpoint: no node forwards to virtual addresses.
+func (c *claims) refused(endpoints []*discoveryv1.EndpointSlice) (out []warning) {
+	in := map[netip.Addr]string{} // the first slice with the address
+	for _, slice := range endpoints {
+		if watch.OfPods(slice) {
+			continue
+		}
+		for _, addr := range watch.Addresses(watch.AddressesIn(slice)) {
+			if first, seen := in[addr]; len(c.of[endpoint{addr: addr}]) > 0 && (!seen || slice.Name < first) {
+				in[addr] = slice.Name
+			}
+		}
+	}
+	for _, addr := range slices.SortedFunc(maps.Keys(in), netip.Addr.Compare) {
+		out = append(out, warning{endpointRefused, fmt.Sprintf("EndpointSlice %s: connections to endpoint %s are refused: it is the LoadBalancer address of Service %v. "+
+			"Replace it with the addresses of that Service's Pods", in[addr], addr, c.of[endpoint{addr: addr}][0].service)})
 	}
 	return out
 }

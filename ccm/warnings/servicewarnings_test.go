@@ -11,6 +11,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -113,7 +114,7 @@ func TestClaims(t *testing.T) {
 		}
 		return out
 	}
-	c := newClaims()
+	c := newClaims(func(netip.Addr) []pools.ServiceKey { return nil })
 	for _, step := range []struct {
 		do     func() []pools.ServiceKey
 		others []pools.ServiceKey
@@ -168,12 +169,11 @@ func startPublisherOf(t *testing.T, client *fake.Clientset, g *guard, of *announ
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.synced = []cache.InformerSynced{reg.HasSynced}
-	if len(g.settings.ExternalIPCIDRs) > 0 {
-		if _, err := g.watchEndpoints(watch.NewEndpointSlices(slog.New(slog.DiscardHandler), factory)); err != nil {
-			t.Fatal(err)
-		}
+	known, err := g.watchEndpoints(watch.NewEndpointSlices(slog.New(slog.DiscardHandler), factory))
+	if err != nil {
+		t.Fatal(err)
 	}
+	a.synced = []cache.InformerSynced{reg.HasSynced, known}
 	ctx, cancel := context.WithCancel(t.Context())
 	factory.Start(ctx.Done())
 	done := make(chan error, 1)
@@ -312,6 +312,68 @@ func TestWarningPublisher(t *testing.T) {
 		if patch, ok := action.(ktesting.PatchAction); ok && patch.GetName() == "other" {
 			t.Errorf("wrote to a Service that is not ours: %s", patch.GetPatch())
 		}
+	}
+}
+
+// TestRefusedEndpoint: an endpoint at a LoadBalancer address is reported whichever came first, until the slice or the
+// address changes. The next leader does not repeat the Event.
+func TestRefusedEndpoint(t *testing.T) {
+	has := func(ips ...string) func(*v1.Service) {
+		return func(s *v1.Service) {
+			for _, ip := range ips {
+				s.Status.LoadBalancer.Ingress = append(s.Status.LoadBalancer.Ingress, v1.LoadBalancerIngress{IP: ip})
+			}
+		}
+	}
+	slice := func(name, manager string, addrs ...string) *discoveryv1.EndpointSlice {
+		s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name + "-1", Labels: map[string]string{
+			discoveryv1.LabelServiceName: name, discoveryv1.LabelManagedBy: manager}}}
+		for _, addr := range addrs {
+			s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{addr}})
+		}
+		return s
+	}
+	client := fake.NewClientset(
+		ccmtest.WarnedService("alias", nil), slice("alias", "", "203.0.113.5", "198.51.100.1", "203.0.113.4"),
+		ccmtest.WarnedService("pods", nil), slice("pods", "endpointslice-controller.k8s.io", "203.0.113.4"),
+		ccmtest.WarnedService("theirs", func(s *v1.Service) { s.Spec.Type = v1.ServiceTypeClusterIP }), slice("theirs", "", "203.0.113.4"),
+		ccmtest.WarnedService("web", has("203.0.113.4")), ccmtest.WarnedService("web2", nil), ccmtest.WarnedService("late", nil),
+	)
+	const (
+		of   = ": it is the LoadBalancer address of Service default/%s. Replace it with the addresses of that Service's Pods"
+		text = "Warning EndpointRefused EndpointSlice %s-1: connections to endpoint %s are refused" + of
+	)
+	refused := func(name, addr, owner string) string { return fmt.Sprintf(text, name, addr, owner) }
+	w, stop := startPublisher(t, client)
+	w.event(refused("alias", "203.0.113.4", "web"))
+	w.condition("alias", "EndpointRefused")
+	w.update(ccmtest.WarnedService("web2", has("203.0.113.5")))
+	w.event(refused("alias", "203.0.113.5", "web2"))
+	mirrored := slice("late", "endpointslicemirroring-controller.k8s.io", "203.0.113.5")
+	if _, err := client.DiscoveryV1().EndpointSlices("default").Create(w.ctx, mirrored, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	w.event(refused("late", "203.0.113.5", "web2"))
+	w.condition("late", "EndpointRefused")
+	stop()
+
+	client.ClearActions()
+	w, stop = startPublisher(t, client)
+	defer stop()
+	w.update(ccmtest.WarnedService("web2", nil))
+	w.condition("late", "")
+	if _, err := client.DiscoveryV1().EndpointSlices("default").Update(w.ctx, slice("alias", "", "198.51.100.1"), metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	w.condition("alias", "")
+	if len(w.events) > 0 {
+		t.Errorf("one more Event: %q", <-w.events)
+	}
+	for _, name := range []string{"pods", "theirs", "web"} {
+		w.condition(name, "")
+	}
+	if n := Patches(client); n > 3 {
+		t.Errorf("%d writes of the next leader, want 3 at most: %v", n, client.Actions())
 	}
 }
 

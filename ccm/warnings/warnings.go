@@ -88,10 +88,9 @@ type Config struct {
 	Allocation Allocations
 	Core       informers.SharedInformerFactory
 	Kinds      watch.Kinds
-	// Endpoints are watched only if external IPs are allowed.
-	Endpoints *watch.EndpointSlices
-	Unserved  *Unserved
-	API       corev1.ServicesGetter
+	Endpoints  *watch.EndpointSlices
+	Unserved   *Unserved
+	API        corev1.ServicesGetter
 }
 
 // New returns a publisher that watches the objects that it depends on.
@@ -126,7 +125,8 @@ func newPublisher(
 		log: log, events: events, settings: g.settings, guard: g, services: services, api: api,
 		foreign:       func(*v1.Service) bool { return false },
 		announcements: of, announced: map[pools.ServiceKey]string{},
-		claims: newClaims(), refused: map[pools.ServiceKey][]refusedAddress{}, published: map[pools.ServiceKey]string{}, written: map[pools.ServiceKey]string{},
+		claims:  newClaims(func(addr netip.Addr) []pools.ServiceKey { return g.endpoints.At(addr) }),
+		refused: map[pools.ServiceKey][]refusedAddress{}, published: map[pools.ServiceKey]string{}, written: map[pools.ServiceKey]string{},
 		episodes: map[pools.ServiceKey]map[string]time.Time{},
 		queue: workqueue.NewTypedRateLimitingQueueWithConfig(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[pools.ServiceKey](firstRetry, lastRetry),
@@ -134,7 +134,7 @@ func newPublisher(
 		),
 	}
 	of.forwarding = g.settings.Forwarding
-	g.changed = func() { a.queue.Add(allServices) }
+	g.changed, g.endpointsChanged = func() { a.queue.Add(allServices) }, a.queue.Add
 	a.announcements.changed = a.queue.Add
 	a.announcements.unserved.onChange(func() { a.queue.Add(allServices) })
 	return a
@@ -184,6 +184,15 @@ func (a *Publisher) Run(ctx context.Context) error {
 		return nil
 	}
 	defer context.AfterFunc(ctx, a.queue.ShutDown)()
+	all, err := a.services.List(labels.Everything())
+	if err != nil {
+		return fmt.Errorf("listing Services: %w", err)
+	}
+	for _, svc := range all { // before any evaluation: warnings that an earlier leader published depend on all claims
+		if svc.DeletionTimestamp == nil {
+			a.claim(svc)
+		}
+	}
 	for {
 		key, quit := a.queue.Get()
 		if quit {
@@ -217,13 +226,11 @@ func (a *Publisher) evaluate(ctx context.Context, key pools.ServiceKey) error {
 	if err != nil {
 		return err
 	}
-	ours := a.serves(svc)
-	refused := a.guard.refused(svc, ours)
+	ours, refused := a.claim(svc)
 	if a.refused[key] = refused; len(refused) == 0 {
 		delete(a.refused, key)
 	}
-	claimed := endpointsOf(svc, ours, refused)
-	a.requeue(a.claims.set(claimant{service: key, created: svc.CreationTimestamp.Unix()}, claimed))
+	served := ours || a.settings.proxies(svc)
 	var all []warning
 	for _, r := range refused {
 		all = append(all, r.warning())
@@ -236,9 +243,12 @@ func (a *Publisher) evaluate(ctx context.Context, key pools.ServiceKey) error {
 		all = append(all, transient...)
 		all = append(all, serviceWarnings(svc, a.settings.Forwarding)...)
 	}
+	if served && svc.Annotations[v1alpha1.AnnotationTooLarge] == "" {
+		all = append(all, a.claims.refused(a.guard.endpoints.Of(key))...)
+	}
 	all = abridged(append(all, a.claims.warnings(key)...))
 	have := meta.FindStatusCondition(svc.Status.Conditions, condition.Warnings)
-	if err := a.write(ctx, svc, have, all, ours || a.settings.proxies(svc)); err != nil {
+	if err := a.write(ctx, svc, have, all, served); err != nil {
 		return err
 	}
 	before, known := a.published[key]
@@ -255,6 +265,15 @@ func (a *Publisher) evaluate(ctx context.Context, key pools.ServiceKey) error {
 		}
 	}
 	return nil
+}
+
+// claim records what the Service claims, and queues the Services that this affects.
+func (a *Publisher) claim(svc *v1.Service) (ours bool, refused []refusedAddress) {
+	ours = a.serves(svc)
+	refused = a.guard.refused(svc, ours)
+	me := claimant{service: servicerecord.KeyOf(svc), created: svc.CreationTimestamp.Unix()}
+	a.requeue(a.claims.set(me, endpointsOf(svc, ours, refused)))
+	return ours, refused
 }
 
 // newAfter is how long a warning of announcements must be absent until its return is a new episode, with a new Event.

@@ -31,8 +31,8 @@ func fullSlice(i, nodes int) *discoveryv1.EndpointSlice {
 	return slice
 }
 
-// TestTrimEndpoints: without addresses, each node is kept once for each state of its usable endpoints; with addresses,
-// all endpoints are. A second trim changes nothing.
+// TestTrimEndpoints: of Pods without addresses, each node is kept once for each state of its usable endpoints; with
+// addresses, all endpoints are. Of other slices the first 64 have addresses. A second trim changes nothing.
 func TestTrimEndpoints(t *testing.T) {
 	endpoint := func(text string) discoveryv1.Endpoint {
 		node, state, _ := strings.Cut(text, "/")
@@ -54,13 +54,17 @@ func TestTrimEndpoints(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		addresses bool
+		manager   string
 		in, want  string
 	}{
-		{false, "a/ready b/ready a/ready a/unset b/terminating b/terminating a/unready c/terminated /ready /ready", "a/ready b/ready b/terminating /ready"},
-		{true, "a/ready a/ready b/terminating c/terminated c/unready /unset", "a/ready@192.0.2.1 a/ready@192.0.2.1 b/terminating@192.0.2.1 c/unusable@192.0.2.1 c/unusable@192.0.2.1 /ready@192.0.2.1"},
+		{false, ofPods, "a/ready b/ready a/ready a/unset b/terminating b/terminating a/unready c/terminated /ready /ready", "a/ready b/ready b/terminating /ready"},
+		{true, ofPods, "a/ready a/ready b/terminating c/terminated c/unready /unset", "a/ready@192.0.2.1 a/ready@192.0.2.1 b/terminating@192.0.2.1 c/unusable@192.0.2.1 c/unusable@192.0.2.1 /ready@192.0.2.1"},
+		{false, "", "a/ready a/ready /unset", "a/ready@192.0.2.1 a/ready@192.0.2.1 /ready@192.0.2.1"},
+		{false, "endpointslicemirroring-controller.k8s.io", strings.Repeat("a/ready ", 70) + "b/ready", strings.Repeat("a/ready@192.0.2.1 ", 64) + "b/ready"},
 	} {
 		e := &EndpointSlices{addresses: tt.addresses}
 		full := &discoveryv1.EndpointSlice{Ports: []discoveryv1.EndpointPort{{Name: ptr.To("http"), Port: ptr.To[int32](80)}}}
+		full.Labels = map[string]string{discoveryv1.LabelManagedBy: tt.manager}
 		for _, text := range strings.Fields(tt.in) {
 			full.Endpoints = append(full.Endpoints, endpoint(text))
 		}

@@ -100,7 +100,7 @@ var rules = []rule{
 	{of: "ccm/install", own: []string{"pools/v1alpha1", "ccm/condition", "ccm/servicerecord"}},
 	{of: "ccm/servicerecord", own: []string{"pools", "pools/v1alpha1"}},
 	{of: "ccm/advertisement", own: []string{"pools", "pools/v1alpha1", "ccm/condition"}},
-	{of: "ccm/watch", own: []string{"pools/v1alpha1", "ccm/servicerecord"}},
+	{of: "ccm/watch", own: []string{"pools", "pools/v1alpha1", "ccm/servicerecord"}},
 	{of: "ccm/condition", std: true, own: []string{}},
 	{of: "ccm/loop", own: []string{}},
 	{of: "ccm/ccmtest", own: []string{"pools", "pools/v1alpha1"}},
