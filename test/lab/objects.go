@@ -52,13 +52,18 @@ func (c *Cluster) Kubectl(ctx context.Context, args ...string) (string, error) {
 }
 
 func (c *Cluster) kubectl(ctx context.Context, stdin []byte, args ...string) (string, error) {
-	argv := append([]string{c.KubectlPath(), "--kubeconfig", c.Kubeconfig()}, args...)
-	cmd := host.Cmd{Argv: c.Management.Argv(argv...), Dir: c.Root}
+	cmd := host.Cmd{Argv: c.Management.Argv(append([]string{c.KubectlPath()}, args...)...), Env: c.adminEnv(), Dir: c.Root}
 	if stdin != nil {
 		cmd.Stdin = bytes.NewReader(stdin)
 	}
 	out, err := host.Output(ctx, c.Management.host, cmd)
 	return string(out), err
+}
+
+// adminEnv is the environment of an administrator's kubectl: the kinds that kubectl has seen in another cluster at the
+// same address are not this one's.
+func (c *Cluster) adminEnv() []string {
+	return []string{"KUBECONFIG=" + c.Kubeconfig(), "KUBECACHEDIR=" + filepath.Join(c.Dir, "kubectl")}
 }
 
 // Apply applies manifests: files, or folders with files, by absolute path or relative to the checkout. Unknown fields

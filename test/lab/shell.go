@@ -32,7 +32,7 @@ func (c *Cluster) Shell(ctx context.Context, runner []string, tty bool, argv ...
 	}
 	cmd := host.Cmd{
 		Argv:  c.Management.Argv(argv...),
-		Env:   []string{"KUBECONFIG=" + c.Kubeconfig(), "PATH=" + bin + ":" + os.Getenv("PATH")},
+		Env:   append(c.adminEnv(), "PATH="+bin+":"+os.Getenv("PATH")),
 		Dir:   c.Root,
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 		TTY: tty,

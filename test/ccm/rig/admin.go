@@ -3,6 +3,7 @@ package rig
 import (
 	"context"
 	"os"
+	"path/filepath"
 
 	"github.com/ironlb/ironlb/test/lab/host"
 )
@@ -22,9 +23,14 @@ func (r *Rig) Root() string { return r.build.Root }
 func (r *Rig) Exec(ctx context.Context, argv ...string) (string, error) {
 	out, err := host.Output(ctx, host.Native{}, host.Cmd{
 		Argv: r.argv(argv...), Dir: r.build.Root,
-		Env: []string{"KUBECONFIG=" + r.cp.Kubeconfig(), "HOME=" + r.Dir, "PATH=" + os.Getenv("PATH")},
+		Env: append(r.adminEnv(), "HOME="+r.Dir, "PATH="+os.Getenv("PATH")),
 	})
 	return string(out), err
+}
+
+// adminEnv is the environment of an administrator's kubectl, with what it caches of this cluster.
+func (r *Rig) adminEnv() []string {
+	return []string{"KUBECONFIG=" + r.cp.Kubeconfig(), "KUBECACHEDIR=" + filepath.Join(r.Dir, "kubectl")}
 }
 
 // Kubectl runs kubectl as an administrator and returns its standard output.

@@ -228,7 +228,7 @@ func (r *Rig) apply(ctx context.Context, stdin []byte, args ...string) error {
 }
 
 func (r *Rig) kubectl(ctx context.Context, stdin []byte, args ...string) (string, error) {
-	cmd := host.Cmd{Argv: r.argv(append([]string{r.build.Path("kubectl"), "--kubeconfig", r.cp.Kubeconfig()}, args...)...)}
+	cmd := host.Cmd{Argv: r.argv(append([]string{r.build.Path("kubectl")}, args...)...), Env: r.adminEnv()}
 	if stdin != nil {
 		cmd.Stdin = bytes.NewReader(stdin)
 	}
@@ -246,7 +246,7 @@ func (r *Rig) Plugin(ctx context.Context, args ...string) (string, error) {
 	}
 	out, err := host.Output(ctx, host.Native{}, host.Cmd{
 		Argv: r.argv(append([]string{r.build.Path("kubectl"), "ironlb"}, args...)...),
-		Env:  []string{"KUBECONFIG=" + r.cp.Kubeconfig(), "PATH=" + filepath.Dir(r.build.Path("kubectl-ironlb")) + ":" + os.Getenv("PATH")},
+		Env:  append(r.adminEnv(), "PATH="+filepath.Dir(r.build.Path("kubectl-ironlb"))+":"+os.Getenv("PATH")),
 	})
 	return string(out), err
 }
