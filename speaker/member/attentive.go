@@ -70,7 +70,7 @@ func (c *Core) peerChanged(p *peer) { c.steady = earlier(c.steady, c.peerSteadyU
 
 // peerSteadyUntil is steadyUntil for one peer. A silent one has no effect.
 func (c *Core) peerSteadyUntil(p *peer) (until time.Time) {
-	if p.away || !p.returned.IsZero() || !p.retainedUntil.IsZero() || p.paths[0].up && !p.claims.synced() {
+	if p.away || !p.returned.IsZero() || !p.retainedUntil.IsZero() || p.paths[0].up && !p.synced() {
 		return time.Time{}
 	}
 	until = c.nextHeartbeat

@@ -167,7 +167,10 @@ func (c *Core) sendPending(now time.Time, p *peer) {
 	}
 	if p.challengeable(c, now) && now.Sub(p.challenged) >= c.profile.Interval {
 		challenge := c.about(p, fieldChallenge, c.config.Nonce)
-		if c.to(p, challenge); !p.challenged.IsZero() { // it may receive this node through others only
+		c.to(p, challenge)
+		// It may receive this node through others only.
+		if !p.challenged.IsZero() && (c.observer || now.Sub(p.challengedByGroup) >= maxObserverTime) {
+			p.challengedByGroup = now
 			c.group(challenge, c.broadcasts)
 		}
 		p.challenged = now
@@ -192,14 +195,14 @@ func (c *Core) sendPending(now time.Time, p *peer) {
 		c.answer(p)
 		p.wants = false
 	}
-	if p.paths[0].up && !p.claims.synced() && now.Sub(p.claimsRequested) >= c.profile.Interval {
+	if p.paths[0].up && !p.synced() && now.Sub(p.claimsRequested) >= c.profile.Interval {
 		c.want(now, p)
 	}
 }
 
 // challengeable reports whether datagrams arrive that may be a recording.
 func (p *peer) challengeable(c *Core, now time.Time) bool {
-	return p.unproved && now.Sub(p.newestAt) < p.deadAfter(c)
+	return p.unproved && now.Sub(p.arrived) < p.deadAfter(c)
 }
 
 // about returns a datagram with a field of a peer's id and a number.

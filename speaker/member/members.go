@@ -102,7 +102,7 @@ func (c *Core) member(p *peer) view.Member {
 	m := view.Member{
 		Alive: p.paths[0].up, Away: p.away, On: map[string]struct{}{},
 		Observer: p.flags&flagObserver != 0, Leaving: p.flags&flagLeaving != 0, Direct: p.direct, DirectIPv4Only: p.directIPv4Only,
-		Synced: p.claims.synced(), Claims: p.claimed(), Returned: !p.returned.IsZero(),
+		Synced: p.synced(), Claims: p.claimed(), Returned: !p.returned.IsZero(),
 	}
 	for i := 1; i < len(c.ifaces); i++ {
 		f := &c.ifaces[i]
@@ -123,11 +123,11 @@ func (c *Core) member(p *peer) view.Member {
 	return m
 }
 
-// counts reports whether a node counts as alive on an interface. If no node was ever received there, broadcast does not
-// pass between nodes, and only the node network counts, once the node has answered a challenge: until then its
-// datagrams count on no interface.
+// counts reports whether a node counts as alive on an interface. If no node was received there for a dead time,
+// broadcast does not pass between nodes, and only the node network counts, once the node has answered a challenge:
+// until then its datagrams count on no interface.
 func (c *Core) counts(p *peer, at int) bool {
-	return p.paths[at].up || !c.ifaces[at].ever && p.paths[0].up && !p.unproved
+	return p.paths[at].up || c.ifaces[at].never && p.paths[0].up && !p.unproved
 }
 
 // MACs returns the hardware addresses that the other nodes advertise for their segments.

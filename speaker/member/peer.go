@@ -16,7 +16,8 @@ type peer struct {
 
 	incarnation, newest uint64 // newest is the highest sequence number on any path
 	newestAt            time.Time
-	heartbeat           uint64 // sequence number of the newest one with segments
+	arrived             time.Time // when a datagram arrived from it, proved or not
+	heartbeat           uint64    // sequence number of the newest one with segments
 	ended               bool
 	flags               byte
 	direct              bool   // its last report of whether it can receive packets through tunnels
@@ -46,22 +47,26 @@ type peer struct {
 	// Pending messages to it.
 	wants         bool
 	wantsAfter    uint64
-	wantsGroup    bool // the answer goes to the group
+	wantsGroup    bool // the answer is sent to the group
 	probesSelf    bool // it probes whether this node is alive
 	relayRequests []about
 	relayAnswers  []relayEvidence
-	missed        []uint64 // nodes that receive none of this node's datagrams: a request to pass them on
-	passedOn      [][]byte // datagrams of nodes that it misses
+	recruited     time.Time // when others were last asked to pass this node's datagrams on to it
+	missed        []uint64  // nodes that receive none of this node's datagrams: a request to pass them on
+	passedOn      [][]byte  // datagrams of nodes that it misses
 	newerThan     uint64
 	newerTo       netip.Addr
 
 	missedBy []missing // nodes that receive none of its datagrams
+	passed   window    // its datagrams that this node passed on, or received so
 
 	// unproved is set until a new process of this node has received an answer to its challenge: the datagrams may be a
 	// recording. Until then it is alive only by relay. challenged is when it was asked last; proves is a pending answer.
 	unproved   bool
 	challenged time.Time
-	proves     uint64
+	// challengedByGroup is when the group was last asked, too.
+	challengedByGroup time.Time
+	proves            uint64
 
 	died bool // died without a goodbye
 	// givenUp is set from when it stopped answering while away until it is received again.
@@ -116,6 +121,7 @@ type iface struct {
 	// since is when link was set; first and last are the start and the end of the current period of reception.
 	since, first, last time.Time
 	ever               bool // any node was received since
+	never              bool // none was for a dead time since
 	isolated           bool // as reported; also set while it only listens
 	cut                bool // this node receives none there, and others receive each other, or no host answers
 	// silent is set while no node was received for half a dead time, none after a dead time. unanswered is set if no host

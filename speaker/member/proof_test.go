@@ -1,6 +1,7 @@
 package member_test
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -37,8 +38,14 @@ func TestReplayToNewProcess(t *testing.T) {
 	}
 }
 
-// Nor do the datagrams of a node that relayed it.
+// Nor do the datagrams of a node that relayed it, whether that one is alive or not.
 func TestReplayOfRelay(t *testing.T) {
+	for _, alive := range []bool{true, false} {
+		t.Run(fmt.Sprint("relay alive ", alive), func(t *testing.T) { replayOfRelay(t, alive) })
+	}
+}
+
+func replayOfRelay(t *testing.T, alive bool) {
 	w := newWorld(t, 3)
 	dead, relays, misses := w.nodes[0], w.nodes[1], w.nodes[2]
 	misses.record = true
@@ -50,7 +57,7 @@ func TestReplayOfRelay(t *testing.T) {
 		t.Fatal("not relayed")
 	}
 	recorded := misses.traffic
-	dead.off, relays.off = true, true
+	dead.off, relays.off = true, !alive
 	w.run(time.Second, nil)
 	w.boot(misses, 2)
 	w.watch = func(m *machine) {
@@ -59,6 +66,7 @@ func TestReplayOfRelay(t *testing.T) {
 		}
 	}
 	for _, p := range recorded {
+		p.OnLink = !alive // a path without datagrams of the node that is alive
 		misses.waiting = append(misses.waiting, arrived{w.now, p})
 		w.run(5*time.Second/time.Duration(len(recorded)), nil)
 	}
@@ -84,5 +92,20 @@ func TestUnverifiedChangesNothing(t *testing.T) {
 	}
 	if after := b.Next(); !after.Equal(before) {
 		t.Errorf("due at %v, before at %v", after, before)
+	}
+}
+
+// Processes that start together challenge one another once, and request evidence of few.
+func TestStartTogether(t *testing.T) {
+	const nodes = 40
+	w := newWorld(t, nodes)
+	w.run(250*time.Millisecond, nil)
+	sent := uint64(0)
+	for _, m := range w.nodes {
+		sent += m.Counts().Sent
+	}
+	t.Logf("%d datagrams", sent)
+	if sent > 10*nodes*nodes {
+		t.Errorf("%d nodes sent %d datagrams", nodes, sent)
 	}
 }

@@ -31,12 +31,15 @@ var Drops = []Drop{DropForm, DropVersion, DropCluster, DropKey, DropTag, DropOwn
 // it a datagram is a replay.
 const maxReorder = 1 << 13
 
+// maxReported is the sequence lag from which a datagram shows nothing of other nodes.
+const maxReported = 64
+
 // Receive handles a received datagram. now and raw are the times of its arrival; those of different paths may arrive in
 // any order.
 func (c *Core) Receive(now time.Time, raw time.Duration, in Packet) Drop {
 	c.count.Received++
 	drop := c.receive(now, raw, in, false)
-	if drop == Accepted && c.msg.passedOn != nil {
+	if drop == Accepted && c.msg.passedOn != nil && c.msg.flags&flagEnded == 0 {
 		in.Data = c.msg.passedOn
 		c.receive(now, raw, in, true)
 	}
@@ -75,7 +78,7 @@ func (c *Core) receive(now time.Time, raw time.Duration, in Packet, passedOn boo
 		return DropTag
 	}
 	switch {
-	case passedOn && (p == nil || same && h.sequence <= p.newest):
+	case passedOn && (p == nil || same && !p.passed.fresh(h.sequence)):
 		return DropRepeat
 	case same && !passedOn:
 		switch { // also where it repeats another on the same interface
@@ -133,9 +136,13 @@ func (c *Core) receive(now time.Time, raw time.Duration, in Packet, passedOn boo
 	}
 	if !passedOn {
 		c.arrives(now, p, at, in, h.sequence)
-		c.passOn(now, p, in.Data, latest)
+	} else {
+		p.passed.add(h.sequence)
 	}
 	c.processMessage(now, raw, p, at, latest, passedOn)
+	if !passedOn && !p.unproved {
+		c.passOn(now, p, in.Data)
+	}
 	c.peerChanged(p)
 	return Accepted
 }
@@ -159,12 +166,13 @@ func (c *Core) restarted(p *peer, incarnation uint64) {
 		c.out.vip(id)
 	}
 	p.incarnation, p.newest, p.ended, p.died, p.claims = incarnation, 0, false, false, replica{}
-	p.heartbeat = 0
+	p.heartbeat, p.passed = 0, window{}
 	p.clock, p.hasSlots = clock{}, false
 	p.tries, p.retainedUntil, p.retainedClaims, p.away, p.returned = 0, time.Time{}, nil, false, time.Time{}
 	for i := range p.paths {
 		w := &p.paths[i]
 		w.window, w.asymmetric, w.lost, w.none, w.noneAt, w.oneWay = window{}, false, false, false, time.Time{}, false
+		w.relayRequested = time.Time{}
 	}
 	c.out.node(p)
 }
@@ -184,7 +192,7 @@ func (c *Core) processMessage(now time.Time, raw time.Duration, p *peer, at int,
 		}
 		c.recordReception(now, p, at)
 	}
-	if p.unproved { // a recording shows nothing of others
+	if p.unproved || p.newest-m.sequence >= maxReported { // a recording shows nothing of others
 		m.relays, m.passedOn = m.relays[:0], nil
 	}
 	changed := func(id view.VIPID) {
@@ -192,7 +200,7 @@ func (c *Core) processMessage(now time.Time, raw time.Duration, p *peer, at int,
 		c.out.vip(id)
 		c.out.node(p)
 	}
-	was := p.claims.synced()
+	was := p.synced()
 	if latest {
 		if p.flags != m.flags {
 			p.flags = m.flags
@@ -227,7 +235,7 @@ func (c *Core) processMessage(now time.Time, raw time.Duration, p *peer, at int,
 		}
 	}
 	p.claims.reconcile(changed)
-	if is := p.claims.synced(); is != was {
+	if is := p.synced(); is != was {
 		c.out.node(p)
 	} else if !is && p.claimsRequested.IsZero() {
 		c.urgent = true
@@ -250,9 +258,11 @@ func (c *Core) handleRequests(now time.Time, p *peer) {
 	for _, a := range m.relayRequests {
 		c.answerRelayRequest(now, p, a)
 	}
-	if q := c.byID[m.missed.segment]; q != nil && m.missed.node == c.self {
+	if q := c.byID[m.missed.segment]; q != nil && m.missed.node == c.self && !p.unproved {
 		for i := range c.ifaces {
-			c.answerRelayRequest(now, q, about{p.id, c.ifaces[i].keyFor(p)})
+			if i == 0 || c.ifaces[i].link {
+				c.answerRelayRequest(now, q, about{p.id, c.ifaces[i].keyFor(p)})
+			}
 		}
 	}
 	for _, s := range m.relays {
@@ -291,7 +301,7 @@ func (c *Core) recordReception(now time.Time, p *peer, at int) {
 		f.first = now
 	}
 	if f.link && !f.ever {
-		f.ever = true
+		f.ever, f.never = true, false
 		for _, q := range c.order { // a node not received on this interface is not on it
 			c.out.node(q)
 		}

@@ -64,7 +64,7 @@ func (c *Core) receives(p *peer) bool {
 func (c *Core) arrives(now time.Time, p *peer, at int, in Packet, sequence uint64) {
 	w := &p.paths[at]
 	w.window.add(sequence)
-	p.from = in.Source
+	p.from, p.arrived = in.Source, later(p.arrived, now)
 	if in.Group || !w.byGroup {
 		w.from, w.byGroup = in.Source, in.Group
 	}

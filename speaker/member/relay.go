@@ -12,18 +12,21 @@ import (
 // checkSilent requests evidence of silent peers, per path: from the peer itself, and up to three others that are
 // received there.
 func (c *Core) checkSilent(now time.Time, p *peer) {
-	if p.challengeable(c, now) && !p.ended && now.Sub(p.paths[0].relayRequested) >= c.profile.Interval {
+	if p.challengeable(c, now) && !p.ended && !p.challenged.IsZero() && now.Sub(p.challenged) >= c.profile.Interval &&
+		now.Sub(p.paths[0].relayRequested) >= c.profile.Interval {
 		p.paths[0].relayRequested = now
 		c.requestRelay(now, p, 0)
 	}
-	if p.ended || p.first.IsZero() && (len(p.addrs) == 0 || !c.receivesAny(now, p, 0)) {
+	// Others may receive a Node that never was received here, or its next process. A new process receives most itself.
+	never := p.paths[0].last().IsZero() || p.ended
+	if never && (len(p.addrs) == 0 || now.Sub(c.observerSince) < 2*c.profile.Interval || !c.receivesAny(now, p, 0)) {
 		return
 	}
 	for at := range p.paths {
 		w := &p.paths[at]
 		pause := c.profile.Interval
 		if w.received.IsZero() && w.relayed.IsZero() { // never received there: it may be absent, or only others receive it
-			if at > 0 && !c.expects(p, at) || !p.first.IsZero() && (at == 0 || !p.paths[0].up || now.Sub(p.first) < c.profile.Dead/2) {
+			if at > 0 && !c.expects(p, at) || !never && (at == 0 || !p.paths[0].up || now.Sub(p.first) < c.profile.Dead/2) {
 				continue
 			}
 			if !c.observer {
@@ -99,7 +102,8 @@ func (c *Core) receivesAny(now time.Time, but *peer, at int) bool {
 func (c *Core) answerRelayRequest(now time.Time, from *peer, a about) {
 	if a.node == c.self {
 		from.probesSelf, c.urgent = true, true
-		if a.segment == 0 { // helpers may be unable to receive its requests
+		if a.segment == 0 && !from.unproved && now.Sub(from.recruited) >= c.profile.Interval/2 {
+			from.recruited = now
 			for q := range c.helpers(now, from, 0) {
 				q.missed = append(q.missed, from.id)
 			}
@@ -110,7 +114,7 @@ func (c *Core) answerRelayRequest(now time.Time, from *peer, a about) {
 	if p == nil || p.away { // each node probes its kernel itself
 		return
 	}
-	if a.segment == 0 {
+	if a.segment == 0 && !from.unproved && from.minor >= minorPassedOn {
 		p.missedBy = slices.DeleteFunc(p.missedBy, func(m missing) bool { return m.by == from })
 		p.missedBy = append(p.missedBy, missing{from, now.Add(2 * c.profile.Interval)})
 	}
@@ -158,26 +162,31 @@ func (c *Core) relay(p *peer, w *path, when time.Time, age time.Duration) {
 	}
 }
 
-// missing is a node that requests evidence of another on any path: it receives none of its datagrams. They are passed on
-// to it for a while, so that it has that node's claims, and each has the other's requests.
+// missing is a node that requests evidence of another on any path: it receives none of its datagrams. They are passed
+// on to it for a while, so that it has that node's claims, and each has the other's requests.
 type missing struct {
 	by    *peer
 	until time.Time
 }
 
-// passOn queues the datagram in c.msg for the nodes that miss its sender, except for requests and answers to this node.
-func (c *Core) passOn(now time.Time, p *peer, data []byte, latest bool) {
+// minorPassedOn is the first minor version that reads datagrams that were passed on.
+const minorPassedOn = 7
+
+// passOn queues the datagram in c.msg for the nodes that miss its sender, unless it is about other nodes.
+func (c *Core) passOn(now time.Time, p *peer, data []byte) {
 	if len(p.missedBy) == 0 {
 		return
 	}
 	p.missedBy = slices.DeleteFunc(p.missedBy, func(m missing) bool { return !now.Before(m.until) })
 	m := &c.msg
-	if !latest || m.passedOn != nil || len(m.relayRequests)+len(m.relays) > 0 {
+	if m.passedOn != nil || len(m.relayRequests)+len(m.relays) > 0 || !p.passed.fresh(m.sequence) {
 		return
 	}
+	p.passed.add(m.sequence)
+	data = slices.Clone(data)
 	for _, m := range p.missedBy {
 		if len(m.by.passedOn) < answersPerRequest {
-			m.by.passedOn, c.urgent = append(m.by.passedOn, slices.Clone(data)), true
+			m.by.passedOn, c.urgent = append(m.by.passedOn, data), true
 		}
 	}
 }
@@ -190,6 +199,7 @@ func (c *Core) sendPassedOn(p *peer) {
 			c.to(p, c.finish(endField(append(b, data...), at)))
 		}
 	}
+	clear(p.passedOn)
 	p.passedOn = p.passedOn[:0]
 }
 
@@ -200,6 +210,9 @@ func (p *peer) deadAfter(c *Core) time.Duration {
 	}
 	return p.dead
 }
+
+// synced reports whether all claims of the node are known. Of one that is alive by relay nothing may have arrived yet.
+func (p *peer) synced() bool { return p.incarnation != 0 && p.claims.synced() }
 
 // reachable reports whether there is an address to send to.
 func (p *peer) reachable() bool { return p.from.IsValid() || len(p.addrs) > 0 }

@@ -71,7 +71,7 @@ func (c *Core) watchObserver(now time.Time) {
 	}
 	if since < max(maxObserverTime, c.profile.Dead) {
 		for _, p := range c.order {
-			if p.paths[0].up && !p.claims.synced() {
+			if p.paths[0].up && !p.synced() {
 				return
 			}
 		}
@@ -102,7 +102,7 @@ const returnGrace = 200 * time.Millisecond
 // endReturn ends the period after a node's return, but not before its claims are synced.
 func (c *Core) endReturn(now time.Time, p *peer) {
 	since := now.Sub(p.returned)
-	if p.returned.IsZero() || since < returnGrace || !p.claims.synced() && since < maxObserverTime {
+	if p.returned.IsZero() || since < returnGrace || !p.synced() && since < maxObserverTime {
 		return
 	}
 	p.returned = time.Time{}
@@ -168,6 +168,12 @@ func (c *Core) watchLinks(now time.Time, gap time.Duration) {
 		f.none, f.silent = none, i > 0 && f.link && silence >= dead/2 && c.hasPeers()
 		if i == 0 || !f.link {
 			continue
+		}
+		if !f.ever && !f.never && now.Sub(f.since) >= dead {
+			f.never = true
+			for _, p := range c.order {
+				c.out.node(p)
+			}
 		}
 		receives := !f.last.IsZero() && now.Sub(f.last) < dead
 		settled := receives && now.Sub(f.first) >= dead

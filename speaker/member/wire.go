@@ -43,7 +43,7 @@ const (
 
 	fieldChallenge = 13 // of node, nonce: request for a proof that its datagrams are no recording (minor version 6)
 	fieldProof     = 14 // to node, its nonce (minor version 6)
-	fieldPassedOn  = 15 // a datagram of another node, of which the receiver receives none (minor version 7)
+	fieldPassedOn  = 15 // a datagram of another node, whose datagrams do not reach the receiver (minor version 7)
 	fieldMissed    = 16 // to node, node: the latter receives none of the sender's datagrams (minor version 7)
 
 	helloSize, segmentSize, claimsSize, wantSize, relayRequestSize, relaySize = 21, 15, 16, 17, 16, 18

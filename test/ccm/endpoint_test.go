@@ -13,9 +13,9 @@ import (
 	"github.com/ironlb/ironlb/test/ccm/rig"
 )
 
-// TestRefusedEndpoint: an endpoint in an EndpointSlice of its author, or of the controller that mirrors Endpoints, is the
-// LoadBalancer address of another Service. A Warning Event and the condition report it, also when the address is allocated last. The
-// condition ends with its cause, and a restart of ironlb-ccm repeats neither.
+// TestRefusedEndpoint: an endpoint in an EndpointSlice of its author, or of the controller that mirrors Endpoints, is
+// the LoadBalancer address of another Service. A Warning Event and the condition report it, also when the address is
+// allocated last. The condition ends with its cause, and a restart of ironlb-ccm repeats neither.
 func TestRefusedEndpoint(t *testing.T) {
 	const namespace = "endpoint"
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)

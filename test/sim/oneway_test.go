@@ -128,7 +128,7 @@ func TestMissedByOthers(t *testing.T) {
 		"cut in pair":   {{1, 2}, {2, 1}},
 		"one direction": {{1, 2}},
 	} {
-		for _, ended := range []string{"dead", "left", "restarted"} {
+		for _, ended := range []string{"dead", "left", "restarted", "left and returned"} {
 			t.Run(name+", one "+ended, func(t *testing.T) {
 				for seed := range uint64(8) {
 					c := few(t, seed, 4)
@@ -136,21 +136,31 @@ func TestMissedByOthers(t *testing.T) {
 						c.Speakers[m[0]].misses = append(c.Speakers[m[0]].misses, c.Speakers[m[1]])
 					}
 					c.wantStill(t, "some miss others", 10*time.Second)
-					within := time.Second
+					returns := false
 					switch s := c.Speakers[int(seed)%4]; ended {
 					case "dead":
 						s.PowerOff()
 					case "left":
 						s.Leave()
-					case "restarted":
-						s.Crash()
-						c.Run(100 * time.Millisecond)
+					case "left and returned", "restarted":
+						if returns = true; ended == "restarted" {
+							s.Crash()
+						} else {
+							s.Leave()
+						}
+						c.Run(2 * time.Second)
 						s.Start()
-						within = 5 * time.Second // it asks about nodes that it never received every 3 s
+						c.Run(5 * time.Second) // it asks about nodes that it never received every 3 s
 					}
 					c.Run(700 * time.Millisecond)
-					c.wantOne(t, "later", within)
+					c.wantOne(t, "later", time.Second)
 					c.wantStill(t, "much later", 10*time.Second)
+					if returns {
+						c.Speakers[int(seed+1)%4].PowerOff()
+						c.Run(700 * time.Millisecond)
+						c.wantOne(t, "after another one died", time.Second)
+						c.wantStill(t, "much later still", 5*time.Second)
+					}
 				}
 			})
 		}

@@ -65,7 +65,7 @@ func TestTwoInterfacesInOneSubnet(t *testing.T) {
 			}
 			since := time.Now()
 			for _, a := range v.addrs {
-				if failed := askAnew(t, netip.AddrPortFrom(a, tcpPort)); len(failed) > 0 {
+				if failed := connectUncached(t, netip.AddrPortFrom(a, tcpPort)); len(failed) > 0 {
 					t.Errorf("%d of 10 requests to %v failed: %q", len(failed), a, failed)
 				}
 			}
@@ -141,8 +141,8 @@ func secondInterface(t *testing.T, n *lab.Node, route string) {
 	}
 }
 
-// askAnew connects ten times, each time with an empty neighbour cache of the client, and returns the errors.
-func askAnew(t *testing.T, to netip.AddrPort) (failed []string) {
+// connectUncached connects ten times, each time with an empty neighbour cache of the client, and returns the errors.
+func connectUncached(t *testing.T, to netip.AddrPort) (failed []string) {
 	t.Helper()
 	for range 10 {
 		if _, err := cluster.Client.Exec(t.Context(), "ip", "neigh", "flush", "dev", "eth0"); err != nil {
