@@ -189,7 +189,8 @@ func (g *guard) watchEndpoints(endpoints *watch.EndpointSlices) (cache.InformerS
 		AddFunc: changed,
 		UpdateFunc: func(before, after any) {
 			was, is := before.(*discoveryv1.EndpointSlice), after.(*discoveryv1.EndpointSlice)
-			if watch.ServiceOf(was) != watch.ServiceOf(is) || !slices.Equal(watch.AddressesIn(was), watch.AddressesIn(is)) {
+			if watch.ServiceOf(was) != watch.ServiceOf(is) || watch.OfPods(was) != watch.OfPods(is) ||
+				!slices.Equal(watch.AddressesIn(was), watch.AddressesIn(is)) {
 				changed(before)
 				changed(after)
 			}
@@ -225,6 +226,9 @@ type refusedAddress struct {
 	why   pools.Refusal
 }
 
+// inStatus is the field of an assigned address.
+const inStatus = "status.loadBalancer"
+
 // refused returns the refused addresses of a Service: external IPs if the speakers serve those, and LoadBalancer
 // addresses if IronLB assigned them.
 func (g *guard) refused(svc *v1.Service, ours bool) []refusedAddress {
@@ -247,7 +251,7 @@ func (g *guard) refused(svc *v1.Service, ours bool) []refusedAddress {
 	}
 	for _, addr := range servicerecord.IngressOf(svc) {
 		if why, bad := g.rules.Assigned(addr, "any"); bad {
-			out = append(out, refusedAddress{"status.loadBalancer", addr, why})
+			out = append(out, refusedAddress{inStatus, addr, why})
 		}
 	}
 	return out

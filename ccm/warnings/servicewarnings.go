@@ -116,14 +116,14 @@ func endpointsOf(svc *v1.Service, ours bool, refused []refusedAddress) []endpoin
 			continue // a host name
 		}
 		addr = addr.Unmap()
-		if slices.ContainsFunc(refused, func(r refusedAddress) bool { return r.addr == addr }) {
+		if slices.ContainsFunc(refused, func(r refusedAddress) bool { return r.addr == addr && (r.field == inStatus) == (i < assigned) }) {
 			continue
+		}
+		if len(out)+1+len(svc.Spec.Ports) > maxEndpoints {
+			break
 		}
 		if i < assigned {
 			out = append(out, endpoint{addr: addr})
-		}
-		if len(out)+len(svc.Spec.Ports) > maxEndpoints {
-			break
 		}
 		for _, p := range svc.Spec.Ports {
 			out = append(out, endpoint{addr, cmp.Or(p.Protocol, v1.ProtocolTCP), p.Port})

@@ -123,9 +123,9 @@ func (c *Core) member(p *peer) view.Member {
 	return m
 }
 
-// counts reports whether a node counts as alive on an interface. If no node was received there for a dead time,
-// broadcast does not pass between nodes, and only the node network counts, once the node has answered a challenge:
-// until then its datagrams count on no interface.
+// counts reports whether a node counts as alive on an interface. If no node has been received there since the link came
+// up, for a dead time at least, broadcast does not pass between nodes, and only the node network counts, once the node
+// has answered a challenge: until then its datagrams count on no interface.
 func (c *Core) counts(p *peer, at int) bool {
 	return p.paths[at].up || c.ifaces[at].never && p.paths[0].up && !p.unproved
 }

@@ -261,7 +261,7 @@ func (c *Core) handleRequests(now time.Time, p *peer) {
 	if q := c.byID[m.missed.segment]; q != nil && m.missed.node == c.self && !p.unproved {
 		for i := range c.ifaces {
 			if i == 0 || c.ifaces[i].link {
-				c.answerRelayRequest(now, q, about{p.id, c.ifaces[i].keyFor(p)})
+				c.answerRelayRequest(now, q, about{p.id, c.ifaces[i].keyFor(q)})
 			}
 		}
 	}

@@ -102,7 +102,7 @@ func (c *Core) receivesAny(now time.Time, but *peer, at int) bool {
 func (c *Core) answerRelayRequest(now time.Time, from *peer, a about) {
 	if a.node == c.self {
 		from.probesSelf, c.urgent = true, true
-		if a.segment == 0 && !from.unproved && now.Sub(from.recruited) >= c.profile.Interval/2 {
+		if a.segment == 0 && now.Sub(from.recruited) >= c.profile.Interval/2 {
 			from.recruited = now
 			for q := range c.helpers(now, from, 0) {
 				q.missed = append(q.missed, from.id)

@@ -148,7 +148,11 @@ func TestMissedByOthers(t *testing.T) {
 						} else {
 							s.Leave()
 						}
-						c.Run(2 * time.Second)
+						if seed%2 == 1 || ended != "restarted" {
+							c.Run(2 * time.Second)
+						} else {
+							c.Run(100 * time.Millisecond)
+						}
 						s.Start()
 						c.Run(5 * time.Second) // it asks about nodes that it never received every 3 s
 					}
