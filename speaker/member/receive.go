@@ -256,12 +256,12 @@ func (c *Core) handleRequests(now time.Time, p *peer) {
 		p.wants, p.wantsAfter, p.wantsGroup, c.urgent = true, m.want.after, m.want.byGroup, true
 	}
 	for _, a := range m.relayRequests {
-		c.answerRelayRequest(now, p, a)
+		c.answerRelayRequest(now, p, a, !p.unproved)
 	}
 	if q := c.byID[m.missed.segment]; q != nil && m.missed.node == c.self && !p.unproved {
 		for i := range c.ifaces {
 			if i == 0 || c.ifaces[i].link {
-				c.answerRelayRequest(now, q, about{p.id, c.ifaces[i].keyFor(q)})
+				c.answerRelayRequest(now, q, about{p.id, c.ifaces[i].keyFor(q)}, true)
 			}
 		}
 	}

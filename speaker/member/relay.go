@@ -98,8 +98,8 @@ func (c *Core) receivesAny(now time.Time, but *peer, at int) bool {
 	return false
 }
 
-// answerRelayRequest answers a request from what this node received itself.
-func (c *Core) answerRelayRequest(now time.Time, from *peer, a about) {
+// answerRelayRequest answers a request from what this node received itself. proved is set if the request is no recording.
+func (c *Core) answerRelayRequest(now time.Time, from *peer, a about, proved bool) {
 	if a.node == c.self {
 		from.probesSelf, c.urgent = true, true
 		if a.segment == 0 && now.Sub(from.recruited) >= c.profile.Interval/2 {
@@ -114,7 +114,7 @@ func (c *Core) answerRelayRequest(now time.Time, from *peer, a about) {
 	if p == nil || p.away { // each node probes its kernel itself
 		return
 	}
-	if a.segment == 0 && !from.unproved && from.minor >= minorPassedOn {
+	if a.segment == 0 && proved && from.minor >= minorPassedOn {
 		p.missedBy = slices.DeleteFunc(p.missedBy, func(m missing) bool { return m.by == from })
 		p.missedBy = append(p.missedBy, missing{from, now.Add(2 * c.profile.Interval)})
 	}
