@@ -98,7 +98,8 @@ func (c *Core) receivesAny(now time.Time, but *peer, at int) bool {
 	return false
 }
 
-// answerRelayRequest answers a request from what this node received itself. proved is set if the request is no recording.
+// answerRelayRequest answers a request from what this node received itself. proved is set if the request is no
+// recording.
 func (c *Core) answerRelayRequest(now time.Time, from *peer, a about, proved bool) {
 	if a.node == c.self {
 		from.probesSelf, c.urgent = true, true
