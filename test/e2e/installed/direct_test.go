@@ -255,8 +255,15 @@ func connect(t *testing.T, on *lab.Machine, targets []netip.AddrPort) *directCli
 	return c
 }
 
+// usedPorts counts the ports of all clients. A used port would meet residual state of a connection that a fault broke:
+// an entry of conntrack, or an open socket of a Pod.
+var usedPorts int
+
 func startConnections(t *testing.T, on *lab.Machine, config *connections.Client) *directClient {
 	t.Helper()
+	const most = 2000 // connections of a client
+	config.Port = usedPorts
+	usedPorts += most
 	k, err := on.StartConnections(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)

@@ -158,7 +158,7 @@ func loseToOwner(t *testing.T, percent int, targets map[string][]netip.AddrPort,
 			}
 			count := connections.CountLives(lives, did)
 			if count.Before > 0 {
-				t.Errorf("%s: %d connections broke before the fault", forwarding, count.Before)
+				t.Errorf("%s: %d connections broke before the fault: %s", forwarding, count.Before, count)
 			}
 			if i == 0 {
 				r.elsewhere, r.causes = count.Elsewhere, count.String()

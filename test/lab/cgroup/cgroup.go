@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -19,6 +20,10 @@ const (
 	// leaf holds the node's own processes in version 2, where a cgroup with controllers for its children holds no
 	// process (Documentation/admin-guide/cgroup-v2.rst, "No Internal Process Constraint").
 	leaf = "system"
+
+	// share is the weight of a node against everything outside of the nodes: the control plane, clients and tests would
+	// run on other machines, and must not delay what a node does.
+	share = 20
 )
 
 // hierarchy is a mounted cgroup filesystem.
@@ -71,10 +76,13 @@ func (h hierarchy) make(name string) error {
 		return err
 	}
 	if h.version == 2 {
-		if err := errors.Join(delegate(h.dir), delegate(dir)); err != nil {
+		if err := errors.Join(delegate(h.dir), delegate(dir), weigh(filepath.Join(dir, "cpu.weight"), 100)); err != nil {
 			return err
 		}
 		return os.MkdirAll(filepath.Join(dir, leaf), 0o755)
+	}
+	if err := weigh(filepath.Join(dir, "cpu.shares"), 1024); err != nil {
+		return err
 	}
 	// A new cpuset is empty, and accepts no process before it has cores and memory
 	// (Documentation/admin-guide/cgroup-v1/cpusets.rst).
@@ -91,6 +99,14 @@ func (h hierarchy) make(name string) error {
 		}
 	}
 	return nil
+}
+
+// weigh sets the weight of a cgroup, given that of one process. A hierarchy without the controller has no such file.
+func weigh(file string, one int) error {
+	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return os.WriteFile(file, strconv.AppendInt(nil, int64(share*one), 10), 0)
 }
 
 // delegate enables all controllers of a cgroup for its children.
