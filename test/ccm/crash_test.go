@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ironlb/ironlb/test/ccm/rig"
+	"github.com/ironlb/ironlb/test/rare"
 )
 
 var (
@@ -32,6 +33,7 @@ const (
 // every Service that can have an address has one.
 func TestCrash(t *testing.T) {
 	t.Run("one replica", func(t *testing.T) {
+		rare.Test(t)
 		crash(t, func(c *cluster) {
 			for k := range *kills {
 				p := c.startCCM(firstPort, "--leader-elect=false")

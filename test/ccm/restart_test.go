@@ -10,13 +10,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ironlb/ironlb/test/ccm/rig"
+	"github.com/ironlb/ironlb/test/rare"
 )
 
-// TestRestart restarts ironlb-ccm with 5,000 Services that it has assigned. It writes nothing: no Service, no Event, no
+// TestRestart restarts ironlb-ccm with many Services that it has assigned. It writes nothing: no Service, no Event, no
 // pool. test/bench/ccm measures the time this takes.
 func TestRestart(t *testing.T) {
 	const (
-		services  = 5000
 		namespace = "restart"
 		pool      = `
 apiVersion: ironlb.io/v1alpha1
@@ -31,6 +31,7 @@ metadata: {name: restart}
 spec: {}
 `
 	)
+	services := rare.Rounds(300, 5000)
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 	defer cancel()
 	r := rig.Start(t, rig.Config{Audit: true})

@@ -1,10 +1,16 @@
 package deps
 
 import (
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
 	"path"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 var (
@@ -14,11 +20,11 @@ var (
 	inTestFlag = regexp.MustCompile(` (\./\S+)`)
 )
 
-// TestNamesInMakefile: each test that a -run, -skip or -bench of the Makefile names exists in the packages of its
+// TestNamesInMakefile: each test that a -run, -skip or -bench of the makefiles names exists in the packages of its
 // command, and so does each subtest in some file. A name that matches nothing would select or skip nothing.
 func TestNamesInMakefile(t *testing.T) {
 	files := tracked(t)
-	text, commands := files["Makefile"], 0
+	text, commands := files["Makefile"]+files["test.mk"]+files["bench.mk"], 0
 	for range 2 { // variables may refer to others
 		for _, v := range variable.FindAllStringSubmatch(text, -1) {
 			text = strings.ReplaceAll(text, "$("+v[1]+")", strings.TrimSpace(v[2]))
@@ -49,7 +55,7 @@ func TestNamesInMakefile(t *testing.T) {
 		}
 	}
 	if commands < 10 {
-		t.Errorf("found %d selections in the Makefile, want at least 10", commands)
+		t.Errorf("found %d selections in the makefiles, want at least 10", commands)
 	}
 }
 
@@ -129,4 +135,28 @@ func anyFile(files map[string]string, re *regexp.Regexp) bool {
 		}
 	}
 	return false
+}
+
+// tracked returns the text files of the repository, by their path.
+func tracked(t *testing.T) map[string]string {
+	t.Helper()
+	out, err := exec.Command("git", "-C", "../..", "ls-files", "-z").Output()
+	if err != nil {
+		t.Skipf("no git repository: %v", err)
+	}
+	files := map[string]string{}
+	for name := range strings.SplitSeq(strings.TrimSuffix(string(out), "\x00"), "\x00") {
+		text, err := os.ReadFile(filepath.Join("../..", name))
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // deleted and not committed yet
+		case err != nil:
+			t.Fatal(err)
+		case utf8.Valid(text):
+			files[name] = string(text)
+		}
+	}
+	if len(files) < 100 {
+		t.Fatalf("got %d files, want the repository", len(files))
+	}
+	return files
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ironlb/ironlb/test/e2e/scene"
 	"github.com/ironlb/ironlb/test/lab"
+	"github.com/ironlb/ironlb/test/rare"
 )
 
 // harm is damage by another program to IronLB's state on a node.
@@ -66,6 +67,7 @@ echo $(( ($(date +%%s%%N) - start) / 1000000 ))`, h.show, h.do)
 // TestHarmIsHealed: state flushed, deleted or edited by another program is restored. BenchmarkHarmIsHealed measures the
 // time.
 func TestHarmIsHealed(t *testing.T) {
+	rare.Test(t)
 	pods(t, "harm", 3)
 	service(t, "harm")
 	addr := address(t, "harm")

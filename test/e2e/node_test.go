@@ -18,6 +18,7 @@ import (
 	"github.com/ironlb/ironlb/test/lab/host"
 	"github.com/ironlb/ironlb/test/lab/manifest"
 	"github.com/ironlb/ironlb/test/lab/probe"
+	"github.com/ironlb/ironlb/test/rare"
 )
 
 // foreign creates other programs' state on a node before IronLB starts: an address, a route, an nftables table, and
@@ -94,6 +95,7 @@ func absent(ctx context.Context, n *lab.Node, addr netip.Addr) error {
 // nothing. A stopped owner hands over the address; after SIGKILL its silence moves it. No new connection fails; only
 // connections in progress at that moment break.
 func TestSpeakerRestart(t *testing.T) {
+	rare.Test(t)
 	pods(t, "restart", 3)
 	service(t, "restart")
 	addr := address(t, "restart")
@@ -185,6 +187,7 @@ func restartAsked(t *testing.T, addr netip.Addr, node *lab.Node, end func(*lab.N
 
 // TestNodeDies: another node takes over, and nothing moves back when the dead one returns.
 func TestNodeDies(t *testing.T) {
+	rare.Test(t)
 	service(t, "dies")
 	addr := address(t, "dies")
 	dead := owner(t, addr, "a node", anyNode)
@@ -244,6 +247,7 @@ func TestNodeDies(t *testing.T) {
 // TestForeignObjectsStay: the foreign state on a node stays unchanged while the speaker runs, after it was stopped, and
 // after its cleanup, which leaves none of IronLB's own state.
 func TestForeignObjectsStay(t *testing.T) {
+	rare.Test(t)
 	pods(t, "foreign", 3)
 	service(t, "foreign")
 	addr := address(t, "foreign")

@@ -22,6 +22,7 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 	"github.com/ironlb/ironlb/test/lab"
 	"github.com/ironlb/ironlb/test/lab/probe"
+	"github.com/ironlb/ironlb/test/rare"
 )
 
 const (
@@ -356,6 +357,7 @@ func portless(t testing.TB, service string, nodes ...*lab.Node) {
 
 // TestSpread: three addresses have owners on three nodes.
 func TestSpread(t *testing.T) {
+	rare.Test(t)
 	pods(t, "spread-a", 1)
 	owners := map[string]bool{}
 	for _, name := range []string{"spread-a", "spread-b", "spread-c"} {

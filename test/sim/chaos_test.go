@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/ironlb/ironlb/speaker/member"
+	"github.com/ironlb/ironlb/test/rare"
 )
 
 // chaos injects faults of all kinds for a time, several at once, and then ends them.
@@ -58,7 +59,7 @@ func (c *Cluster) chaos(random *rand.Rand, faults int) {
 // Whatever fails, no reachable node is considered unreachable, and no Service is left without endpoints. In the end all
 // nodes are reachable.
 func TestChaos(t *testing.T) {
-	for seed := range uint64(4) {
+	for seed := range uint64(rare.Rounds(2, 4)) {
 		random := rand.New(rand.NewPCG(seed, 5))
 		c := forwardingCluster(t, Config{
 			Seed: seed, Loss: 0.03, Busy: busy, OneNetwork: seed%2 == 0, Profile: []member.Profile{member.Standard, member.Fast}[seed/2%2],

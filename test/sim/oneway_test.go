@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ironlb/ironlb/speaker/member"
+	"github.com/ironlb/ironlb/test/rare"
 )
 
 // few returns a converged cluster with stable lists.
@@ -27,7 +28,7 @@ func TestOneWayLink(t *testing.T) {
 		api, gateway bool
 	}{{2, true, true}, {2, false, true}, {3, true, true}, {3, false, true}, {3, true, false}, {3, false, false}, {12, true, true}} {
 		t.Run(fmt.Sprintf("%d nodes, API server %v, gateway %v", test.nodes, test.api, test.gateway), func(t *testing.T) {
-			for seed := range uint64(8) {
+			for seed := range uint64(rare.Rounds(2, 8)) {
 				c := few(t, seed, test.nodes)
 				c.api.down = !test.api
 				c.Gateway.Power(test.gateway)
@@ -60,7 +61,7 @@ func TestOneWayLink(t *testing.T) {
 
 // A node receives nothing on the node network alone: it keeps its addresses, and is unreachable for endpoints.
 func TestOneWayOnNodeNetwork(t *testing.T) {
-	for seed := range uint64(8) {
+	for seed := range uint64(rare.Rounds(2, 8)) {
 		c := few(t, seed, 3)
 		victim := c.Speakers[int(seed)%3]
 		at := c.Now()
@@ -78,7 +79,7 @@ func TestOneWayOnNodeNetwork(t *testing.T) {
 func TestLossInOneDirection(t *testing.T) {
 	for _, nodes := range []int{2, 3, 12} {
 		for _, share := range []float64{0.3, 0.7} {
-			for seed := range uint64(4) {
+			for seed := range uint64(rare.Rounds(2, 4)) {
 				c := few(t, seed, nodes)
 				lossy := c.Speakers[int(seed)%nodes]
 				lossy.LoseIn(share, LAN, NodeNetwork)
@@ -100,7 +101,7 @@ func TestLossInOneDirection(t *testing.T) {
 // A node sends nothing any more: as a death. It yields within AsymmetricWait, if it ranks first.
 func TestMute(t *testing.T) {
 	for _, nodes := range []int{2, 3} {
-		for seed := range uint64(4) {
+		for seed := range uint64(rare.Rounds(2, 4)) {
 			c := few(t, seed, nodes)
 			mute := c.Speakers[int(seed)%nodes]
 			for _, s := range c.Speakers {
@@ -130,7 +131,7 @@ func TestMissedByOthers(t *testing.T) {
 	} {
 		for _, ended := range []string{"dead", "left", "restarted", "left and returned"} {
 			t.Run(name+", one "+ended, func(t *testing.T) {
-				for seed := range uint64(8) {
+				for seed := range uint64(rare.Rounds(2, 8)) {
 					c := few(t, seed, 4)
 					for _, m := range missed {
 						c.Speakers[m[0]].misses = append(c.Speakers[m[0]].misses, c.Speakers[m[1]])

@@ -1,8 +1,9 @@
-// Command targets runs make targets one after the other, and at the same time those of -background with low priority.
+// Command targets runs make targets one after the other, and at the same time those of each -background, likewise one
+// after the other, with low priority.
 // It prints a line per package as it ends, a table of all targets with their times, and last the full output of each
 // that failed. A failed target does not stop the others.
 //
-// Usage: targets [-background 'TARGET ...'] TARGET...
+// Usage: targets [-background 'TARGET ...']... TARGET...
 package main
 
 import (
@@ -15,18 +16,25 @@ import (
 	"os/exec"
 	"os/signal"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/ironlb/ironlb/test/rare"
 )
 
 func main() {
 	flag.Usage = func() {
-		fmt.Fprintln(os.Stderr, "usage: targets [-background 'TARGET ...'] TARGET...: make targets")
+		fmt.Fprintln(os.Stderr, "usage: targets [-background 'TARGET ...']... TARGET...: make targets")
 		flag.PrintDefaults()
 	}
-	background := flag.String("background", "", "targets that run at the same time as the others, with low priority")
+	var background [][]string
+	flag.Func("background", "targets that run at the same time as the others, with low priority; may be repeated", func(targets string) error {
+		background = append(background, strings.Fields(targets))
+		return nil
+	})
 	flag.Parse()
 	if flag.NArg() == 0 {
 		flag.Usage()
@@ -36,7 +44,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	r := runner{out: os.Stdout, command: func(target string) *exec.Cmd { return exec.Command("make", target) }}
-	if !r.run(ctx, flag.Args(), strings.Fields(*background)) {
+	if !r.run(ctx, flag.Args(), background) {
 		stop()
 		os.Exit(1)
 	}
@@ -59,15 +67,18 @@ type result struct {
 	output []byte
 }
 
-// run runs the targets until the context ends, and reports whether all passed.
-func (r *runner) run(ctx context.Context, targets, background []string) bool {
+// run runs the targets, and each sequence of others in the background, until the context ends, and reports whether all
+// passed.
+func (r *runner) run(ctx context.Context, targets []string, background [][]string) bool {
 	began := time.Now()
-	var results, others []result
+	results := make([][]result, 1+len(background))
 	var group sync.WaitGroup
-	group.Go(func() { others = r.sequence(ctx, background, r.low) })
-	group.Go(func() { results = r.sequence(ctx, targets, (*exec.Cmd).Run) })
+	group.Go(func() { results[0] = r.sequence(ctx, targets, (*exec.Cmd).Run) })
+	for i, others := range background {
+		group.Go(func() { results[i+1] = r.sequence(ctx, others, r.low) })
+	}
 	group.Wait()
-	return report(r.out, append(results, others...), time.Since(began))
+	return report(r.out, slices.Concat(results...), time.Since(began))
 }
 
 // sequence runs targets one after the other.
@@ -190,13 +201,13 @@ func (p *progress) Write(data []byte) (int, error) {
 	}
 }
 
-// notable reports whether a line is about a package, a failed or slow test, a build or a count, as test/report and
-// test/lab/tools print them.
+// notable reports whether a line is about a package, a failed or slow test, a build or a count, as gotestsum, test/skips
+// and test/lab/tools print them.
 func notable(line string) bool {
-	for _, prefix := range []string{"ok ", "FAIL ", "slow ", "--- FAIL", "building ", "skipped, "} {
+	for _, prefix := range []string{"PASS ", "FAIL ", "slow ", "=== FAIL", "DONE ", "building ", "skipped, "} {
 		if strings.HasPrefix(line, prefix) {
 			return true
 		}
 	}
-	return strings.HasSuffix(line, " skipped")
+	return strings.HasSuffix(line, rare.Reason)
 }

@@ -10,16 +10,16 @@ import (
 
 // scripts run as targets, by name.
 var scripts = map[string]string{
-	"good": "echo 'ok    ./a 1s'; echo detail",
+	"good": "echo 'PASS  ./a 1s'; echo detail",
 	"bad":  "echo 'FAIL  ./b 1s'; echo cause; exit 3",
-	"nice": "echo \"ok    nice $(nice)\"; cat /proc/self/autogroup",
+	"nice": "echo \"PASS  nice $(nice)\"; cat /proc/self/autogroup",
 }
 
 func runScripts(ctx context.Context, targets ...string) (passed bool, out string) {
 	return runWith(ctx, nil, targets...)
 }
 
-func runWith(ctx context.Context, background []string, targets ...string) (passed bool, out string) {
+func runWith(ctx context.Context, background [][]string, targets ...string) (passed bool, out string) {
 	var buf bytes.Buffer
 	r := runner{out: &buf, command: func(target string) *exec.Cmd { return exec.Command("sh", "-c", scripts[target]) }}
 	passed = r.run(ctx, targets, background)
@@ -38,7 +38,7 @@ func TestFailureIsLast(t *testing.T) {
 	if passed {
 		t.Error("passed")
 	}
-	for _, line := range []string{"bad: FAIL  ./b 1s\n", "good: ok    ./a 1s\n"} {
+	for _, line := range []string{"bad: FAIL  ./b 1s\n", "good: PASS  ./a 1s\n"} {
 		if !strings.Contains(out, line) {
 			t.Errorf("no %q in:\n%s", line, out)
 		}
@@ -52,15 +52,15 @@ func TestFailureIsLast(t *testing.T) {
 func TestInterruptedStartsNoOther(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
-	if passed, out := runScripts(ctx, "good"); passed || strings.Contains(out, "good: ok") {
+	if passed, out := runScripts(ctx, "good"); passed || strings.Contains(out, "good: PASS") {
 		t.Errorf("passed=%v:\n%s", passed, out)
 	}
 }
 
 // TestBackground: a target in the background runs with low priority, the others with the usual one.
 func TestBackground(t *testing.T) {
-	passed, out := runWith(t.Context(), []string{"nice", "bad"}, "good", "nice")
-	if passed || !strings.Contains(out, "nice: ok    nice 10\n") || !strings.Contains(out, "nice: ok    nice 0\n") ||
+	passed, out := runWith(t.Context(), [][]string{{"nice"}, {"bad"}}, "good", "nice")
+	if passed || !strings.Contains(out, "nice: PASS  nice 10\n") || !strings.Contains(out, "nice: PASS  nice 0\n") ||
 		!strings.HasSuffix(out, "=== failed: bad\n") {
 		t.Errorf("passed=%v:\n%s", passed, out)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/ironlb/ironlb/test/ccm/rig"
 	"github.com/ironlb/ironlb/test/deploy/chart"
 	"github.com/ironlb/ironlb/test/lab/manifest"
+	"github.com/ironlb/ironlb/test/rare"
 )
 
 func TestMain(m *testing.M) { rig.Main(m) }
@@ -78,6 +79,9 @@ const pools = "--set=pools.lan.addresses={192.0.2.0/30},l2Advertisements.lan.ipA
 func TestOnePass(t *testing.T) {
 	for _, version := range chart.Versions {
 		t.Run(version, func(t *testing.T) {
+			if version != chart.Versions[len(chart.Versions)-1] {
+				rare.Test(t)
+			}
 			w := newWorld(t, version)
 			path := w.chart.Path()
 			w.helm("install", chart.Release, path, "--create-namespace", pools)

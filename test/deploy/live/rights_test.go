@@ -15,11 +15,13 @@ import (
 
 	"github.com/ironlb/ironlb/test/deploy/chart"
 	"github.com/ironlb/ironlb/test/lab/manifest"
+	"github.com/ironlb/ironlb/test/rare"
 )
 
 // TestEachRightOfHooks removes every rule of the hooks' roles, one at a time. Without the rule the API server must
 // refuse that request and the hook's program must fail; with the rule restored, the program must succeed.
 func TestEachRightOfHooks(t *testing.T) {
+	rare.Test(t)
 	w := newWorld(t, chart.Versions[0])
 	w.helm("install", chart.Release, w.chart.Path(), "--create-namespace", pools)
 	upgrade, err := w.chart.Template(w.ctx, w.version, chart.Release, chart.Namespace, "--show-only", "templates/hooks/crds.yaml")

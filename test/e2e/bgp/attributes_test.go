@@ -10,6 +10,7 @@ import (
 
 	"github.com/ironlb/ironlb/test/lab"
 	"github.com/ironlb/ironlb/test/lab/router"
+	"github.com/ironlb/ironlb/test/rare"
 )
 
 // attributes are the attributes that a router receives; localPref only on internal sessions.
@@ -129,6 +130,7 @@ func TestSelection(t *testing.T) {
 // TestAggregateEndsHere: packets for an unallocated address of an announced prefix are dropped on a node. They do not
 // loop between node and router until their TTL expires. The blackhole route is removed with the prefix.
 func TestAggregateEndsHere(t *testing.T) {
+	rare.Test(t)
 	prefix := netip.MustParsePrefix("203.0.114.0/28") // not of the LAN: nodes have only their default route for it, to the first router
 	addr, unallocated := prefix.Addr().Next(), netip.MustParseAddr("203.0.114.9")
 	before := initial(t)

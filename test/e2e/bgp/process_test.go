@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/ironlb/ironlb/test/lab/router"
+	"github.com/ironlb/ironlb/test/rare"
 )
 
 // TestProcessesEnd: the end of a process of a node has no effect on routers and clients. Each process restarts by
@@ -27,6 +28,9 @@ func TestProcessesEnd(t *testing.T) {
 		{"ironlb-bgpd stopped", n.StopBGP, bgpd, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			if test.name != "ironlb-bgpd killed" {
+				rare.Test(t)
+			}
 			before := initial(t)
 			table, answered := still(t, vip), clients(t, vip, tors...)
 			if err := test.end(); err != nil {
@@ -70,6 +74,7 @@ func renewed(t *testing.T, before map[*tor]map[string]router.Session, node strin
 // TestAPIServerDown: without an API server sessions, routes and answers stay, even if ironlb-bgpd is killed meanwhile:
 // the speaker sends it the desired state again.
 func TestAPIServerDown(t *testing.T) {
+	rare.Test(t)
 	before := initial(t)
 	n := cluster.Node(2)
 	table, answered := still(t, vip), clients(t, vip, tors...)

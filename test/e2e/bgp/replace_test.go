@@ -9,12 +9,14 @@ import (
 	"testing"
 
 	"github.com/ironlb/ironlb/test/lab/probe"
+	"github.com/ironlb/ironlb/test/rare"
 )
 
 // TestPodReplaced: no route is lost and no request fails when the Pods of the speaker and of ironlb-bgpd on a node are
 // replaced at the same time. TestProcessesEnd tests each alone, as in the rollout of one DaemonSet: the speaker changes
 // no session, ironlb-bgpd restarts gracefully. test/e2e/installed has real Pods.
 func TestPodReplaced(t *testing.T) {
+	rare.Test(t)
 	before := initial(t)
 	n := cluster.Node(1)
 	table, answered := still(t, vip), clients(t, vip, tors...)
@@ -76,7 +78,7 @@ func TestEndpointMoves(t *testing.T) {
 	t.Cleanup(func() { end(t, "endpointslice/moves") })
 	routed(t, host(local), from.Addr)
 	answered := clients(t, local, tors...)
-	for range 6 { // some requests are in progress while FRR's kernel still has the route
+	for range rare.Rounds(2, 6) { // some requests are in progress while FRR's kernel still has the route
 		set(map[string]string{from.Name: ready, to.Name: ready})
 		routed(t, host(local), cluster.Node(1).Addr, cluster.Node(2).Addr)
 		set(map[string]string{from.Name: going, to.Name: ready})

@@ -15,6 +15,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/test/lab/process"
 	"github.com/ironlb/ironlb/test/lab/router"
+	"github.com/ironlb/ironlb/test/rare"
 )
 
 // TestFamilies: IPv4 and IPv6 over separate sessions, and both over one of either family. The routers' kernels have
@@ -137,6 +138,7 @@ func routesOf(t *testing.T) map[string]string {
 
 // TestPasswordMissing: without the Secret there is no session, and the reason is reported; with it there is a session.
 func TestPasswordMissing(t *testing.T) {
+	rare.Test(t)
 	before := initial(t)
 	second(t, "passwordSecret: {name: absent}", func(n *router.Neighbor) { n.Password = "open-sesame" })
 	for _, r := range tors {
@@ -150,6 +152,7 @@ func TestPasswordMissing(t *testing.T) {
 // TestTTLSecurity: with it on both sides there is a session. With a router without it, whose packets arrive with
 // another TTL, there is none.
 func TestTTLSecurity(t *testing.T) {
+	rare.Test(t)
 	before := initial(t)
 	second(t, "ttlSecurity: true", func(n *router.Neighbor) { n.TTLSecurity = true })
 	up(t)
@@ -173,6 +176,7 @@ func TestTTLSecurity(t *testing.T) {
 
 // TestMultiHop: a router behind another has a session only with ebgpMultiHop. It can be enabled at run time.
 func TestMultiHop(t *testing.T) {
+	rare.Test(t)
 	for _, near := range tors {
 		t.Run(near.name, func(t *testing.T) {
 			t.Parallel()

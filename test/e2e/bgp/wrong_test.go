@@ -17,6 +17,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 	"github.com/ironlb/ironlb/test/lab/router"
+	"github.com/ironlb/ironlb/test/rare"
 )
 
 // TestMisconfigured: a misconfigured peer is reported in the BGPPeer, the SpeakerStatus of each node and an Event. It
@@ -29,21 +30,25 @@ func TestMisconfigured(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		reason view.Reason
+		rare   bool
 		peer   func(*tor) (spec, words string) // words are in the message
 	}{
-		{"wrong AS of the router", routes.WrongASN, func(r *tor) (spec, words string) {
+		{"wrong AS of the router", routes.WrongASN, false, func(r *tor) (spec, words string) {
 			return strings.Replace(r.peer("6", ""), fmt.Sprint(routerASN), "64999", 1), "AS"
 		}},
-		{"wrong AS of the node", routes.WrongASN, func(r *tor) (spec, words string) {
+		{"wrong AS of the node", routes.WrongASN, true, func(r *tor) (spec, words string) {
 			return strings.Replace(r.peer("6", ""), fmt.Sprint(nodeASN), "64998", 1), "myASN"
 		}},
-		{"unreachable", routes.Unreachable, func(r *tor) (spec, words string) {
+		{"unreachable", routes.Unreachable, true, func(r *tor) (spec, words string) {
 			return strings.Replace(r.peer("", ""), r.machine.Addr.String(), none[r.name], 1), none[r.name]
 		}},
-		{"refused", routes.Refused, func(r *tor) (spec, words string) { return r.peer("6", "peerPort: 1790"), "1790" }},
-		{"duplicate", routes.Duplicate, func(r *tor) (spec, words string) { return r.peer("", ""), "same peerAddress" }},
+		{"refused", routes.Refused, true, func(r *tor) (spec, words string) { return r.peer("6", "peerPort: 1790"), "1790" }},
+		{"duplicate", routes.Duplicate, false, func(r *tor) (spec, words string) { return r.peer("", ""), "same peerAddress" }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			if test.rare {
+				rare.Test(t)
+			}
 			before := initial(t)
 			table, answered := still(t, vip), clients(t, vip, tors...)
 			for _, r := range tors {
@@ -75,6 +80,7 @@ func TestMisconfigured(t *testing.T) {
 // TestNoSession: while no session is established, the BGPAdvertisement lists the addresses and the Service has a
 // warning within ten seconds, until a session is established again.
 func TestNoSession(t *testing.T) {
+	rare.Test(t)
 	initial(t)
 	restore := func() {
 		for _, r := range tors {
@@ -123,6 +129,7 @@ func TestNoSession(t *testing.T) {
 // is in the OPEN of a newer session, as reported by its router. The routers' configuration stays the same, so the node
 // starts the new session.
 func TestPeersChange(t *testing.T) {
+	rare.Test(t)
 	before := initial(t)
 	table, answered := still(t, vip), clients(t, vip, tors...)
 	second(t, "", func(n *router.Neighbor) { n.ASN, n.IPv4, n.IPv6 = 0, true, true })

@@ -14,6 +14,7 @@ import (
 	"github.com/ironlb/ironlb/test/e2e/scene"
 	"github.com/ironlb/ironlb/test/lab"
 	"github.com/ironlb/ironlb/test/lab/connections"
+	"github.com/ironlb/ironlb/test/rare"
 )
 
 // dataplane is the data plane of the entire run.
@@ -93,6 +94,7 @@ func kept(t *testing.T, row connections.Row, share float64) {
 
 // TestPod: with forwarding "pod" nothing breaks by itself, and a new owner breaks connections: the client detects it.
 func TestPod(t *testing.T) {
+	rare.Test(t)
 	if row := still(t, scenario.Nothing); row.Elsewhere.Broken+row.New.Broken > 0 {
 		t.Errorf("without a fault connections broke: %s", row.Count)
 	}
@@ -129,6 +131,9 @@ func TestDirect(t *testing.T) {
 	direct(t)
 	for _, name := range []string{scenario.Nothing, scenario.PlannedMove, scenario.OwnerOff, scenario.ScaleOut, scenario.ScaleIn} {
 		t.Run(name, func(t *testing.T) {
+			if name == scenario.Nothing || name == scenario.ScaleOut {
+				rare.Test(t)
+			}
 			row := run(t, name)
 			kept(t, row, 0)
 			if row.New.Broken > 0 {
@@ -147,6 +152,7 @@ func TestDirect(t *testing.T) {
 // TestDisturbed: the client detects an owner whose slots differ from those of the other nodes. Established connections
 // may survive, because the other nodes send them on.
 func TestDisturbed(t *testing.T) {
+	rare.Test(t)
 	direct(t)
 	bench.Disturb(scenario.Slots)
 	if row := run(t, scenario.Nothing); row.Elsewhere.Broken+row.New.Broken == 0 {

@@ -21,6 +21,7 @@ import (
 	"github.com/ironlb/ironlb/test/lab"
 	"github.com/ironlb/ironlb/test/lab/probe"
 	"github.com/ironlb/ironlb/test/lab/steady"
+	"github.com/ironlb/ironlb/test/rare"
 )
 
 // waitForEvent waits for an Event about the VirtualIP or its Service that contains the text.
@@ -190,6 +191,7 @@ func has(t *testing.T, host *lab.Machine, addr netip.Addr) (leave func(context.C
 // TestForeignClaim: a host that claims an owned address is reported. The owner answers with a claim at once, but not
 // again within ten seconds (RFC 5227 2.4, DEFEND_INTERVAL).
 func TestForeignClaim(t *testing.T) {
+	rare.Test(t)
 	s, owners := serving(t, 2)
 	for f, family := range []string{"IPv4", "IPv6"} {
 		t.Run(family, func(t *testing.T) {

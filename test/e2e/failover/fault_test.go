@@ -10,12 +10,15 @@ import (
 
 	"github.com/ironlb/ironlb/test/lab"
 	"github.com/ironlb/ironlb/test/lab/steady"
+	"github.com/ironlb/ironlb/test/rare"
 )
 
 // fault is a fault of a node, and its repair.
 type fault struct {
 	name     string
 	do, heal func(context.Context, *lab.Node) error
+	// rare marks a fault whose effect other faults or tests show as well.
+	rare bool
 	// polite is set if the node hands over first, so that clients are not affected.
 	polite bool
 	// within is the longest time without an answer, for clients and ARP alike; 0 only logs it.
@@ -32,12 +35,12 @@ func faults() []fault {
 	return []fault{
 		{name: "power off", do: func(ctx context.Context, n *lab.Node) error { return n.PowerOff(ctx) }, heal: powerOn},
 		{name: "LAN link cut", do: func(ctx context.Context, n *lab.Node) error { return n.CutLAN(ctx) }, heal: func(ctx context.Context, n *lab.Node) error { return n.RestoreLAN(ctx) }, parted: true},
-		{name: "LAN carrier lost", do: func(ctx context.Context, n *lab.Node) error { return n.LinkDown(ctx) }, heal: func(ctx context.Context, n *lab.Node) error { return n.LinkUp(ctx) }},
+		{name: "LAN carrier lost", rare: true, do: func(ctx context.Context, n *lab.Node) error { return n.LinkDown(ctx) }, heal: func(ctx context.Context, n *lab.Node) error { return n.LinkUp(ctx) }},
 		{name: "SIGKILL", do: func(_ context.Context, n *lab.Node) error { return n.KillSpeaker() }, heal: speaker, within: crashMost},
-		{name: "SIGSTOP", do: func(_ context.Context, n *lab.Node) error { return n.Speaker().Pause() }, heal: func(_ context.Context, n *lab.Node) error { return n.Speaker().Resume() }},
-		{name: "SIGTERM", do: func(_ context.Context, n *lab.Node) error { return n.StopSpeaker() }, heal: speaker, polite: true},
-		{name: "exclude label", do: func(ctx context.Context, n *lab.Node) error { return n.Exclude(ctx) }, heal: func(ctx context.Context, n *lab.Node) error { return n.Include(ctx) }, polite: true},
-		{name: "cordon", do: func(ctx context.Context, n *lab.Node) error { return n.Cordon(ctx) }, heal: func(ctx context.Context, n *lab.Node) error { return n.Uncordon(ctx) }, polite: true},
+		{name: "SIGSTOP", rare: true, do: func(_ context.Context, n *lab.Node) error { return n.Speaker().Pause() }, heal: func(_ context.Context, n *lab.Node) error { return n.Speaker().Resume() }},
+		{name: "SIGTERM", rare: true, do: func(_ context.Context, n *lab.Node) error { return n.StopSpeaker() }, heal: speaker, polite: true},
+		{name: "exclude label", rare: true, do: func(ctx context.Context, n *lab.Node) error { return n.Exclude(ctx) }, heal: func(ctx context.Context, n *lab.Node) error { return n.Include(ctx) }, polite: true},
+		{name: "cordon", rare: true, do: func(ctx context.Context, n *lab.Node) error { return n.Cordon(ctx) }, heal: func(ctx context.Context, n *lab.Node) error { return n.Uncordon(ctx) }, polite: true},
 	}
 }
 
@@ -56,6 +59,9 @@ func powerOn(ctx context.Context, n *lab.Node) error {
 func TestFaults(t *testing.T) {
 	for _, f := range faults() {
 		t.Run(f.name, func(t *testing.T) {
+			if f.rare {
+				rare.Test(t)
+			}
 			s, before := serving(t, 6)
 			victim := before[s.vips[0].service]
 			s.victims = []*lab.Node{victim}

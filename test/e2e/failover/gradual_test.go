@@ -11,12 +11,14 @@ import (
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 	"github.com/ironlb/ironlb/test/lab"
+	"github.com/ironlb/ironlb/test/rare"
 )
 
 // TestGradual: a pool is rebalanced gradually. While the speaker of a node is absent, nothing is moved to the node,
 // although Kubernetes considers it ready. When the speaker has been present for the delay, the node gets its share
 // back, without a failed connection and without an abandoned move.
 func TestGradual(t *testing.T) {
+	rare.Test(t)
 	const delay = 5 * time.Second
 	setRebalance(t, v1alpha1.RebalanceGradual, &metav1.Duration{Duration: delay})
 	t.Cleanup(func() { setRebalance(t, "", nil) })

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ironlb/ironlb/test/lab"
+	"github.com/ironlb/ironlb/test/rare"
 )
 
 // oneSecond after the end of a partition there is one owner. busy is added for a busy machine.
@@ -44,6 +45,7 @@ func (s *scene) agreed(since time.Time, what string) owners {
 
 // TestOneWayLoss: one node, then both others, do not receive the owner, which receives all (an asymmetric link).
 func TestOneWayLoss(t *testing.T) {
+	rare.Test(t)
 	for _, asymmetric := range []int{1, 2} {
 		t.Run(fmt.Sprintf("%d others do not receive the owner", asymmetric), func(t *testing.T) {
 			s, before := serving(t, 3)
@@ -72,6 +74,7 @@ func TestOneWayLoss(t *testing.T) {
 // TestOneWayLink: the switch delivers nothing to the owner any more, but passes what it sends: another node takes over,
 // and keeps the addresses when the owner receives again.
 func TestOneWayLink(t *testing.T) {
+	rare.Test(t)
 	s, before := serving(t, 3)
 	holder := before[s.vips[0].service]
 	t.Cleanup(func() { pass(t) })
@@ -90,6 +93,7 @@ func TestOneWayLink(t *testing.T) {
 // TestPartition: no node receives another, while the clients receive all. Each node then owns everything, as required;
 // one owner is left when they reconnect.
 func TestPartition(t *testing.T) {
+	rare.Test(t)
 	s, _ := serving(t, 3)
 	t.Cleanup(func() { pass(t) })
 	if err := cluster.Lose(t.Context(), cluster.AmongNodes(100)...); err != nil {
@@ -111,6 +115,7 @@ func TestPartition(t *testing.T) {
 
 // TestLoss: a network that loses one frame in twenty moves nothing.
 func TestLoss(t *testing.T) {
+	rare.Test(t)
 	s, before := serving(t, 3)
 	t.Cleanup(func() { pass(t) })
 	if err := cluster.Lose(t.Context(), cluster.AmongNodes(5)...); err != nil {
@@ -147,6 +152,7 @@ func TestPause(t *testing.T) {
 // TestIsolated: a node whose LAN link is cut detects through a separate node network that it is isolated. It claims
 // nothing until it receives another node on the LAN again.
 func TestIsolated(t *testing.T) {
+	rare.Test(t)
 	for _, n := range cluster.Nodes {
 		if err := n.SetNodeNetwork(t.Context(), true); err != nil {
 			t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironlb/ironlb/test/lab"
+	"github.com/ironlb/ironlb/test/rare"
 )
 
 // TestPoliteStop: a stopped speaker hands over. TestDrain: so does a node excluded from load balancers. During each
@@ -42,6 +43,7 @@ func TestReplaced(t *testing.T) {
 
 // TestReplacedLate: the next speaker starts late, as after an image pull.
 func TestReplacedLate(t *testing.T) {
+	rare.Test(t)
 	s, before := serving(t, 1)
 	holder := before[s.vips[0].service]
 	check := s.undisturbed()
@@ -51,6 +53,7 @@ func TestReplacedLate(t *testing.T) {
 
 // TestDiesAway: a node that loses its power while its speaker is replaced is detected within seconds.
 func TestDiesAway(t *testing.T) {
+	rare.Test(t)
 	s, before := serving(t, 1)
 	holder := before[s.vips[0].service]
 	if err := holder.ReplaceSpeaker(); err != nil {

@@ -17,12 +17,14 @@ import (
 	"github.com/ironlb/ironlb/speaker/nodecheck"
 	"github.com/ironlb/ironlb/test/lab"
 	"github.com/ironlb/ironlb/test/lab/host"
+	"github.com/ironlb/ironlb/test/rare"
 )
 
 // TestTwoInterfacesInOneSubnet: with a strict reverse path filter, the kernel drops packets that arrive on another
 // interface than that of its route to the client. So that one alone answers for the addresses, every request is served,
 // and the condition names it.
 func TestTwoInterfacesInOneSubnet(t *testing.T) {
+	rare.Test(t)
 	const subnets = "192.0.2.0/24 is on %[1]s and %[2]s, and the kernel's route to it leads through %[1]s; " +
 		"2001:db8:0:1::/64 is on %[1]s and %[2]s, and the kernel's route to it leads through %[1]s: "
 	s, owners := serving(t, 1)

@@ -17,11 +17,14 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 	"github.com/ironlb/ironlb/test/lab"
 	"github.com/ironlb/ironlb/test/lab/probe"
+	"github.com/ironlb/ironlb/test/rare"
 )
 
 // fault is a fault of the cluster while clients connect.
 type fault struct {
 	name string
+	// rare marks a fault that another test or fault covers as well.
+	rare bool
 	// lossy marks a fault that may break connections: Pods or the owner of the address die without notice.
 	lossy bool
 	do    func(t *testing.T, owner *lab.Node)
@@ -36,7 +39,7 @@ func faults() []fault {
 		{name: "kubelet stopped for 15 s", do: stopKubelet},
 		{name: "containerd restarted", do: restartContainerd},
 		{name: "ironlb-speaker Pod deleted", do: func(t *testing.T, owner *lab.Node) { deletePod(t, owner, "ironlb-speaker") }},
-		{name: "ironlb-bgpd Pod deleted", do: func(t *testing.T, owner *lab.Node) { deletePod(t, owner, "ironlb-bgpd") }},
+		{name: "ironlb-bgpd Pod deleted", rare: true, do: func(t *testing.T, owner *lab.Node) { deletePod(t, owner, "ironlb-bgpd") }},
 		{name: "chart upgraded", do: func(t *testing.T, _ *lab.Node) {
 			// start sets minReadySeconds to 0; this is the chart's value.
 			err := cluster.Install(t.Context(), "--reset-then-reuse-values",
@@ -46,13 +49,13 @@ func faults() []fault {
 			}
 			kubectl(t, append(system, "rollout", "status", "--timeout=180s", "daemonset/ironlb-speaker")...)
 		}},
-		{name: "ironlb-speaker rolled out", do: func(t *testing.T, _ *lab.Node) { rollOut(t, "daemonset/ironlb-speaker") }},
-		{name: "ironlb-ccm rolled out", do: func(t *testing.T, _ *lab.Node) { rollOut(t, "deployment/ironlb-ccm") }},
-		{name: "kube-proxy rolled out", do: func(t *testing.T, _ *lab.Node) {
+		{name: "ironlb-speaker rolled out", rare: true, do: func(t *testing.T, _ *lab.Node) { rollOut(t, "daemonset/ironlb-speaker") }},
+		{name: "ironlb-ccm rolled out", rare: true, do: func(t *testing.T, _ *lab.Node) { rollOut(t, "deployment/ironlb-ccm") }},
+		{name: "kube-proxy rolled out", rare: true, do: func(t *testing.T, _ *lab.Node) {
 			kubectl(t, "-n", "kube-system", "rollout", "restart", "daemonset/kube-proxy")
 			kubectl(t, "-n", "kube-system", "rollout", "status", "--timeout=120s", "daemonset/kube-proxy")
 		}},
-		{name: "kubectl drain and uncordon", moves: 1, do: drain},
+		{name: "kubectl drain and uncordon", rare: true, moves: 1, do: drain},
 		{name: "node rebooted", lossy: true, do: reboot},
 	}
 }
@@ -67,6 +70,9 @@ func TestChaos(t *testing.T) {
 	fmt.Fprintln(rows, "fault\tclient\tconnections\tfailed\toutage\topen connection\tseconds")
 	for _, f := range faults() {
 		t.Run(strings.ReplaceAll(f.name, " ", "_"), func(t *testing.T) {
+			if f.rare {
+				rare.Test(t)
+			}
 			cluster.Need(t)
 			owner := ownerOf(t, service.Addr())
 			clients := startClients(t, service, cluster.Client, cluster.Remote)

@@ -16,6 +16,7 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 	"github.com/ironlb/ironlb/test/lab"
 	"github.com/ironlb/ironlb/test/lab/connections"
+	"github.com/ironlb/ironlb/test/rare"
 )
 
 const (
@@ -52,6 +53,9 @@ func TestDirect(t *testing.T) {
 		{"ironlb-speaker Pod deleted", func(t *testing.T, owner *lab.Node, _ netip.Addr) { deletePod(t, owner, "ironlb-speaker") }},
 	} {
 		t.Run(strings.ReplaceAll(fault.name, " ", "_"), func(t *testing.T) {
+			if fault.name == "planned move" {
+				rare.Test(t)
+			}
 			cluster.Need(t)
 			clients := []*directClient{connect(t, cluster.Client, targets), connect(t, cluster.Remote, targets)}
 			owner := ownerOf(t, targets[0].Addr())

@@ -15,11 +15,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/ironlb/ironlb/test/lab"
+	"github.com/ironlb/ironlb/test/rare"
 )
 
 // CVE-2020-8554: the admin of a namespace names another node and the cluster's DNS as external IPs. Both keep answering
 // every node, and the admin is informed why the addresses are not used.
 func TestNamespaceAdmin(t *testing.T) {
+	rare.Test(t)
 	cluster.Need(t)
 	kubectl(t, "create", "namespace", "tenant")
 	defer kubectl(t, "delete", "namespace", "tenant", "--wait=false")
@@ -105,6 +107,7 @@ func TestHostPort(t *testing.T) {
 
 // A Service of another controller stays unchanged, whatever happens to ironlb-ccm.
 func TestForeignController(t *testing.T) {
+	rare.Test(t)
 	cluster.Need(t)
 	serve(t)
 	const manifest = `{"apiVersion":"v1","kind":"Service","metadata":{"name":"foreign","finalizers":["service.kubernetes.io/load-balancer-cleanup"]},

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ironlb/ironlb/test/e2e/scene"
 	"github.com/ironlb/ironlb/test/lab"
+	"github.com/ironlb/ironlb/test/rare"
 )
 
 // modes returns the modes that the lab's kernel supports.
@@ -40,6 +41,9 @@ func excluded(all bool) lab.KubeProxyConfig {
 func TestModes(t *testing.T) {
 	for _, mode := range modes() {
 		t.Run(mode, func(t *testing.T) {
+			if mode != "nftables" {
+				rare.Test(t)
+			}
 			freshNode(t)
 			ccm := startCCM(t, "Proxy")
 			config := lab.KubeProxyConfig{}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/ironlb/ironlb/test/e2e/scene"
 	"github.com/ironlb/ironlb/test/lab"
+	"github.com/ironlb/ironlb/test/rare"
 )
 
 // restoredWithin limits the time without service after kube-proxy deleted the virtual servers of an address. It
@@ -114,6 +115,7 @@ func testFlush(t *testing.T, svc *corev1.Service, start func()) {
 
 // TestAlongsideServiceProxy: with serviceProxy, a running kube-proxy and its residual state are reported.
 func TestAlongsideServiceProxy(t *testing.T) {
+	rare.Test(t)
 	freshNode(t)
 	startCCM(t, "Proxy")
 	kubeProxy := startKubeProxy(t, "iptables", nil)

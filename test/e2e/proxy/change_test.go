@@ -17,6 +17,7 @@ import (
 	"github.com/ironlb/ironlb/test/e2e/scene"
 	"github.com/ironlb/ironlb/test/lab"
 	"github.com/ironlb/ironlb/test/lab/probe"
+	"github.com/ironlb/ironlb/test/rare"
 )
 
 // loadbalancer.go:132 and 270: types and ports of a Service change while its address stays.
@@ -93,6 +94,7 @@ func TestTypeAndPortsChange(t *testing.T) {
 
 // loadbalancer.go:642.
 func TestWithoutNodePorts(t *testing.T) {
+	rare.Test(t)
 	svc := service(t, "no-nodeports", func(svc *corev1.Service) { svc.Spec.AllocateLoadBalancerNodePorts = ptr.To(false) })
 	endpoints(t, "no-nodeports", "a1", "b1")
 	for _, p := range svc.Spec.Ports {
@@ -144,6 +146,9 @@ func TestSourceRanges(t *testing.T) {
 func TestAffinity(t *testing.T) {
 	for _, p := range []corev1.ServiceExternalTrafficPolicy{corev1.ServiceExternalTrafficPolicyCluster, corev1.ServiceExternalTrafficPolicyLocal} {
 		t.Run(string(p), func(t *testing.T) {
+			if p == corev1.ServiceExternalTrafficPolicyLocal {
+				rare.Test(t)
+			}
 			name := "sticky-" + map[bool]string{true: "local", false: "cluster"}[p == corev1.ServiceExternalTrafficPolicyLocal]
 			svc := service(t, name, policy(p), func(svc *corev1.Service) { svc.Spec.SessionAffinity = corev1.ServiceAffinityClientIP })
 			endpoints(t, name, "a1", "a2")
@@ -191,6 +196,9 @@ func TestUDPClientRecovers(t *testing.T) {
 		"NodePort": {cluster.Client, func() lab.Probe { return lab.Probe{Target: nodePort(t, svc, cluster.Node(0), "udp")} }},
 	} {
 		t.Run(name, func(t *testing.T) {
+			if name != "from outside" {
+				rare.Test(t)
+			}
 			endpoints(t, "datagrams", "b1")
 			p := to.target()
 			p.Network, p.Serial, p.Port, p.Timeout = "udp", true, 40053, 500*time.Millisecond
@@ -249,7 +257,7 @@ func rollingUpdate() [][]string {
 		return first // in an emulated guest the others take minutes
 	}
 	second := [][]string{{"a2", "c1", "a1"}, {"a2=terminating", "c1", "a1"}, {"c1=terminating", "a1", "b1"}, {"a1", "b1"}}
-	return slices.Concat(first, second, first, second)
+	return slices.Concat(slices.Repeat([][][]string{slices.Concat(first, second)}, rare.Rounds(1, 2))...)
 }
 
 // loadbalancer.go:975, 984, stricter: Pods that terminate and then stop cause no failed request (T29).
@@ -360,6 +368,9 @@ func TestReadyBeforeItListens(t *testing.T) {
 	by(t, cluster.Client, vip.Addr(), cluster.Node(0))
 	for _, late := range []string{"a2", "b1"} {
 		t.Run(late, func(t *testing.T) {
+			if late == "b1" {
+				rare.Test(t)
+			}
 			for range 10 {
 				answered(t, cluster.Client, "tcp", vip, "a1")
 				before := checks(t, "late")

@@ -15,11 +15,13 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/ironlb/ironlb/test/lab"
+	"github.com/ironlb/ironlb/test/rare"
 )
 
 // kube-proxy's detectLocalMode: the address of a Pod outside of all Nodes' podCIDRs is kept or masqueraded according to
 // the mode.
 func TestDetectLocalMode(t *testing.T) {
+	rare.Test(t)
 	foreign := netip.MustParseAddr("100.64.7.2") // as assigned by a network plugin with its own range
 	node, pod := cluster.Node(0), podMachine(t, "a1")
 	svc := service(t, "seen", ofType(corev1.ServiceTypeClusterIP))
@@ -68,6 +70,7 @@ func TestDetectLocalMode(t *testing.T) {
 // A local Pod that the mode does not cover causes a condition of the node that names the setting, until the mode is
 // changed.
 func TestPodsNotCovered(t *testing.T) {
+	rare.Test(t)
 	node := cluster.Node(0)
 	service(t, "foreign", ofType(corev1.ServiceTypeClusterIP))
 	slices := cluster.Kube.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault)

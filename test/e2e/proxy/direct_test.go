@@ -12,11 +12,13 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 	"github.com/ironlb/ironlb/test/e2e/scene"
 	"github.com/ironlb/ironlb/test/lab"
+	"github.com/ironlb/ironlb/test/rare"
 )
 
 // TestForwardingDirect: any node can be the owner of an address that is forwarded directly, also one without an
 // endpoint, and the Pod sees the client's address, with either policy.
 func TestForwardingDirect(t *testing.T) {
+	rare.Test(t)
 	for _, p := range []corev1.ServiceExternalTrafficPolicy{corev1.ServiceExternalTrafficPolicyCluster, corev1.ServiceExternalTrafficPolicyLocal} {
 		t.Run(string(p), func(t *testing.T) {
 			svc := service(t, "direct", policy(p), func(s *corev1.Service) {

@@ -14,6 +14,7 @@ import (
 	"github.com/ironlb/ironlb/test/e2e/scene"
 	"github.com/ironlb/ironlb/test/lab"
 	"github.com/ironlb/ironlb/test/lab/host"
+	"github.com/ironlb/ironlb/test/rare"
 )
 
 // ready returns the ready Pods of a list of endpoints, sorted.
@@ -30,6 +31,7 @@ func ready(endpoints []string) []string {
 
 // A port of the node itself is not reachable through a virtual address; ping is answered.
 func TestUnlistedPorts(t *testing.T) {
+	rare.Test(t)
 	svc := service(t, "narrow", func(svc *corev1.Service) { svc.Spec.Ports = svc.Spec.Ports[2:] }) // only the stream's port
 	endpoints(t, "narrow", "a1")
 	node := cluster.Node(0)
@@ -52,6 +54,7 @@ func TestUnlistedPorts(t *testing.T) {
 
 // service.go:1095: a Pod reaches itself through its Service.
 func TestHairpin(t *testing.T) {
+	rare.Test(t)
 	svc := service(t, "mirror")
 	endpoints(t, "mirror", "a1")
 	a1 := podMachine(t, "a1")
@@ -80,6 +83,7 @@ func TestClusterIP(t *testing.T) {
 // A Pod's hostPort, as the CNI plugin portmap creates it, takes no traffic of a Service's address or a
 // NodePort, also while the Service has no endpoint.
 func TestHostPort(t *testing.T) {
+	rare.Test(t)
 	svc := service(t, "alongside")
 	endpoints(t, "alongside", "a1")
 	node, other := cluster.Node(0), podMachine(t, "a2")
@@ -130,6 +134,7 @@ func TestExternalIP(t *testing.T) {
 
 // service.go:2294: a Service of another service proxy.
 func TestServiceProxyName(t *testing.T) {
+	rare.Test(t)
 	svc := service(t, "whose", ofType(corev1.ServiceTypeClusterIP))
 	endpoints(t, "whose", "a1", "b1")
 	ip, pod := internal(t, svc, httpPort), podMachine(t, "c1")
@@ -152,6 +157,7 @@ func TestServiceProxyName(t *testing.T) {
 
 // loadbalancer.go:610.
 func TestFinalizer(t *testing.T) {
+	rare.Test(t)
 	service(t, "finalizer")
 	if f := get(t, "finalizer").Finalizers; !slices.Contains(f, "service.kubernetes.io/load-balancer-cleanup") {
 		t.Errorf("finalizers %v", f)
@@ -171,6 +177,9 @@ func TestFinalizer(t *testing.T) {
 func TestDropPolicies(t *testing.T) {
 	for _, variant := range []string{"iptables-nft", "iptables-legacy"} {
 		t.Run(variant, func(t *testing.T) {
+			if variant == "iptables-legacy" {
+				rare.Test(t)
+			}
 			svc := service(t, variant)
 			endpoints(t, variant, "a1", "c1")
 			vip, node := external(t, svc, httpPort), cluster.Node(0)

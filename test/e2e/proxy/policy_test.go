@@ -15,6 +15,7 @@ import (
 
 	"github.com/ironlb/ironlb/test/e2e/scene"
 	"github.com/ironlb/ironlb/test/lab"
+	"github.com/ironlb/ironlb/test/rare"
 )
 
 const healthDeadline = 30 * time.Second // service.go:3833
@@ -161,6 +162,7 @@ func TestExternalTrafficPolicyLocal(t *testing.T) {
 
 // service.go:2771.
 func TestNodePortLocal(t *testing.T) {
+	rare.Test(t)
 	svc := service(t, "nodeport-local", ofType(corev1.ServiceTypeNodePort), policy(corev1.ServiceExternalTrafficPolicyLocal))
 	endpoints(t, "nodeport-local", "a1", "a2")
 	node1, node3 := cluster.Node(0), cluster.Node(2)
@@ -190,6 +192,7 @@ func TestInternalTrafficPolicyLocal(t *testing.T) {
 
 // service.go:2419, 2464.
 func TestNoEndpoints(t *testing.T) {
+	rare.Test(t)
 	svc := service(t, "empty")
 	vip := external(t, svc, httpPort)
 	by(t, cluster.Client, vip.Addr(), cluster.Node(1))

@@ -14,6 +14,7 @@ import (
 
 	"github.com/ironlb/ironlb/test/e2e/scene"
 	"github.com/ironlb/ironlb/test/lab"
+	"github.com/ironlb/ironlb/test/rare"
 )
 
 var faults = map[string]struct {
@@ -41,6 +42,9 @@ func TestNodeDies(t *testing.T) {
 	for fault, f := range faults {
 		for _, who := range []string{"owner", "other"} {
 			t.Run(fault+" of "+who, func(t *testing.T) {
+				if (fault == "link cut") == (who == "owner") {
+					rare.Test(t)
+				}
 				times := map[string][]time.Duration{}
 				failures := map[string][2]int{}
 				for range *rounds {
@@ -193,6 +197,7 @@ func leftOut(t *testing.T, n *lab.Node, nodes int) {
 // TestSpeakerStarts: a speaker that starts while a node is dead sends nothing there: its predecessor recorded the node.
 // If the node has returned by then, no connection to its Pods has ended.
 func TestSpeakerStarts(t *testing.T) {
+	rare.Test(t)
 	external, internal := service(t, "starts")
 	holder := owner(t, external[0].Addr())
 	victim := cluster.Nodes[(slices.Index(cluster.Nodes, holder)+1)%len(cluster.Nodes)]
