@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/ironlb/ironlb/speaker/member"
+	"github.com/ironlb/ironlb/test/rare"
 )
 
 // reportsAsymmetry reports whether a node has recorded that others do not receive it on the LAN.
@@ -60,7 +61,7 @@ func TestOneWay(t *testing.T) {
 // A node that receives none of many others, more than a heartbeat has room for, is recorded as such by all of them, and
 // by none soon after it receives again.
 func TestAsymmetricLinkAmongMany(t *testing.T) {
-	w := newWorld(t, 60)
+	w := newWorld(t, rare.Rounds(20, 60))
 	w.settle()
 	mute, others := w.nodes[7], append(w.nodes[:7:7], w.nodes[8:]...)
 	all := func(is func(*machine) bool) func() bool {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ironlb/ironlb/speaker/member"
 	"github.com/ironlb/ironlb/speaker/view"
+	"github.com/ironlb/ironlb/test/rare"
 )
 
 // Loops wake for their own heartbeats while nothing changes, also while a node is dead for long. A datagram of an
@@ -115,7 +116,7 @@ func TestNoFalseAlarmRoundRobin(t *testing.T) {
 				}
 			}
 			lose(w)
-			w.run(2*time.Minute, nil)
+			w.run(time.Duration(rare.Rounds(20, 120))*time.Second, nil)
 		}
 	}
 }

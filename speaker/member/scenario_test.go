@@ -13,6 +13,7 @@ import (
 
 	"github.com/ironlb/ironlb/speaker/member"
 	"github.com/ironlb/ironlb/speaker/view"
+	"github.com/ironlb/ironlb/test/rare"
 )
 
 func TestBeginsAsObserver(t *testing.T) {
@@ -612,7 +613,7 @@ func TestNoFalseAlarm(t *testing.T) {
 					t.Fatalf("%s, node network %v: after %v %s counts a node as dead", profile.Name, unicast, w.now.Sub(epoch), m.name)
 				}
 			}
-			w.run(3*time.Minute, nil)
+			w.run(time.Duration(rare.Rounds(30, 180))*time.Second, nil)
 			var requested, relayed uint64
 			for _, m := range w.nodes {
 				requested, relayed = requested+m.Counts().RelayRequests, relayed+m.Counts().Relayed

@@ -9,11 +9,13 @@ import (
 	"testing"
 
 	"github.com/ironlb/ironlb/test/lab/tools"
+	"github.com/ironlb/ironlb/test/rare"
 )
 
 // TestNoTemplates finds programs that can execute a template: their linker keeps every exported method of every type,
 // which costs many MB of memory. See docs/design/dependencies.md.
 func TestNoTemplates(t *testing.T) {
+	rare.Test(t)
 	if testing.Short() {
 		t.Skip("-short: this links the programs")
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ironlb/ironlb/speaker/member"
+	"github.com/ironlb/ironlb/test/rare"
 )
 
 // probed returns a cluster in which every node has a witness for every other node.
@@ -70,9 +71,9 @@ func TestDeathDecided(t *testing.T) {
 				most += 50 * time.Millisecond
 			}
 			var all Times
-			for i := range 20 {
+			for i := range rare.Rounds(7, 20) {
 				dead := c.Speakers[i%len(c.Speakers)]
-				c.Run(time.Duration(i) * 7 * time.Millisecond) // at each phase of its heartbeats
+				c.Run(time.Duration(140*i/rare.Rounds(7, 20)) * time.Millisecond) // at each phase of its heartbeats
 				at := c.Now()
 				dead.PowerOff()
 				c.Run(2 * time.Second)
