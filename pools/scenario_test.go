@@ -56,7 +56,7 @@ func firstDifference(want, got string) string {
 
 // runScenario runs the commands of a file and returns the file with the actual results.
 func runScenario(text string) (string, error) {
-	w := newWorld()
+	f := newFixture()
 	var out, answer strings.Builder
 	inAnswer := false
 	flush := func() {
@@ -78,7 +78,7 @@ func runScenario(text string) (string, error) {
 			out.WriteString(line + "\n")
 		default:
 			out.WriteString(line + "\n")
-			if err := w.run(strings.Fields(line), &answer); err != nil {
+			if err := f.run(strings.Fields(line), &answer); err != nil {
 				return "", fmt.Errorf("line %d: %q: %w", n+1, line, err)
 			}
 		}
@@ -87,8 +87,8 @@ func runScenario(text string) (string, error) {
 	return out.String(), nil
 }
 
-// world is an allocator with the state that a controller would keep and a manual clock.
-type world struct {
+// fixture is an allocator with the state that a controller would keep and a manual clock.
+type fixture struct {
 	a      *Allocator
 	pools  map[string]Pool
 	labels map[string]map[string]string
@@ -100,40 +100,40 @@ type world struct {
 	born   int
 }
 
-func newWorld() *world {
-	return &world{
+func newFixture() *fixture {
+	return &fixture{
 		a: New(), pools: map[string]Pool{}, labels: map[string]map[string]string{}, others: map[Refusal][]netip.Addr{},
 		claims: map[ServiceKey]Claim{}, wiped: map[ServiceKey]bool{}, now: time.Unix(0, 0).UTC(),
 	}
 }
 
-func (w *world) run(words []string, out *strings.Builder) error {
+func (f *fixture) run(words []string, out *strings.Builder) error {
 	command, args := words[0], words[1:]
 	if len(args) == 0 && !slices.Contains([]string{"restart", "wake", "settle", "parse", "keep"}, command) {
 		return fmt.Errorf("too few words")
 	}
 	switch command {
 	case "pool":
-		return w.pool(args)
+		return f.pool(args)
 	case "delete-pool":
-		delete(w.pools, args[0])
-		w.setPools()
+		delete(f.pools, args[0])
+		f.setPools()
 	case "namespace":
 		labels, err := parseLabels(strings.Join(args[1:], ","))
 		if err != nil {
 			return err
 		}
-		w.labels[args[0]] = labels
-		w.a.SetNamespace(args[0], labels)
+		f.labels[args[0]] = labels
+		f.a.SetNamespace(args[0], labels)
 	case "delete-namespace":
-		delete(w.labels, args[0])
-		w.a.DeleteNamespace(args[0])
+		delete(f.labels, args[0])
+		f.a.DeleteNamespace(args[0])
 	case "node", "foreign", "gateway":
 		var addrs []netip.Addr
 		for _, text := range args[1:] {
 			addrs = append(addrs, netip.MustParseAddr(text))
 		}
-		w.withhold(command, args[0], addrs)
+		f.withhold(command, args[0], addrs)
 	case "hosts":
 		hosts := map[netip.Addr]string{}
 		for _, text := range args {
@@ -141,47 +141,47 @@ func (w *world) run(words []string, out *strings.Builder) error {
 				hosts[netip.MustParseAddr(addr)] = host
 			}
 		}
-		w.a.SetHosts(hosts)
+		f.a.SetHosts(hosts)
 	case "delete-node":
-		w.withhold("node", args[0], nil)
+		f.withhold("node", args[0], nil)
 	case "assign":
-		c, err := w.claim(args)
+		c, err := f.claim(args)
 		if err != nil {
 			return err
 		}
-		w.assign(c, out)
+		f.assign(c, out)
 	case "reassign":
-		w.assign(w.claims[key(args[0])], out)
+		f.assign(f.claims[key(args[0])], out)
 	case "release":
-		delete(w.claims, key(args[0]))
-		delete(w.status, key(args[0]))
-		fmt.Fprintf(out, "%s freed %v\n", args[0], w.a.Release(key(args[0]), w.now))
+		delete(f.claims, key(args[0]))
+		delete(f.status, key(args[0]))
+		fmt.Fprintf(out, "%s freed %v\n", args[0], f.a.Release(key(args[0]), f.now))
 	case "wipe":
-		w.wiped[key(args[0])] = true
+		f.wiped[key(args[0])] = true
 	case "keep":
-		w.a.KeepUntilWritten()
-		w.status = map[ServiceKey][]Address{}
+		f.a.KeepUntilWritten()
+		f.status = map[ServiceKey][]Address{}
 	case "written":
-		fmt.Fprintf(out, "%s freed %v\n", args[0], w.a.Written(key(args[0]), w.now))
-		w.status[key(args[0])] = w.a.Lease(key(args[0]))
+		fmt.Fprintf(out, "%s freed %v\n", args[0], f.a.Written(key(args[0]), f.now))
+		f.status[key(args[0])] = f.a.Lease(key(args[0]))
 	case "restart":
-		w.restart(args, out)
+		f.restart(args, out)
 	case "wake":
-		fmt.Fprintf(out, "wake %s\n", names(w.a.Wake(w.now)))
+		fmt.Fprintf(out, "wake %s\n", names(f.a.Wake(f.now)))
 	case "decline":
-		w.a.Decline(key(args[0]))
+		f.a.Decline(key(args[0]))
 	case "settle":
-		w.settle(out)
+		f.settle(out)
 	case "time":
 		d, err := time.ParseDuration(strings.TrimPrefix(args[0], "+"))
 		if err != nil {
 			return err
 		}
-		w.now = w.now.Add(d)
+		f.now = f.now.Add(d)
 	case "status":
-		w.poolStatus(args[0], out)
+		f.poolStatus(args[0], out)
 	case "holders":
-		fmt.Fprintf(out, "%s is held by %s\n", args[0], names(w.a.Holders(netip.MustParseAddr(args[0]))))
+		fmt.Fprintf(out, "%s is held by %s\n", args[0], names(f.a.Holders(netip.MustParseAddr(args[0]))))
 	case "parse":
 		r, err := ParseRanges(strings.Split(strings.Join(args, " "), ";"))
 		if err != nil {
@@ -196,15 +196,15 @@ func (w *world) run(words []string, out *strings.Builder) error {
 }
 
 // withhold gives addresses to a node, a gateway of a node, or a Service of another controller.
-func (w *world) withhold(kind, name string, addrs []netip.Addr) {
+func (f *fixture) withhold(kind, name string, addrs []netip.Addr) {
 	r := map[string]Refusal{"node": {RuleNode, name}, "gateway": {RuleGateway, name}, "foreign": {RuleService, key(name).String()}}[kind]
-	w.others[r] = addrs
-	w.a.Withhold(r, addrs, w.now)
+	f.others[r] = addrs
+	f.a.Withhold(r, addrs, f.now)
 }
 
-func (w *world) assign(c Claim, out *strings.Builder) {
-	w.claims[c.Service] = c
-	writeDecision(c.Service, w.a.Assign(c, w.now), out)
+func (f *fixture) assign(c Claim, out *strings.Builder) {
+	f.claims[c.Service] = c
+	writeDecision(c.Service, f.a.Assign(c, f.now), out)
 }
 
 func writeDecision(k ServiceKey, d Decision, out *strings.Builder) {
@@ -236,68 +236,68 @@ func leaseText(lease []Address) string {
 }
 
 // settle assigns the Services that Wake returns until it returns none.
-func (w *world) settle(out *strings.Builder) {
+func (f *fixture) settle(out *strings.Builder) {
 	for {
-		keys := w.a.Wake(w.now)
+		keys := f.a.Wake(f.now)
 		if len(keys) == 0 {
 			return
 		}
 		for _, k := range keys {
-			writeDecision(k, w.a.Assign(w.claims[k], w.now), out)
+			writeDecision(k, f.a.Assign(f.claims[k], f.now), out)
 		}
 	}
 }
 
 // restart starts over with the state of the API server: pools, namespaces, claims and recorded status. With "late", the
 // pools arrive after the Services.
-func (w *world) restart(args []string, out *strings.Builder) {
-	old := w.a
-	w.a = New()
-	if w.status != nil {
-		w.a.KeepUntilWritten()
+func (f *fixture) restart(args []string, out *strings.Builder) {
+	old := f.a
+	f.a = New()
+	if f.status != nil {
+		f.a.KeepUntilWritten()
 	}
 	var held []Claim
-	for k, c := range w.claims {
-		if w.wiped[k] {
+	for k, c := range f.claims {
+		if f.wiped[k] {
 			c.Lost = old.Lease(k)
-		} else if l := old.Lease(k); len(l) > 0 && w.status == nil {
+		} else if l := old.Lease(k); len(l) > 0 && f.status == nil {
 			c.Held = l
-		} else if w.status != nil {
-			c.Held = w.status[k]
+		} else if f.status != nil {
+			c.Held = f.status[k]
 		}
 		held = append(held, c)
 	}
-	for ns, labels := range w.labels {
-		w.a.SetNamespace(ns, labels)
+	for ns, labels := range f.labels {
+		f.a.SetNamespace(ns, labels)
 	}
 	setNodes := func() {
-		for by, addrs := range w.others {
-			w.a.Withhold(by, addrs, w.now)
+		for by, addrs := range f.others {
+			f.a.Withhold(by, addrs, f.now)
 		}
 	}
 	if !slices.Contains(args, "late") {
 		setNodes()
-		w.setPools()
+		f.setPools()
 	}
-	clear(w.wiped)
+	clear(f.wiped)
 	var cooling []CoolDown
-	for name := range w.pools {
+	for name := range f.pools {
 		st, _ := old.PoolStatus(name)
 		cooling = append(cooling, st.CoolDowns...)
 	}
 	if !slices.Contains(args, "late") {
-		w.a.Restore(cooling, w.now)
+		f.a.Restore(cooling, f.now)
 	}
-	if refused := w.a.Adopt(held); len(refused) > 0 {
+	if refused := f.a.Adopt(held); len(refused) > 0 {
 		fmt.Fprintf(out, "must move %s\n", names(refused))
 	}
 	setNodes()
-	w.setPools()
-	w.a.Restore(cooling, w.now)
+	f.setPools()
+	f.a.Restore(cooling, f.now)
 }
 
-func (w *world) poolStatus(name string, out *strings.Builder) {
-	st, ok := w.a.PoolStatus(name)
+func (f *fixture) poolStatus(name string, out *strings.Builder) {
+	st, ok := f.a.PoolStatus(name)
 	if !ok {
 		fmt.Fprintf(out, "%s: no such pool\n", name)
 		return
@@ -314,7 +314,7 @@ func (w *world) poolStatus(name string, out *strings.Builder) {
 		fmt.Fprintf(out, "; draining %s", names(st.Draining))
 	}
 	for _, c := range st.CoolDowns {
-		fmt.Fprintf(out, "; %s cools down since %s, by %s", c.Addr, w.now.Sub(c.Freed), short(c.By))
+		fmt.Fprintf(out, "; %s cools down since %s, by %s", c.Addr, f.now.Sub(c.Freed), short(c.By))
 	}
 	for _, n := range st.Withheld {
 		fmt.Fprintf(out, "; %s", n.Addr)
@@ -349,21 +349,21 @@ func key(s string) ServiceKey {
 
 func short(k ServiceKey) string { return strings.TrimPrefix(k.String(), "default/") }
 
-func (w *world) setPools() {
+func (f *fixture) setPools() {
 	var all []Pool
-	for _, p := range w.pools {
+	for _, p := range f.pools {
 		all = append(all, p)
 	}
-	w.a.SetPools(all)
+	f.a.SetPools(all)
 }
 
-func (w *world) pool(args []string) error {
+func (f *fixture) pool(args []string) error {
 	p := Pool{Name: args[0], AutoAssign: true}
-	if old, ok := w.pools[p.Name]; ok {
+	if old, ok := f.pools[p.Name]; ok {
 		p.Created = old.Created
 	} else {
-		w.born++
-		p.Created = time.Unix(int64(w.born), 0)
+		f.born++
+		p.Created = time.Unix(int64(f.born), 0)
 	}
 	var entries []string
 	for _, arg := range args[1:] {
@@ -383,8 +383,8 @@ func (w *world) pool(args []string) error {
 		}
 		p.Ranges = append(p.Ranges, r)
 	}
-	w.pools[p.Name] = p
-	w.setPools()
+	f.pools[p.Name] = p
+	f.setPools()
 	return nil
 }
 
@@ -454,7 +454,7 @@ func parseLabels(v string) (map[string]string, error) {
 	return out, nil
 }
 
-func (w *world) claim(args []string) (Claim, error) {
+func (f *fixture) claim(args []string) (Claim, error) {
 	c := Claim{Service: key(args[0])}
 	for _, arg := range args[1:] {
 		name, v, _ := strings.Cut(arg, "=")

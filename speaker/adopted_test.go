@@ -18,22 +18,22 @@ import (
 func TestSnapshotRemovesNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		vip3 := netip.MustParseAddr("203.0.113.6")
-		w := newWorld(t)
+		f := newFixture(t)
 		v := baseView()
 		service(v, "web", vip1, []uint16{80}, 3, "a")
 		service(v, "later", vip2, []uint16{80, 443}, 2, "a")
-		r := start(t, w, &cluster{view: v, synced: true})
+		r := start(t, f, &cluster{view: v, synced: true})
 		r.wantPlanned(t)
 		r.stop()
-		w.restart()
+		f.restart()
 		before := r.table(t)
-		filter := maps.Clone(w.filter)
+		filter := maps.Clone(f.filter)
 
 		old := baseView()
 		old.FromSnapshot = true
 		service(old, "web", vip1, []uint16{80}, 2, "a")
 		service(old, "lost", vip3, []uint16{80}, 1, "a")
-		r = start(t, w, &cluster{view: old, synced: true})
+		r = start(t, f, &cluster{view: old, synced: true})
 		defer func() { r.stop() }()
 		observe := func() {
 			t.Helper()
@@ -47,21 +47,21 @@ func TestSnapshotRemovesNothing(t *testing.T) {
 					t.Errorf("%v is %v, was %v", key, have[key], vs)
 				}
 			}
-			if !has(w.addrs, vip1) || !has(w.addrs, vip2) {
-				t.Errorf("local addresses are %v", w.addrs)
+			if !has(f.addrs, vip1) || !has(f.addrs, vip2) {
+				t.Errorf("local addresses are %v", f.addrs)
 			}
 			for e := range filter {
-				if !has(w.filter, e) {
+				if !has(f.filter, e) {
 					t.Errorf("the filter lacks %v", e)
 				}
 			}
-			if _, announced := w.announced[vip2]; announced || !has(w.announced, vip1) {
-				t.Errorf("announced is %v", w.announced)
+			if _, announced := f.announced[vip2]; announced || !has(f.announced, vip1) {
+				t.Errorf("announced is %v", f.announced)
 			}
 		}
 		observe()
-		if !has(w.addrs, vip3) || !has(w.announced, vip3) {
-			t.Errorf("%v is not served: %v, announced %v", vip3, w.addrs, w.announced)
+		if !has(f.addrs, vip3) || !has(f.announced, vip3) {
+			t.Errorf("%v is not served: %v, announced %v", vip3, f.addrs, f.announced)
 		}
 		r.touch(func(v *view.View) view.Touched { // entries of this process follow the plan
 			delete(v.Services, pools.ServiceKey{Namespace: "default", Name: "lost"})
@@ -70,22 +70,22 @@ func TestSnapshotRemovesNothing(t *testing.T) {
 		})
 		time.Sleep(5 * time.Second)
 		observe()
-		if has(w.announced, vip3) {
+		if has(f.announced, vip3) {
 			t.Errorf("%v is announced yet", vip3)
 		}
-		if w.bgp.begun {
+		if f.bgp.begun {
 			t.Error("BGP gets routes from a snapshot")
 		}
 
-		changes := w.changes
+		changes := f.changes
 		r.touch(func(v *view.View) view.Touched {
 			v.FromSnapshot = false
 			service(v, "web", vip1, []uint16{80}, 3, "a")
 			return view.Touched{Services: map[pools.ServiceKey]struct{}{{Namespace: "default", Name: "web"}: {}}}
 		})
 		r.wantPlanned(t)
-		if w.changes == changes || has(w.addrs, vip2) || has(w.addrs, vip3) {
-			t.Errorf("what is left over is there yet: %v", w.addrs)
+		if f.changes == changes || has(f.addrs, vip2) || has(f.addrs, vip3) {
+			t.Errorf("what is left over is there yet: %v", f.addrs)
 		}
 		if log := r.log.String(); strings.Count(log, "delete real") > 0 {
 			t.Errorf("an endpoint that the snapshot lacked went for a moment:\n%s", log)
@@ -96,19 +96,19 @@ func TestSnapshotRemovesNothing(t *testing.T) {
 // If the lists match the snapshot, nothing changes.
 func TestSnapshotThatIsRight(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newWorld(t)
+		f := newFixture(t)
 		v := baseView()
 		service(v, "web", vip1, []uint16{80}, 3, "a")
 		v.FromSnapshot = true
-		r := start(t, w, &cluster{view: v, synced: true})
+		r := start(t, f, &cluster{view: v, synced: true})
 		defer r.stop()
 		r.wantPlanned(t)
-		changes, publishes := w.changes, w.announcements
+		changes, publishes := f.changes, f.announcements
 		r.touch(func(v *view.View) view.Touched { v.FromSnapshot = false; return view.Touched{} })
 		time.Sleep(5 * time.Second)
 		r.wantPlanned(t)
-		if w.changes != changes || w.announcements != publishes {
-			t.Errorf("%d changes, %d announcements:\n%s", w.changes-changes, w.announcements-publishes, r.log)
+		if f.changes != changes || f.announcements != publishes {
+			t.Errorf("%d changes, %d announcements:\n%s", f.changes-changes, f.announcements-publishes, r.log)
 		}
 	})
 }
@@ -135,34 +135,34 @@ func (r *run) peers() map[string]routes.Peer {
 // wait, and that is reported.
 func TestSnapshotBeginsBGP(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.bgp.away = true
+		f := newFixture(t)
+		f.bgp.away = true
 		v := baseView()
 		service(v, "web", vip1, []uint16{80}, 3, "a")
 		v.FromSnapshot = true
 		lockNear(v, "")
-		r := start(t, w, &cluster{view: v, synced: true})
+		r := start(t, f, &cluster{view: v, synced: true})
 		defer r.stop()
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if w.bgp.begun {
+		if f.bgp.begun {
 			t.Fatal("BGP gets routes from a snapshot before it is known whether the daemon has others")
 		}
-		w.bgp.mu.Lock()
-		w.bgp.away = false
-		w.bgp.mu.Unlock()
+		f.bgp.mu.Lock()
+		f.bgp.away = false
+		f.bgp.mu.Unlock()
 		r.trigger.Now()
 		r.wantPlanned(t)
 		if peers := r.peers(); len(peers) != 1 || !has(peers, "far") || len(r.prefixes("far")) != 1 || len(r.prefixes("near")) != 0 {
 			t.Errorf("peers %v, routes %v", peers, r.bgp.published.Routes)
 		}
-		if got := w.nodeStatus.Sessions["near"]; got.State != routes.SessionIdle || got.Reason != routes.PasswordUnknown {
+		if got := f.nodeStatus.Sessions["near"]; got.State != routes.SessionIdle || got.Reason != routes.PasswordUnknown {
 			t.Errorf("session of the peer that waits: %+v", got)
 		}
 		if n := strings.Count(r.log.String(), `msg="BGP session not established" peer=near reason=PasswordUnknown`); n != 1 {
 			t.Errorf("%d lines about the peer that waits:\n%s", n, r.log)
 		}
-		far, reported := r.peers()["far"], len(w.bgp.changes)
+		far, reported := r.peers()["far"], len(f.bgp.changes)
 		r.touch(func(v *view.View) view.Touched { v.FromSnapshot = false; return lockNear(v, "s3cret") })
 		r.wantPlanned(t)
 		if peers := r.peers(); peers["near"].Password != "s3cret" || peers["far"] != far || len(r.prefixes("near")) != 1 {
@@ -180,19 +180,19 @@ func TestSnapshotBeginsBGP(t *testing.T) {
 // is restarted.
 func TestSnapshotLeavesBGP(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newWorld(t)
+		f := newFixture(t)
 		v := baseView()
 		service(v, "web", vip1, []uint16{80}, 3, "a")
 		lockNear(v, "s3cret")
-		r := start(t, w, &cluster{view: v, synced: true})
+		r := start(t, f, &cluster{view: v, synced: true})
 		r.wantPlanned(t)
 		r.stop()
-		w.restart()
-		reported, before := len(w.bgp.changes), r.peers()
+		f.restart()
+		reported, before := len(f.bgp.changes), r.peers()
 		lockNear(v, "")
 		delete(v.Services, named("web")) // the snapshot is older
 		v.FromSnapshot = true
-		r = start(t, w, r.cluster)
+		r = start(t, f, r.cluster)
 		defer func() { r.stop() }()
 		time.Sleep(time.Minute)
 		synctest.Wait()
@@ -214,14 +214,14 @@ func TestSnapshotLeavesBGP(t *testing.T) {
 		}
 
 		r.stop()
-		w.restart()
+		f.restart()
 		lockNear(v, "")
 		v.FromSnapshot = true
-		r = start(t, w, r.cluster)
+		r = start(t, f, r.cluster)
 		time.Sleep(time.Minute)
-		w.bgp.mu.Lock()
-		w.bgp.published = routes.BGP{}
-		w.bgp.mu.Unlock()
+		f.bgp.mu.Lock()
+		f.bgp.published = routes.BGP{}
+		f.bgp.mu.Unlock()
 		r.trigger.Now()
 		r.wantPlanned(t)
 		if got := r.peers(); len(got) != 1 || !has(got, "far") {

@@ -29,8 +29,8 @@ func dnsService(v *view.View) {
 func (r *run) wantCleaned(t *testing.T, when string, want ...ipvs.Key) {
 	t.Helper()
 	synctest.Wait()
-	r.world.mu.Lock()
-	defer r.world.mu.Unlock()
+	r.fixture.mu.Lock()
+	defer r.fixture.mu.Unlock()
 	slices.SortFunc(r.cleaned, ipvs.Key.Compare)
 	slices.SortFunc(want, ipvs.Key.Compare)
 	if got := slices.Compact(r.cleaned); !slices.Equal(got, want) {
@@ -43,10 +43,10 @@ func (r *run) wantCleaned(t *testing.T, when string, want ...ipvs.Key) {
 // (UDP), or that bypass a new address (all protocols).
 func TestConntrack(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newWorld(t)
+		f := newFixture(t)
 		v := baseView()
 		dnsService(v)
-		r := start(t, w, &cluster{view: v, synced: true})
+		r := start(t, f, &cluster{view: v, synced: true})
 		r.wantCleaned(t, "new", dnsKey, webKey)
 		endpoints := func(n int) {
 			r.touchService("dns", func(_ *view.Service, slice *view.Slice) { slice.Endpoints = slice.Endpoints[:n] })
@@ -65,24 +65,24 @@ func TestConntrack(t *testing.T) {
 		r.wantCleaned(t, "one not ready", dnsKey) // for TCP the endpoint is assumed to answer
 		r.touchService("dns", func(_ *view.Service, slice *view.Slice) { slice.Endpoints[0].Ready = true })
 		r.wantCleaned(t, "ready again")
-		w.mu.Lock()
-		w.failAt = w.changes + 5 // two real servers of each protocol are deleted, and then conntrack fails
-		w.mu.Unlock()
+		f.mu.Lock()
+		f.failAt = f.changes + 5 // two real servers of each protocol are deleted, and then conntrack fails
+		f.mu.Unlock()
 		endpoints(0)
 		synctest.Wait()
 		if h := r.speaker.Health(); h.Ready {
 			t.Error("ready although conntrack was not cleaned")
 		}
 		r.wantCleaned(t, "in vain")
-		w.mu.Lock()
-		w.failAt = 0
-		w.mu.Unlock()
+		f.mu.Lock()
+		f.failAt = 0
+		f.mu.Unlock()
 		time.Sleep(retryMax)
 		r.wantCleaned(t, "later", dnsKey, webKey)
 		r.wantPlanned(t)
 		r.stop()
-		w.restart()
-		r = start(t, w, r.cluster)
+		f.restart()
+		r = start(t, f, r.cluster)
 		defer r.stop()
 		r.wantCleaned(t, "another process", dnsKey)
 	})
@@ -99,7 +99,7 @@ func TestConntrackVirtualGone(t *testing.T) {
 		vip := v.VIPs[vip1.String()]
 		vip.Services = []pools.ServiceKey{dns, other}
 		v.VIPs[vip1.String()] = vip
-		r := start(t, newWorld(t), &cluster{view: v, synced: true})
+		r := start(t, newFixture(t), &cluster{view: v, synced: true})
 		defer r.stop()
 		httpsKey := ipvs.Key{Addr: vip1, Protocol: ipvs.TCP, Port: 443}
 		r.wantPlanned(t)
@@ -122,17 +122,17 @@ func TestConntrackShare(t *testing.T) {
 		100 * time.Millisecond: time.Second,
 	} {
 		inBubble(t, func(t *testing.T) {
-			w := newWorld(t)
-			w.slowClean, w.entries = took, 3
+			f := newFixture(t)
+			f.slowClean, f.entries = took, 3
 			v := baseView()
 			service(v, "web", vip1, []uint16{80}, 200, "a")
 			service(v, "api", vip2, []uint16{80}, 200, "a")
-			r := start(t, w, &cluster{view: v, synced: true})
+			r := start(t, f, &cluster{view: v, synced: true})
 			defer r.stop()
 			time.Sleep(took)
 			r.wantCleaned(t, "new", webKey, ipvs.Key{Addr: vip2, Protocol: ipvs.TCP, Port: 80})
 			time.Sleep(5 * time.Second)
-			w.cleanings = nil
+			f.cleanings = nil
 			fewer := func(name string) {
 				r.touchService(name, func(_ *view.Service, slice *view.Slice) {
 					slice.Endpoints = slice.Endpoints[:len(slice.Endpoints)-1]
@@ -150,9 +150,9 @@ func TestConntrackShare(t *testing.T) {
 			fewer("api") // as late as possible
 			time.Sleep(rest + took)
 			r.wantCleaned(t, "by itself", webKey, ipvs.Key{Addr: vip2, Protocol: ipvs.TCP, Port: 80})
-			w.mu.Lock()
-			ends := slices.Clone(w.cleanings)
-			w.mu.Unlock()
+			f.mu.Lock()
+			ends := slices.Clone(f.cleanings)
+			f.mu.Unlock()
 			for i, end := range ends {
 				if i > 0 && end.Sub(ends[i-1]) < rest+took {
 					t.Errorf("cleaned %v after the last, want %v at least", end.Sub(ends[i-1]), rest+took)
@@ -173,26 +173,26 @@ func TestConntrackShare(t *testing.T) {
 // After a node died, conntrack is cleaned at once, without the pause: a client retransmits its SYN after one second.
 func TestConntrackNodeDied(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.reach = &worldReach{}
-		w.slowClean = 100 * time.Millisecond // pause of one second
+		f := newFixture(t)
+		f.reach = &fixtureReach{}
+		f.slowClean = 100 * time.Millisecond // pause of one second
 		v := baseView()
 		v.Nodes["b"] = view.Node{Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.2")}}
 		service(v, "web", vip1, []uint16{80}, 2, "a")
 		service(v, "api", vip2, []uint16{80}, 3, "a")
 		v.Slices[named("web")]["s"].Endpoints[1].Node = "b"
-		r := start(t, w, &cluster{view: v, synced: true})
+		r := start(t, f, &cluster{view: v, synced: true})
 		defer r.stop()
 		time.Sleep(5 * time.Second)
 		r.wantPlanned(t)
-		w.mu.Lock()
-		w.cleaned = nil
-		w.mu.Unlock()
+		f.mu.Lock()
+		f.cleaned = nil
+		f.mu.Unlock()
 		r.touchService("api", func(_ *view.Service, slice *view.Slice) { slice.Endpoints = slice.Endpoints[:2] })
-		time.Sleep(2 * w.slowClean)
+		time.Sleep(2 * f.slowClean)
 		r.wantCleaned(t, "an endpoint went", ipvs.Key{Addr: vip2, Protocol: ipvs.TCP, Port: 80})
-		w.reach.set("b")
-		time.Sleep(2 * w.slowClean)
+		f.reach.set("b")
+		time.Sleep(2 * f.slowClean)
 		r.wantCleaned(t, "a node died", webKey)
 	})
 }

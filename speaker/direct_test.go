@@ -46,17 +46,17 @@ func forward(v *view.View, how view.Forwarding) {
 
 // directedNow reports whether Service web is directed.
 func (r *run) directedNow() bool {
-	r.world.mu.Lock()
-	defer r.world.mu.Unlock()
+	r.fixture.mu.Lock()
+	defer r.fixture.mu.Unlock()
 	return has(r.tunnels.have.Virtuals, directKey)
 }
 
-// The world checks the order: a virtual server is directed once it has only this node's endpoints, and no longer before
-// it gets others or is deleted; its address follows, and precedes on removal.
+// The fixture checks the order: a virtual server is directed once it has only this node's endpoints, and no longer
+// before it gets others or is deleted; its address follows, and precedes on removal.
 func TestDirectKeepsTheOrder(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newWorld(t)
-		r := start(t, w, &cluster{view: directView(), synced: true})
+		f := newFixture(t)
+		r := start(t, f, &cluster{view: directView(), synced: true})
 		defer r.stop()
 		r.wantPlanned(t)
 		if !r.directedNow() || !has(r.announced, vip1) {
@@ -89,9 +89,9 @@ func TestDirectConverges(t *testing.T) {
 		for failAt := 1; failAt < 24; failAt++ {
 			t.Run(fmt.Sprint("restart ", restart, " at ", failAt), func(t *testing.T) {
 				inBubble(t, func(t *testing.T) {
-					w := newWorld(t)
-					w.failAt = failAt
-					r := start(t, w, &cluster{view: directView(), synced: true})
+					f := newFixture(t)
+					f.failAt = failAt
+					r := start(t, f, &cluster{view: directView(), synced: true})
 					time.Sleep(time.Second)
 					r.set(func(v *view.View) { forward(v, view.ToPod) })
 					time.Sleep(time.Second)
@@ -101,14 +101,14 @@ func TestDirectConverges(t *testing.T) {
 					if restart {
 						v := r.view
 						r.stop()
-						w.restart()
-						r = start(t, w, &cluster{view: v, synced: true})
+						f.restart()
+						r = start(t, f, &cluster{view: v, synced: true})
 						synctest.Wait()
 					}
 					defer r.stop()
-					w.mu.Lock()
-					w.failAt = 0
-					w.mu.Unlock()
+					f.mu.Lock()
+					f.failAt = 0
+					f.mu.Unlock()
 					time.Sleep(2 * retryMax)
 					r.wantPlanned(t)
 				})
@@ -120,13 +120,13 @@ func TestDirectConverges(t *testing.T) {
 // What another program removed is restored within two seconds.
 func TestDirectIsRestored(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newWorld(t)
-		r := start(t, w, &cluster{view: directView(), synced: true})
+		f := newFixture(t)
+		r := start(t, f, &cluster{view: directView(), synced: true})
 		defer r.stop()
 		r.wantPlanned(t)
-		w.mu.Lock()
-		w.tunnels.have = ipvs.Direct{}
-		w.mu.Unlock()
+		f.mu.Lock()
+		f.tunnels.have = ipvs.Direct{}
+		f.mu.Unlock()
 		time.Sleep(2 * time.Second)
 		r.wantPlanned(t)
 	})
@@ -135,14 +135,14 @@ func TestDirectIsRestored(t *testing.T) {
 // What an earlier process directed is removed, although this one directs nothing.
 func TestDirectIsRemovedAfterARestart(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newWorld(t)
-		r := start(t, w, &cluster{view: directView(), synced: true})
+		f := newFixture(t)
+		r := start(t, f, &cluster{view: directView(), synced: true})
 		r.wantPlanned(t)
 		v := r.view
 		r.stop()
-		w.restart()
+		f.restart()
 		forward(v, view.ToPod)
-		r = start(t, w, &cluster{view: v, synced: true})
+		r = start(t, f, &cluster{view: v, synced: true})
 		defer r.stop()
 		r.wantPlanned(t)
 	})
@@ -160,28 +160,28 @@ func TestDirectProvesImpossible(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
-				w := newWorld(t)
+				f := newFixture(t)
 				impossible := fmt.Errorf("%w: no vxlan", ipvs.ErrNoTunnel)
-				w.tunnels.failApply = impossible
-				r := start(t, w, &cluster{view: directView(), synced: true})
+				f.tunnels.failApply = impossible
+				r := start(t, f, &cluster{view: directView(), synced: true})
 				defer r.stop()
 				time.Sleep(time.Second)
-				w.mu.Lock()
-				w.tunnels.failProbe = impossible
-				w.mu.Unlock()
+				f.mu.Lock()
+				f.tunnels.failProbe = impossible
+				f.mu.Unlock()
 				time.Sleep(3 * time.Minute)
 				r.wantPlanned(t)
-				if f := r.speaker.desired.Fallbacks[web]; f.Reason != view.TunnelUnavailable || r.directedNow() || r.detector.state().Direct || !has(r.announced, vip1) {
-					t.Errorf("fallback %+v, directed %v, published %+v, announced %v", f, r.directedNow(), r.detector.state(), r.announced)
+				if got := r.speaker.desired.Fallbacks[web]; got.Reason != view.TunnelUnavailable || r.directedNow() || r.detector.state().Direct || !has(r.announced, vip1) {
+					t.Errorf("fallback %+v, directed %v, published %+v, announced %v", got, r.directedNow(), r.detector.state(), r.announced)
 				}
-				w.mu.Lock()
-				w.tunnels.failApply, w.tunnels.failProbe = nil, nil
-				w.mu.Unlock()
+				f.mu.Lock()
+				f.tunnels.failApply, f.tunnels.failProbe = nil, nil
+				f.mu.Unlock()
 				r.set(c.change)
 				time.Sleep(c.after + time.Second)
 				r.wantPlanned(t)
-				if !r.directedNow() || !r.detector.state().Direct || w.tunnels.probed.Self != r.view.Nodes["a"].Addresses[0] {
-					t.Errorf("directed %v, published %+v, probed %+v", r.directedNow(), r.detector.state(), w.tunnels.probed)
+				if !r.directedNow() || !r.detector.state().Direct || f.tunnels.probed.Self != r.view.Nodes["a"].Addresses[0] {
+					t.Errorf("directed %v, published %+v, probed %+v", r.directedNow(), r.detector.state(), f.tunnels.probed)
 				}
 			})
 		})
@@ -191,14 +191,14 @@ func TestDirectProvesImpossible(t *testing.T) {
 // A node whose probes succeed although Apply fails reports to the others less and less often that it can.
 func TestDirectDoesNotFlap(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.tunnels.failApply = fmt.Errorf("%w: no vxlan", ipvs.ErrNoTunnel)
-		r := start(t, w, &cluster{view: directView(), synced: true})
+		f := newFixture(t)
+		f.tunnels.failApply = fmt.Errorf("%w: no vxlan", ipvs.ErrNoTunnel)
+		r := start(t, f, &cluster{view: directView(), synced: true})
 		defer r.stop()
 		time.Sleep(2 * time.Hour)
 		r.wantPlanned(t)
 		able := 0
-		r.detector.set(func(d *worldDetector) {
+		r.detector.set(func(d *fixtureDetector) {
 			for i, s := range d.states {
 				if s.Direct && (i == 0 || !d.states[i-1].Direct) {
 					able++
@@ -216,18 +216,18 @@ func TestDirectIPv4Only(t *testing.T) {
 	for _, found := range []string{"by a probe", "by Apply"} {
 		t.Run(found, func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
-				w := newWorld(t)
+				f := newFixture(t)
 				v, vip6 := directView(), netip.MustParseAddr("2001:db8::64")
 				noIPv6 := fmt.Errorf("%w: disabled", ipvs.ErrNoTunnelIPv6)
 				if found == "by a probe" {
-					w.tunnels.failIPv6 = noIPv6
+					f.tunnels.failIPv6 = noIPv6
 				}
-				r := start(t, w, &cluster{view: v, synced: true})
+				r := start(t, f, &cluster{view: v, synced: true})
 				defer r.stop()
 				r.wantPlanned(t)
-				w.mu.Lock()
-				w.tunnels.failIPv6 = noIPv6
-				w.mu.Unlock()
+				f.mu.Lock()
+				f.tunnels.failIPv6 = noIPv6
+				f.mu.Unlock()
 				r.set(func(v *view.View) {
 					svc, vip := v.Services[web], v.VIPs[vip1.String()]
 					svc.Addresses = append(slices.Clone(svc.Addresses), view.Address{IP: vip6, Pool: "main"})
@@ -242,22 +242,22 @@ func TestDirectIPv4Only(t *testing.T) {
 				})
 				time.Sleep(time.Second)
 				directed6 := func() bool {
-					w.mu.Lock()
-					defer w.mu.Unlock()
-					return has(w.tunnels.have.Virtuals, ipvs.Key{Addr: vip6, Protocol: ipvs.TCP, Port: 80})
+					f.mu.Lock()
+					defer f.mu.Unlock()
+					return has(f.tunnels.have.Virtuals, ipvs.Key{Addr: vip6, Protocol: ipvs.TCP, Port: 80})
 				}
 				r.wantPlanned(t)
 				if state := r.detector.state(); !r.directedNow() || directed6() || !state.Direct || !state.DirectIPv4Only || !has(r.announced, vip6) {
 					t.Errorf("IPv4 directed %v, IPv6 %v, published %+v, announced %v", r.directedNow(), directed6(), state, r.announced)
 				}
 				want := view.Fallback{Reason: view.NoIPv6Tunnel, Node: "a"}
-				if f := r.speaker.desired.Fallbacks[web]; f != want {
-					t.Errorf("fallback %+v, want %+v", f, want)
+				if got := r.speaker.desired.Fallbacks[web]; got != want {
+					t.Errorf("fallback %+v, want %+v", got, want)
 				}
-				w.mu.Lock()
-				now := w.nodeStatus.Tunnels
-				w.tunnels.failIPv6 = nil
-				w.mu.Unlock()
+				f.mu.Lock()
+				now := f.nodeStatus.Tunnels
+				f.tunnels.failIPv6 = nil
+				f.mu.Unlock()
 				if now.Unable != "" || now.UnableIPv6 != noIPv6.Error() {
 					t.Errorf("reported %+v", now)
 				}
@@ -274,9 +274,9 @@ func TestDirectIPv4Only(t *testing.T) {
 // A node without tunnels probes for them every minute.
 func TestDirectBecomesPossible(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.tunnels.failProbe = fmt.Errorf("%w: no nft", ipvs.ErrNoTunnel)
-		r := start(t, w, &cluster{view: directView(), synced: true})
+		f := newFixture(t)
+		f.tunnels.failProbe = fmt.Errorf("%w: no nft", ipvs.ErrNoTunnel)
+		r := start(t, f, &cluster{view: directView(), synced: true})
 		defer r.stop()
 		r.wantPlanned(t)
 		if r.directedNow() || r.detector.state().Direct || len(r.detector.states) == 0 {
@@ -284,22 +284,22 @@ func TestDirectBecomesPossible(t *testing.T) {
 		}
 		wantTunnels := func(want view.Tunnels, fallbacks float64) {
 			t.Helper()
-			w.mu.Lock()
-			defer w.mu.Unlock()
+			f.mu.Lock()
+			defer f.mu.Unlock()
 			m := r.speaker.cfg.Metrics
-			if now := w.nodeStatus.Tunnels; now == nil || *now != want || testutil.ToFloat64(m.fallback) != fallbacks ||
+			if now := f.nodeStatus.Tunnels; now == nil || *now != want || testutil.ToFloat64(m.fallback) != fallbacks ||
 				testutil.ToFloat64(m.directed) != float64(want.VirtualServers) {
 				t.Errorf("reported %+v, want %+v, and %v fallbacks", now, want, fallbacks)
 			}
 		}
-		wantTunnels(view.Tunnels{Unable: w.tunnels.failProbe.Error(), MTU: 1450}, 1)
-		w.mu.Lock()
-		w.tunnels.failProbe = nil
-		w.mu.Unlock()
+		wantTunnels(view.Tunnels{Unable: f.tunnels.failProbe.Error(), MTU: 1450}, 1)
+		f.mu.Lock()
+		f.tunnels.failProbe = nil
+		f.mu.Unlock()
 		time.Sleep(61 * time.Second)
 		r.wantPlanned(t)
-		if !r.directedNow() || !r.detector.state().Direct || w.tunnels.probes != 2 {
-			t.Errorf("directed %v, published %+v, %d probes", r.directedNow(), r.detector.state(), w.tunnels.probes)
+		if !r.directedNow() || !r.detector.state().Direct || f.tunnels.probes != 2 {
+			t.Errorf("directed %v, published %+v, %d probes", r.directedNow(), r.detector.state(), f.tunnels.probes)
 		}
 		wantTunnels(view.Tunnels{MTU: 1450, VirtualServers: 1}, 0)
 	})
@@ -308,9 +308,9 @@ func TestDirectBecomesPossible(t *testing.T) {
 // A speaker without claims publishes that its node cannot use tunnels: an earlier process may have published otherwise.
 func TestNotDirectIsPublished(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.tunnels.failProbe = ipvs.ErrNoTunnel
-		r := start(t, w, &cluster{view: baseView(), synced: true})
+		f := newFixture(t)
+		f.tunnels.failProbe = ipvs.ErrNoTunnel
+		r := start(t, f, &cluster{view: baseView(), synced: true})
 		defer r.stop()
 		synctest.Wait()
 		if len(r.detector.states) == 0 || r.detector.state().Direct {
@@ -322,18 +322,18 @@ func TestNotDirectIsPublished(t *testing.T) {
 // Another error is only retried: the node is not ready, and its announcement waits.
 func TestDirectFails(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.tunnels.failApply = errors.New("busy")
-		r := start(t, w, &cluster{view: directView(), synced: true})
+		f := newFixture(t)
+		f.tunnels.failApply = errors.New("busy")
+		r := start(t, f, &cluster{view: directView(), synced: true})
 		defer r.stop()
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if h := r.speaker.Health(); h.Ready || has(r.addrs, vip1) || len(r.announced) > 0 || !r.detector.state().Direct {
 			t.Errorf("%+v, local %v, announced %v", h, r.addrs, r.announced)
 		}
-		w.mu.Lock()
-		w.tunnels.failApply = nil
-		w.mu.Unlock()
+		f.mu.Lock()
+		f.tunnels.failApply = nil
+		f.mu.Unlock()
 		time.Sleep(2 * retryMax)
 		r.wantPlanned(t)
 	})
@@ -342,19 +342,19 @@ func TestDirectFails(t *testing.T) {
 // Node b cannot receive through tunnels, and then can.
 func TestDirectFollowsTheOtherNodes(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newWorld(t)
-		r := start(t, w, &cluster{view: directView(), synced: true})
+		f := newFixture(t)
+		r := start(t, f, &cluster{view: directView(), synced: true})
 		defer r.stop()
 		r.wantPlanned(t)
 		for _, notDirect := range []bool{true, false} {
-			r.detector.set(func(d *worldDetector) { d.notDirect = notDirect })
+			r.detector.set(func(d *fixtureDetector) { d.notDirect = notDirect })
 			time.Sleep(time.Second)
 			if r.wantPlanned(t); r.directedNow() == notDirect {
 				t.Errorf("directed %v", r.directedNow())
 			}
-			w.mu.Lock()
-			status := w.statuses[vip1.String()]
-			w.mu.Unlock()
+			f.mu.Lock()
+			status := f.statuses[vip1.String()]
+			f.mu.Unlock()
 			logged := strings.Count(r.log.String(), "Service is forwarded to endpoints, not directly")
 			if (status.NotDirectReason == view.NodeWithoutTunnel && strings.Contains(status.NotDirect, "default/web")) != notDirect || logged != 1 {
 				t.Errorf("reported %+v, logged %d times", status, logged)
@@ -366,8 +366,8 @@ func TestDirectFollowsTheOtherNodes(t *testing.T) {
 // What a VirtualIP does not report because only BGP announces the address is in the status of the node.
 func TestNotDirectByBGP(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.tunnels.failProbe = fmt.Errorf("%w: no nft", ipvs.ErrNoTunnel)
+		f := newFixture(t)
+		f.tunnels.failProbe = fmt.Errorf("%w: no nft", ipvs.ErrNoTunnel)
 		v := directView()
 		service(v, "other", vip2, []uint16{80}, 1, "a")
 		other := pools.ServiceKey{Namespace: "default", Name: "other"}
@@ -375,20 +375,20 @@ func TestNotDirectByBGP(t *testing.T) {
 		svc.Forwarding = view.Direct
 		v.Services[other] = svc
 		delete(v.VIPs, vip2.String())
-		r := start(t, w, &cluster{view: v, synced: true})
+		r := start(t, f, &cluster{view: v, synced: true})
 		defer r.stop()
 		r.wantPlanned(t)
 		reported := func() map[view.Reason]report.NotDirect {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			return w.nodeStatus.NotDirect
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			return f.nodeStatus.NotDirect
 		}
 		if now := reported()[view.TunnelUnavailable]; !slices.Equal(now.Addresses, []netip.Addr{vip2}) || now.Message == "" {
 			t.Errorf("reported %+v, want %v", reported(), vip2)
 		}
-		w.mu.Lock()
-		w.tunnels.failProbe = nil
-		w.mu.Unlock()
+		f.mu.Lock()
+		f.tunnels.failProbe = nil
+		f.mu.Unlock()
 		time.Sleep(61 * time.Second)
 		r.wantPlanned(t)
 		if now := reported(); len(now) > 0 {
@@ -399,16 +399,16 @@ func TestNotDirectByBGP(t *testing.T) {
 
 func TestCleanupRemovesDirected(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newWorld(t)
-		r := start(t, w, &cluster{view: directView(), synced: true})
+		f := newFixture(t)
+		r := start(t, f, &cluster{view: directView(), synced: true})
 		r.wantPlanned(t)
 		r.stop()
-		w.harmed = true
-		if err := Cleanup(t.Context(), w.node(), slog.New(slog.DiscardHandler)); err != nil {
+		f.harmed = true
+		if err := Cleanup(t.Context(), f.node(), slog.New(slog.DiscardHandler)); err != nil {
 			t.Fatal(err)
 		}
-		if len(w.tunnels.have.Virtuals)+len(w.addrs) > 0 {
-			t.Errorf("left %v, %v", w.tunnels.have, w.addrs)
+		if len(f.tunnels.have.Virtuals)+len(f.addrs) > 0 {
+			t.Errorf("left %v, %v", f.tunnels.have, f.addrs)
 		}
 	})
 }
@@ -493,8 +493,8 @@ func TestDirectStartsWithEndpoints(t *testing.T) {
 // A speaker that stops leaves the tunnels of its node, and the others continue to use them.
 func TestDirectStaysWhenASpeakerStops(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newWorld(t)
-		r := start(t, w, &cluster{view: directView(), synced: true})
+		f := newFixture(t)
+		r := start(t, f, &cluster{view: directView(), synced: true})
 		defer r.stop()
 		r.wantPlanned(t)
 		r.speaker.stopAnnouncing()

@@ -20,15 +20,15 @@ type counter struct {
 	before           func() // called before each count
 }
 
-// worldDraining is a data plane that counts connections.
-type worldDraining struct {
-	worldIPVS
+// fixtureDraining is a data plane that counts connections.
+type fixtureDraining struct {
+	fixtureIPVS
 	counter *counter
 }
 
-func (i worldDraining) Connections(keys []ipvs.Key) (map[ipvs.Key]map[netip.AddrPort]ipvs.RealStats, error) {
-	i.w.mu.Lock()
-	defer i.w.mu.Unlock()
+func (i fixtureDraining) Connections(keys []ipvs.Key) (map[ipvs.Key]map[netip.AddrPort]ipvs.RealStats, error) {
+	i.f.mu.Lock()
+	defer i.f.mu.Unlock()
 	i.counter.calls++
 	if i.counter.before != nil {
 		i.counter.before()
@@ -39,22 +39,22 @@ func (i worldDraining) Connections(keys []ipvs.Key) (map[ipvs.Key]map[netip.Addr
 	case i.counter.uncounted:
 		return nil, nil
 	}
-	return i.w.kernel.RealStats(keys)
+	return i.f.kernel.RealStats(keys)
 }
 
 // draining is a node with a Service of two endpoints; the first terminates with two connections.
 func draining(t *testing.T, c *counter) (r *run, first netip.AddrPort, end func(active, inactive int)) {
 	t.Helper()
-	w := newWorld(t)
-	w.counter = c
+	f := newFixture(t)
+	f.counter = c
 	v := baseView()
 	service(v, "web", vip1, []uint16{80}, 2, "a")
 	o := options
 	o.DrainLimit = 15 * time.Minute
-	r = startWith(t, w, &cluster{view: v, synced: true}, o)
+	r = startWith(t, f, &cluster{view: v, synced: true}, o)
 	first = netip.MustParseAddrPort("192.0.2.10:8080")
 	end = func(active, inactive int) {
-		w.kernel.SetStats(webKey, first, ipvs.RealStats{Active: active, Inactive: inactive})
+		f.kernel.SetStats(webKey, first, ipvs.RealStats{Active: active, Inactive: inactive})
 	}
 	synctest.Wait()
 	end(1, 1)
@@ -84,8 +84,8 @@ func (r *run) wantFirst(t *testing.T, when string, weight int) {
 // wantTracked checks whether the last cleanup of conntrack spared established connections to an endpoint of weight 0.
 func (r *run) wantTracked(t *testing.T, when string, at netip.AddrPort, want bool) {
 	t.Helper()
-	r.world.mu.Lock()
-	defer r.world.mu.Unlock()
+	r.fixture.mu.Lock()
+	defer r.fixture.mu.Unlock()
 	if real, is := r.tracked[webKey].RealServers[at]; is != want || real.Weight > 0 {
 		t.Errorf("%s: conntrack received %v with %v; want it listed: %t", when, at, real, want)
 	}
@@ -205,7 +205,7 @@ func TestDrainedEndpointCannotBeDeleted(t *testing.T) {
 		r, _, end := draining(t, new(counter))
 		defer r.stop()
 		attempts, may := 0, r.kernel.Fail
-		r.world.mu.Lock()
+		r.fixture.mu.Lock()
 		r.kernel.Fail = func(op ipvs.Op) error {
 			if op.Action == ipvs.DeleteReal {
 				attempts++
@@ -213,15 +213,15 @@ func TestDrainedEndpointCannotBeDeleted(t *testing.T) {
 			}
 			return may(op)
 		}
-		r.world.mu.Unlock()
+		r.fixture.mu.Unlock()
 		end(0, 0)
 		time.Sleep(time.Minute)
-		r.world.mu.Lock()
+		r.fixture.mu.Lock()
 		if attempts < 3 || attempts > 15 {
 			t.Errorf("%d attempts in a minute, want a backoff to one in 10 s", attempts)
 		}
 		r.kernel.Fail = may
-		r.world.mu.Unlock()
+		r.fixture.mu.Unlock()
 		time.Sleep(retryMax)
 		r.wantFirst(t, "deletable", -1)
 	})
@@ -235,9 +235,9 @@ func TestCountFollowsAnnouncements(t *testing.T) {
 		defer r.stop()
 		vip := netip.MustParseAddr("203.0.113.77")
 		announced := []bool{}
-		r.world.mu.Lock()
+		r.fixture.mu.Lock()
 		c.before = func() { announced = append(announced, has(r.announced, vip)) }
-		r.world.mu.Unlock()
+		r.fixture.mu.Unlock()
 		time.Sleep(999 * time.Millisecond)
 		r.cluster.mu.Lock() // without a trigger: the reconcile that counts is the first to observe it
 		r.pending = append(r.pending, func(v *view.View) view.Touched {
@@ -247,8 +247,8 @@ func TestCountFollowsAnnouncements(t *testing.T) {
 		r.cluster.mu.Unlock()
 		time.Sleep(100 * time.Millisecond)
 		synctest.Wait()
-		r.world.mu.Lock()
-		defer r.world.mu.Unlock()
+		r.fixture.mu.Lock()
+		defer r.fixture.mu.Unlock()
 		if len(announced) != 1 || !announced[0] {
 			t.Errorf("%v announced at each count, want one count after the announcement", announced)
 		}
@@ -267,8 +267,8 @@ func TestDrainedServiceKeepsItsAddress(t *testing.T) {
 		})
 		time.Sleep(5 * time.Second)
 		r.wantFirst(t, "ended", -1)
-		r.world.mu.Lock()
-		defer r.world.mu.Unlock()
+		r.fixture.mu.Lock()
+		defer r.fixture.mu.Unlock()
 		if _, local := r.addrs[vip1]; !local || len(r.announced) != 1 {
 			t.Errorf("local addresses %v, announced %v; want %v", r.addrs, r.announced, vip1)
 		}

@@ -68,24 +68,24 @@ func change(r *rand.Rand, v *view.View) view.Touched {
 }
 
 // harm makes a change that another program might make.
-func harm(r *rand.Rand, w *world) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.harmed = true
+func harm(r *rand.Rand, f *fixture) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.harmed = true
 	switch r.IntN(5) {
 	case 4:
-		w.tunnels.have = ipvs.Direct{}
+		f.tunnels.have = ipvs.Direct{}
 	case 0:
-		w.kernel.Flush()
+		f.kernel.Flush()
 	case 1:
-		w.filter = nil
+		f.filter = nil
 	case 2:
-		for addr := range w.addrs {
-			delete(w.addrs, addr)
+		for addr := range f.addrs {
+			delete(f.addrs, addr)
 			break
 		}
 	case 3:
-		w.internal.Flush()
+		f.internal.Flush()
 	}
 }
 
@@ -96,15 +96,15 @@ func TestFollowsAnyHistory(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
 				r := rand.New(rand.NewPCG(seed, 5))
-				w := newWorld(t)
-				w.dice = rand.New(rand.NewPCG(seed, 6))
+				f := newFixture(t)
+				f.dice = rand.New(rand.NewPCG(seed, 6))
 				c := &cluster{view: directView(), synced: true}
-				run := start(t, w, c)
+				run := start(t, f, c)
 				for range 15 {
 					destroys := r.IntN(2) == 0
-					w.mu.Lock()
-					w.chance = []int{0, 0, 200, 900}[r.IntN(4)]
-					w.mu.Unlock()
+					f.mu.Lock()
+					f.chance = []int{0, 0, 200, 900}[r.IntN(4)]
+					f.mu.Unlock()
 					for range 1 + r.IntN(8) {
 						roll := rand.New(rand.NewPCG(r.Uint64(), 7))
 						run.touch(func(v *view.View) view.Touched { return change(roll, v) })
@@ -115,22 +115,22 @@ func TestFollowsAnyHistory(t *testing.T) {
 							run.killB(r.IntN(2) == 0)
 						}
 						if destroys && r.IntN(6) == 0 {
-							harm(r, w)
+							harm(r, f)
 						}
 					}
-					if r.IntN(4) == 0 && !w.harmed { // otherwise the record of what IronLB owns may be lost
+					if r.IntN(4) == 0 && !f.harmed { // otherwise the record of what IronLB owns may be lost
 						run.stop()
-						w.restart()
+						f.restart()
 						c.touched.All = true
-						run = start(t, w, c)
+						run = start(t, f, c)
 					}
-					w.mu.Lock()
-					w.chance = 0
-					w.mu.Unlock()
+					f.mu.Lock()
+					f.chance = 0
+					f.mu.Unlock()
 					time.Sleep(dataplane.AddressesEvery + 3*retryMax)
-					w.mu.Lock()
-					w.harmed = false
-					w.mu.Unlock()
+					f.mu.Lock()
+					f.harmed = false
+					f.mu.Unlock()
 					run.wantPlanned(t)
 					if t.Failed() {
 						t.Fatalf("log:\n%s", run.log)

@@ -18,14 +18,14 @@ import (
 // checks.
 func TestNothingIsLostWhileTheNodeCannotBeSeen(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.noModule = true
+		f := newFixture(t)
+		f.noModule = true
 		v := baseView()
 		service(v, "web", vip1, []uint16{80}, 2, "a")
 		service(v, "via", vip2, []uint16{80}, 2, "a")
-		change := func(name string, f func(*view.Service)) {
+		change := func(name string, edit func(*view.Service)) {
 			svc := v.Services[named(name)]
-			f(&svc)
+			edit(&svc)
 			v.Services[named(name)] = svc
 		}
 		change("web", func(svc *view.Service) { svc.Local, svc.NodePorts, svc.HealthCheckNodePort = true, true, 30123 })
@@ -36,12 +36,12 @@ func TestNothingIsLostWhileTheNodeCannotBeSeen(t *testing.T) {
 		if d := plan.Make(v, options, time.Now()); len(d.HealthPorts) != 1 || len(d.Checks) != 1 {
 			t.Fatalf("health ports %v, checks %v", d.HealthPorts, d.Checks)
 		}
-		r := start(t, w, &cluster{view: v, synced: true})
+		r := start(t, f, &cluster{view: v, synced: true})
 		defer r.stop()
 		time.Sleep(time.Minute)
-		w.mu.Lock()
-		w.noModule = false
-		w.mu.Unlock()
+		f.mu.Lock()
+		f.noModule = false
+		f.mu.Unlock()
 		time.Sleep(retryMax)
 		r.wantPlanned(t)
 	})
@@ -69,14 +69,14 @@ func (progressFunc) SetNode(bool)               {}
 // A change that arrived after the View was observed is not reported as applied.
 func TestProgressReportsOnlyObservedChanges(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newWorld(t)
+		f := newFixture(t)
 		c := &cluster{view: baseView(), synced: true, trigger: NewTrigger()}
 		var came time.Time
 		applied := 0
 		speaker := New(Config{
-			NodeName: "a", Plan: options, Log: slog.New(slog.DiscardHandler), Trigger: c.trigger, Node: w.node(),
+			NodeName: "a", Plan: options, Log: slog.New(slog.DiscardHandler), Trigger: c.trigger, Node: f.node(),
 			Source:    lateSource{c, func() { came = time.Now() }},
-			Announcer: w, Detector: quickDetector{}, Reporter: w, Metrics: NewMetrics(prometheus.NewRegistry()),
+			Announcer: f, Detector: quickDetector{}, Reporter: f, Metrics: NewMetrics(prometheus.NewRegistry()),
 			Progress: progressFunc(func(before time.Time) {
 				applied++
 				if before.After(came) {
@@ -95,15 +95,15 @@ func TestProgressReportsOnlyObservedChanges(t *testing.T) {
 // A driver that completed its work but returned an unrelated error once does not cause a lasting error.
 func TestErrorWithNothingLeftToDo(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newWorld(t)
+		f := newFixture(t)
 		v := baseView()
 		service(v, "web", vip1, []uint16{80}, 2, "a")
 		c := &cluster{view: v, synced: true}
-		r := start(t, w, c)
+		r := start(t, f, c)
 		defer r.stop()
 		r.wantPlanned(t)
 		r.touch(func(v *view.View) view.Touched {
-			w.complains = true
+			f.complains = true
 			service(v, "web", vip1, []uint16{80, 81}, 2, "a")
 			return view.Touched{Services: map[pools.ServiceKey]struct{}{named("web"): {}}}
 		})

@@ -21,7 +21,7 @@ import (
 func held(t *testing.T) *run {
 	v := baseView()
 	service(v, "web", vip1, []uint16{80}, 2, "a", "b")
-	r := start(t, newWorld(t), &cluster{view: v, synced: true})
+	r := start(t, newFixture(t), &cluster{view: v, synced: true})
 	r.wantPlanned(t)
 	if len(r.announced) != 1 {
 		t.Fatalf("announced %v", r.announced)
@@ -54,20 +54,20 @@ func TestStalls(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := held(t)
 		defer r.stop()
-		r.world.mu.Lock()
+		r.fixture.mu.Lock()
 		changes := r.changes
-		r.world.mu.Unlock()
-		r.detector.set(func(d *worldDetector) { d.observer = true })
+		r.fixture.mu.Unlock()
+		r.detector.set(func(d *fixtureDetector) { d.observer = true })
 		synctest.Wait()
-		r.world.mu.Lock()
+		r.fixture.mu.Lock()
 		if len(r.announced)+len(r.statuses) > 0 || r.changes != changes {
 			t.Errorf("announced %v, statuses %v, %d changes", r.announced, r.statuses, r.changes-changes)
 		}
-		r.world.mu.Unlock()
+		r.fixture.mu.Unlock()
 		if state := r.detector.state(); len(state.Claims) > 0 || !strings.Contains(r.log.String(), "msg=withdraw address=203.0.113.4 vip=203.0.113.4 reason=Observer") {
 			t.Errorf("published %+v, log:\n%s", state, r.log)
 		}
-		r.detector.set(func(d *worldDetector) {
+		r.detector.set(func(d *fixtureDetector) {
 			d.observer, d.override = false, map[string]view.Claim{vip1.String(): {State: view.Held, Rank: 1}}
 		})
 		synctest.Wait()
@@ -81,12 +81,12 @@ func TestStalls(t *testing.T) {
 func TestRepublishesAfterAFence(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		v := baseView()
-		r := start(t, newWorld(t), &cluster{view: v, synced: true})
+		r := start(t, newFixture(t), &cluster{view: v, synced: true})
 		defer r.stop()
 		synctest.Wait()
 		logged := len(r.detector.states)
 		for range 2 { // the second one while it observes already
-			r.detector.set(func(d *worldDetector) { d.observer, d.fences = true, d.fences+1 })
+			r.detector.set(func(d *fixtureDetector) { d.observer, d.fences = true, d.fences+1 })
 			synctest.Wait()
 		}
 		if n := len(r.detector.states) - logged; n != 2 {
@@ -107,7 +107,7 @@ func TestLeaves(t *testing.T) {
 			t.Errorf("got claim %+v, %+v, announced %v", c, state, r.announced)
 		}
 		time.Sleep(300 * time.Millisecond)
-		r.detector.set(func(d *worldDetector) {
+		r.detector.set(func(d *fixtureDetector) {
 			d.override = map[string]view.Claim{vip1.String(): {State: view.Held, Rank: 1}}
 		})
 		if err := <-r.done; err != nil || time.Since(began) > 400*time.Millisecond {
@@ -130,7 +130,7 @@ func TestLeaves(t *testing.T) {
 func TestLeavesInTheMidstOfARound(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := held(t)
-		r.detector.set(func(d *worldDetector) { d.onPeers = r.speaker.Leave })
+		r.detector.set(func(d *fixtureDetector) { d.onPeers = r.speaker.Leave })
 		r.touch(func(v *view.View) view.Touched {
 			vip := v.VIPs[vip1.String()]
 			vip.Generation++ // so a claim is published
@@ -141,7 +141,7 @@ func TestLeavesInTheMidstOfARound(t *testing.T) {
 		if c, state := r.claim(vip1), r.detector.state(); c.State != view.HandingOver || !state.Leaving || len(r.announced) != 1 {
 			t.Errorf("got claim %+v, %+v, announced %v", c, state, r.announced)
 		}
-		r.detector.set(func(d *worldDetector) {
+		r.detector.set(func(d *fixtureDetector) {
 			d.override = map[string]view.Claim{vip1.String(): {State: view.Held, Rank: 1}}
 		})
 		if err := <-r.done; err != nil || !strings.Contains(r.log.String(), "reason=HandedOver") {
@@ -155,18 +155,18 @@ func TestLeavesInTheMidstOfARound(t *testing.T) {
 func TestLeavesToOneThatBegins(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := held(t)
-		r.detector.set(func(d *worldDetector) { d.begins = true })
+		r.detector.set(func(d *fixtureDetector) { d.begins = true })
 		r.speaker.Leave()
 		time.Sleep(400 * time.Millisecond)
 		if len(r.announced) != 1 {
 			t.Fatal("it has ended")
 		}
-		r.detector.set(func(d *worldDetector) { d.begins = false })
+		r.detector.set(func(d *fixtureDetector) { d.begins = false })
 		synctest.Wait()
 		if c := r.claim(vip1); c.State != view.HandingOver || c.Successor != "b" {
 			t.Errorf("got claim %+v", c)
 		}
-		r.detector.set(func(d *worldDetector) {
+		r.detector.set(func(d *fixtureDetector) {
 			d.override = map[string]view.Claim{vip1.String(): {State: view.Held, Rank: 1}}
 		})
 		if err := <-r.done; err != nil || !strings.Contains(r.log.String(), "reason=HandedOver") {
@@ -186,8 +186,8 @@ func TestNodeStatusHasNoPods(t *testing.T) {
 			return view.Touched{Links: map[string]struct{}{"veth1": {}, "eth1": {}}}
 		})
 		synctest.Wait()
-		r.world.mu.Lock()
-		defer r.world.mu.Unlock()
+		r.fixture.mu.Lock()
+		defer r.fixture.mu.Unlock()
 		if s := r.nodeStatus; len(s.Links) != 2 || !has(s.Links, "eth0") || !has(s.Links, "eth1") || s.VirtualIPs != 1 || !s.Healthy {
 			t.Errorf("%+v", s)
 		}
@@ -198,11 +198,11 @@ func TestNodeStatusHasNoPods(t *testing.T) {
 // host's.
 func TestFollowsHardwareAddresses(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newWorld(t)
+		f := newFixture(t)
 		var macs atomic.Pointer[map[[6]byte]string]
-		w.hardware = func() map[[6]byte]string { return *macs.Load() }
+		f.hardware = func() map[[6]byte]string { return *macs.Load() }
 		macs.Store(&map[[6]byte]string{})
-		r := start(t, w, &cluster{view: baseView(), synced: true})
+		r := start(t, f, &cluster{view: baseView(), synced: true})
 		defer r.stop()
 		synctest.Wait()
 		for i := range byte(2) {
@@ -210,11 +210,11 @@ func TestFollowsHardwareAddresses(t *testing.T) {
 			macs.Store(&want)
 			time.Sleep(2 * auditEvery)
 			synctest.Wait()
-			w.mu.Lock()
-			if !maps.Equal(w.macs, want) {
-				t.Errorf("got %v, want %v", w.macs, want)
+			f.mu.Lock()
+			if !maps.Equal(f.macs, want) {
+				t.Errorf("got %v, want %v", f.macs, want)
 			}
-			w.mu.Unlock()
+			f.mu.Unlock()
 		}
 	})
 }
@@ -245,7 +245,7 @@ func TestLeavesAlone(t *testing.T) {
 // A speaker whose informers never synced ends at once.
 func TestLeavesBeforeTheFirstList(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		r := start(t, newWorld(t), &cluster{view: baseView()})
+		r := start(t, newFixture(t), &cluster{view: baseView()})
 		time.Sleep(time.Second)
 		began := time.Now()
 		r.speaker.Leave()
@@ -259,22 +259,22 @@ func TestLeavesBeforeTheFirstList(t *testing.T) {
 // observation of the node.
 func TestFailoverIsNotHeldUp(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newWorld(t)
+		f := newFixture(t)
 		v := baseView()
 		service(v, "web", vip1, []uint16{80}, 2, "b", "a")
-		r := start(t, w, &cluster{view: v, synced: true})
+		r := start(t, f, &cluster{view: v, synced: true})
 		defer r.stop()
 		r.wantPlanned(t)
 		if len(r.announced) > 0 {
 			t.Fatalf("announced %v", r.announced)
 		}
 		time.Sleep(5*auditEvery + auditEvery/2)
-		w.mu.Lock()
-		w.slowAddresses = 10 * time.Second
-		w.mu.Unlock()
+		f.mu.Lock()
+		f.slowAddresses = 10 * time.Second
+		f.mu.Unlock()
 		r.speaker.cfg.Trigger.resync.Store(true) // as after an interface change, so the same reconcile observes the node
 		r.killB(true)
-		time.Sleep(time.Millisecond) // the observation now holds the world's mutex
+		time.Sleep(time.Millisecond) // the observation now holds the fixture's mutex
 		if c := r.claim(vip1); c.State != view.Held {
 			t.Errorf("got claim %+v while the node is observed", c)
 		}
@@ -296,20 +296,20 @@ func TestFailoverIsNotHeldUp(t *testing.T) {
 // claim is removed.
 func TestDeclinesWhatItCannotForward(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newWorld(t)
-		fail := w.kernel.Fail
-		w.kernel.Fail = func(ipvs.Op) error { return errInjected }
+		f := newFixture(t)
+		fail := f.kernel.Fail
+		f.kernel.Fail = func(ipvs.Op) error { return errInjected }
 		v := baseView()
 		service(v, "web", vip1, []uint16{80}, 2, "b", "a")
-		r := start(t, w, &cluster{view: v, synced: true})
+		r := start(t, f, &cluster{view: v, synced: true})
 		defer r.stop()
 		synctest.Wait()
 		if c := r.claim(vip1); c.State != view.Declined {
 			t.Errorf("got claim %+v", c)
 		}
-		w.mu.Lock()
-		w.kernel.Fail = fail
-		w.mu.Unlock()
+		f.mu.Lock()
+		f.kernel.Fail = fail
+		f.mu.Unlock()
 		time.Sleep(retryMax)
 		r.wantPlanned(t)
 		if c := r.claim(vip1); c != (view.Claim{}) {
@@ -361,7 +361,7 @@ func TestAnsweredTwice(t *testing.T) {
 			return view.Touched{Nodes: map[string]struct{}{"b": {}}}
 		})
 		twice := func(is bool) report.VIPStatus {
-			r.detector.set(func(d *worldDetector) {
+			r.detector.set(func(d *fixtureDetector) {
 				d.asymmetric, d.override = is, nil
 				if is {
 					d.override = map[string]view.Claim{vip1.String(): {State: view.Held, Generation: r.view.VIPs[vip1.String()].Generation, Rank: 1}}
@@ -387,12 +387,12 @@ func TestAddressConflict(t *testing.T) {
 		r := held(t)
 		defer r.stop()
 		conflict := func(addrs ...netip.Addr) {
-			r.world.mu.Lock()
+			r.fixture.mu.Lock()
 			r.conflicts = map[netip.Addr]view.Conflict{}
 			for _, a := range addrs {
 				r.conflicts[a] = view.Conflict{MAC: "02:00:00:00:00:09", Interface: "eth0", Since: time.Unix(1, 0)}
 			}
-			r.world.mu.Unlock()
+			r.fixture.mu.Unlock()
 			r.trigger.Now()
 			synctest.Wait()
 		}
@@ -404,9 +404,9 @@ func TestAddressConflict(t *testing.T) {
 		if got := r.statuses[vip1.String()]; !got.Announced || got.Conflict != "" {
 			t.Errorf("over: status %+v", got)
 		}
-		r.world.mu.Lock()
+		r.fixture.mu.Lock()
 		r.probing = true // a new address is not announced at once
-		r.world.mu.Unlock()
+		r.fixture.mu.Unlock()
 		r.set(func(v *view.View) { service(v, "api", vip2, []uint16{80}, 2, "a") })
 		synctest.Wait()
 		if got := r.statuses[vip2.String()]; got.Announced || got.Reason != view.Probing {
@@ -416,9 +416,9 @@ func TestAddressConflict(t *testing.T) {
 		if c, got := r.claim(vip2), r.statuses[vip2.String()]; c.State != view.Declined || got.Reason != view.AddressConflict || got.Conflict == "" || has(r.announced, vip2) {
 			t.Errorf("found: claim %+v, status %+v", c, got)
 		}
-		r.world.mu.Lock()
+		r.fixture.mu.Lock()
 		r.probing = false
-		r.world.mu.Unlock()
+		r.fixture.mu.Unlock()
 		conflict()
 		if c, got := r.claim(vip2), r.statuses[vip2.String()]; c.State != view.Held || !got.Announced {
 			t.Errorf("gone: claim %+v, status %+v", c, got)

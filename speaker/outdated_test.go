@@ -13,7 +13,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
-// A Service takes the address and port of another one within one reconcile, and is not treated like it. The world
+// A Service takes the address and port of another one within one reconcile, and is not treated like it. The fixture
 // checks that each real server is added after the stale filter elements are deleted. While the kernel refuses that,
 // none is added.
 func TestAddressIsAnotherServices(t *testing.T) {
@@ -40,13 +40,13 @@ func TestAddressIsAnotherServices(t *testing.T) {
 				v := baseView()
 				service(v, "old", vip1, []uint16{80}, 2, "a")
 				edit(v, "old", c.before)
-				r := start(t, newWorld(t), &cluster{view: v, synced: true})
+				r := start(t, newFixture(t), &cluster{view: v, synced: true})
 				defer r.stop()
 				r.wantPlanned(t)
 
-				r.world.mu.Lock()
+				r.fixture.mu.Lock()
 				r.refuse = map[ipvs.Element]bool{c.stale: true}
-				r.world.mu.Unlock()
+				r.fixture.mu.Unlock()
 				r.set(func(v *view.View) {
 					delete(v.Services, pools.ServiceKey{Namespace: "default", Name: "old"})
 					service(v, "new", vip1, []uint16{80}, 4, "a")
@@ -59,9 +59,9 @@ func TestAddressIsAnotherServices(t *testing.T) {
 				if reals := r.table(t)[key].RealServers; len(reals) != 1 {
 					t.Errorf("real servers %v while the filter holds %v, want only the one that both have", reals, c.stale)
 				}
-				r.world.mu.Lock()
+				r.fixture.mu.Lock()
 				r.refuse = nil
-				r.world.mu.Unlock()
+				r.fixture.mu.Unlock()
 				time.Sleep(retryMax)
 				r.wantPlanned(t)
 			})
@@ -77,7 +77,7 @@ func TestRangesEnd(t *testing.T) {
 		edit(v, "web", func(svc *view.Service) {
 			svc.Restricted, svc.Sources = true, []netip.Prefix{netip.MustParsePrefix("198.51.100.0/25")}
 		})
-		r := start(t, newWorld(t), &cluster{view: v, synced: true})
+		r := start(t, newFixture(t), &cluster{view: v, synced: true})
 		defer r.stop()
 		r.wantPlanned(t)
 		before := len(r.log.String())

@@ -36,27 +36,27 @@ func TestOneElementFails(t *testing.T) {
 	} {
 		t.Run(refused.String(), func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
-				w := newWorld(t)
-				r := start(t, w, &cluster{view: baseView(), synced: true})
+				f := newFixture(t)
+				r := start(t, f, &cluster{view: baseView(), synced: true})
 				defer r.stop()
 				r.wantPlanned(t)
-				w.mu.Lock()
-				w.refuse = map[ipvs.Element]bool{refused: true}
-				w.mu.Unlock()
+				f.mu.Lock()
+				f.refuse = map[ipvs.Element]bool{refused: true}
+				f.mu.Unlock()
 				r.set(func(v *view.View) {
 					service(v, "web", vip1, []uint16{80}, 2, "a")
 					service(v, "api", vip2, []uint16{80}, 2, "a")
 				})
 				synctest.Wait()
-				w.mu.Lock()
-				if len(r.table(t)) != 1 || has(w.addrs, vip1) || !has(w.announced, vip2) || has(w.announced, vip1) {
-					t.Errorf("virtual servers:\n%vlocal %v, announced %v", r.table(t), w.addrs, w.announced)
+				f.mu.Lock()
+				if len(r.table(t)) != 1 || has(f.addrs, vip1) || !has(f.announced, vip2) || has(f.announced, vip1) {
+					t.Errorf("virtual servers:\n%vlocal %v, announced %v", r.table(t), f.addrs, f.announced)
 				}
 				if h := r.speaker.Health(); h.Ready || !strings.Contains(h.Reason, refused.String()) {
 					t.Errorf("health %+v", h)
 				}
-				w.refuse = nil
-				w.mu.Unlock()
+				f.refuse = nil
+				f.mu.Unlock()
 				time.Sleep(retryMax)
 				r.wantPlanned(t)
 			})
@@ -67,9 +67,9 @@ func TestOneElementFails(t *testing.T) {
 // A failure is retried with backoff and does not block other work.
 func TestBacksOff(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newWorld(t)
-		fail, tries := w.kernel.Fail, 0
-		w.kernel.Fail = func(op ipvs.Op) error {
+		f := newFixture(t)
+		fail, tries := f.kernel.Fail, 0
+		f.kernel.Fail = func(op ipvs.Op) error {
 			if op.Virtual.Addr == vip1 {
 				tries++
 				return errInjected
@@ -79,13 +79,13 @@ func TestBacksOff(t *testing.T) {
 		v := baseView()
 		service(v, "web", vip1, []uint16{80}, 2, "a")
 		service(v, "api", vip2, []uint16{80}, 1, "a")
-		r := start(t, w, &cluster{view: v, synced: true})
+		r := start(t, f, &cluster{view: v, synced: true})
 		defer r.stop()
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		w.mu.Lock()
+		f.mu.Lock()
 		before := tries
-		w.mu.Unlock()
+		f.mu.Unlock()
 		if before < 6 || before > 20 {
 			t.Errorf("%d tries in a minute", before)
 		}
@@ -96,15 +96,15 @@ func TestBacksOff(t *testing.T) {
 			})
 			synctest.Wait()
 		}
-		w.mu.Lock()
+		f.mu.Lock()
 		if n := len(r.table(t)[ipvs.Key{Addr: vip2, Protocol: ipvs.TCP, Port: 80}].RealServers); n != 21 {
 			t.Errorf("%d real servers, want 21", n)
 		}
 		if tries > before+1 {
 			t.Errorf("changes of another made %d tries", tries-before)
 		}
-		w.kernel.Fail = fail
-		w.mu.Unlock()
+		f.kernel.Fail = fail
+		f.mu.Unlock()
 		time.Sleep(retryMax)
 		r.wantPlanned(t)
 	})
@@ -113,22 +113,22 @@ func TestBacksOff(t *testing.T) {
 // A change of an endpoint triggers neither an announcement nor an API write.
 func TestEndpointsAreNotAnnounced(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newWorld(t)
+		f := newFixture(t)
 		v := baseView()
 		service(v, "web", vip1, []uint16{80}, 2, "a")
 		service(v, "api", vip2, []uint16{80}, 2, "b", "a")
-		r := start(t, w, &cluster{view: v, synced: true})
+		r := start(t, f, &cluster{view: v, synced: true})
 		defer r.stop()
 		r.wantPlanned(t)
-		publishes, reports := w.announcements, w.reports
+		publishes, reports := f.announcements, f.reports
 		for _, name := range []string{"web", "api"} {
 			r.touchService(name, func(_ *view.Service, slice *view.Slice) { slice.Endpoints = slice.Endpoints[:1] })
 			r.wantPlanned(t)
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if w.announcements != publishes || w.reports != reports {
-			t.Errorf("%d announcements, %d reports", w.announcements-publishes, w.reports-reports)
+		if f.announcements != publishes || f.reports != reports {
+			t.Errorf("%d announcements, %d reports", f.announcements-publishes, f.reports-reports)
 		}
 	})
 }
@@ -136,15 +136,15 @@ func TestEndpointsAreNotAnnounced(t *testing.T) {
 // Health check ports follow their Services. A port that cannot be served is reported and retried.
 func TestHealthPorts(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newWorld(t)
+		f := newFixture(t)
 		v := baseView()
 		service(v, "web", vip1, []uint16{80}, 2, "a")
-		r := start(t, w, &cluster{view: v, synced: true})
+		r := start(t, f, &cluster{view: v, synced: true})
 		defer r.stop()
 		r.wantPlanned(t)
-		w.mu.Lock()
-		w.failPorts = map[pools.ServiceKey]error{named("web"): errors.New("port 30123 is taken")}
-		w.mu.Unlock()
+		f.mu.Lock()
+		f.failPorts = map[pools.ServiceKey]error{named("web"): errors.New("port 30123 is taken")}
+		f.mu.Unlock()
 		r.touchService("web", func(svc *view.Service, _ *view.Slice) {
 			svc.Local, svc.NodePorts, svc.HealthCheckNodePort = true, true, 30123
 		})
@@ -152,20 +152,20 @@ func TestHealthPorts(t *testing.T) {
 		if h := r.speaker.Health(); h.Ready || !strings.Contains(h.Reason, "port 30123 is taken") {
 			t.Errorf("health %+v", h)
 		}
-		w.mu.Lock()
-		w.failPorts = nil
-		w.mu.Unlock()
+		f.mu.Lock()
+		f.failPorts = nil
+		f.mu.Unlock()
 		time.Sleep(retryMax)
 		r.wantPlanned(t)
-		if w.ports[named("web")].IPv4Endpoints != 2 {
-			t.Errorf("health ports %v", w.ports)
+		if f.ports[named("web")].IPv4Endpoints != 2 {
+			t.Errorf("health ports %v", f.ports)
 		}
 		r.touchService("web", func(_ *view.Service, slice *view.Slice) { slice.Endpoints = slice.Endpoints[:1] })
 		r.wantPlanned(t)
 		r.touchService("web", func(svc *view.Service, _ *view.Slice) { svc.Local = false })
 		r.wantPlanned(t)
-		if len(w.ports) > 0 {
-			t.Errorf("health ports %v after the policy changed", w.ports)
+		if len(f.ports) > 0 {
+			t.Errorf("health ports %v after the policy changed", f.ports)
 		}
 	})
 }
@@ -175,10 +175,10 @@ func TestDrainEnds(t *testing.T) {
 	limited := options
 	limited.DrainLimit = 90 * time.Second
 	inBubble(t, func(t *testing.T) {
-		w := newWorld(t)
+		f := newFixture(t)
 		v := baseView()
 		service(v, "web", vip1, []uint16{80}, 2, "a")
-		r := startWith(t, w, &cluster{view: v, synced: true}, limited)
+		r := startWith(t, f, &cluster{view: v, synced: true}, limited)
 		defer r.stop()
 		synctest.Wait()
 		r.touchService("web", func(_ *view.Service, slice *view.Slice) {
@@ -214,35 +214,35 @@ func TestVerifiesRoundRobin(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
-				w := newWorld(t)
+				f := newFixture(t)
 				v := baseView()
 				var ports []uint16
 				for i := range uint16(2000) {
 					ports = append(ports, 80+i)
 				}
 				service(v, "web", vip1, ports, 2, "a")
-				r := start(t, w, &cluster{view: v, synced: true})
+				r := start(t, f, &cluster{view: v, synced: true})
 				defer r.stop()
 				time.Sleep(10 * time.Second)
-				w.mu.Lock()
-				w.slowSame = c.slow
-				lists, verified := w.lists, w.verified
-				w.mu.Unlock()
+				f.mu.Lock()
+				f.slowSame = c.slow
+				lists, verified := f.lists, f.verified
+				f.mu.Unlock()
 				time.Sleep(90 * time.Second)
-				w.mu.Lock()
-				if n := w.verified - verified; n < c.least || n > c.most {
+				f.mu.Lock()
+				if n := f.verified - verified; n < c.least || n > c.most {
 					t.Errorf("%d virtual servers verified in 90 s, want %d to %d", n, c.least, c.most)
 				}
-				if w.lists > lists {
-					t.Errorf("%d lists without a change", w.lists-lists)
+				if f.lists > lists {
+					t.Errorf("%d lists without a change", f.lists-lists)
 				}
-				w.mu.Unlock()
-				w.kernel.Flush()
+				f.mu.Unlock()
+				f.kernel.Flush()
 				time.Sleep(auditEvery + 2*c.slow)
 				r.wantPlanned(t)
 				key := ipvs.Key{Addr: vip1, Protocol: ipvs.TCP, Port: 300}
 				edit := ipvs.Op{Action: ipvs.EditVirtual, Virtual: key, Settings: ipvs.Settings{Scheduler: "wlc"}}
-				_, _ = w.kernel.Apply([]ipvs.Op{edit})
+				_, _ = f.kernel.Apply([]ipvs.Op{edit})
 				time.Sleep(c.edit)
 				r.wantPlanned(t)
 			})
@@ -262,18 +262,18 @@ func TestAddedVirtualServerIsDeleted(t *testing.T) {
 					v.Slices[named("web")]["s"].Endpoints[i].Addr = netip.MustParseAddr(fmt.Sprintf("2001:db8:1::1%d", i))
 				}
 			}
-			w := newWorld(t)
-			r := start(t, w, &cluster{view: v, synced: true})
+			f := newFixture(t)
+			r := start(t, f, &cluster{view: v, synced: true})
 			defer r.stop()
 			time.Sleep(10 * time.Second)
 			r.wantPlanned(t)
 			key := ipvs.Key{Addr: addr, Protocol: ipvs.UDP, Port: 53}
-			w.mu.Lock()
-			fail := w.kernel.Fail
-			w.kernel.Fail = nil
-			_, _ = w.kernel.Apply([]ipvs.Op{{Action: ipvs.AddVirtual, Virtual: key, Settings: ipvs.Settings{Scheduler: "rr"}}})
-			w.kernel.Fail = fail
-			w.mu.Unlock()
+			f.mu.Lock()
+			fail := f.kernel.Fail
+			f.kernel.Fail = nil
+			_, _ = f.kernel.Apply([]ipvs.Op{{Action: ipvs.AddVirtual, Virtual: key, Settings: ipvs.Settings{Scheduler: "rr"}}})
+			f.kernel.Fail = fail
+			f.mu.Unlock()
 			time.Sleep(within)
 			r.wantPlanned(t)
 		})
@@ -283,22 +283,22 @@ func TestAddedVirtualServerIsDeleted(t *testing.T) {
 // An IPv6 sysctl that cannot be set blocks no IPv4 address, and a sysctl for limits blocks no address.
 func TestSysctlErrorsByAddress(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.failSysctls = dataplane.SysctlErrors{IPv6: errInjected, Limits: errInjected}
+		f := newFixture(t)
+		f.failSysctls = dataplane.SysctlErrors{IPv6: errInjected, Limits: errInjected}
 		v := baseView()
 		six := netip.MustParseAddr("2001:db8::4")
 		service(v, "web", vip1, []uint16{80}, 2, "a")
 		service(v, "six", six, []uint16{80}, 1, "a")
 		v.Slices[named("six")]["s"].Endpoints[0].Addr = netip.MustParseAddr("2001:db8:1::10")
-		r := start(t, w, &cluster{view: v, synced: true})
+		r := start(t, f, &cluster{view: v, synced: true})
 		defer r.stop()
 		want := func(ipv6, ready bool) {
 			t.Helper()
 			synctest.Wait()
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			if !has(w.announced, vip1) || has(w.announced, six) != ipv6 || has(w.addrs, six) != ipv6 {
-				t.Errorf("announced %v, local %v", w.announced, w.addrs)
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			if !has(f.announced, vip1) || has(f.announced, six) != ipv6 || has(f.addrs, six) != ipv6 {
+				t.Errorf("announced %v, local %v", f.announced, f.addrs)
 			}
 			if h := r.speaker.Health(); h.Ready != ready {
 				t.Errorf("health %+v, want ready: %v", h, ready)
@@ -306,9 +306,9 @@ func TestSysctlErrorsByAddress(t *testing.T) {
 		}
 		want(false, false)
 		for _, wrong := range []dataplane.SysctlErrors{{Limits: errInjected}, {}} {
-			w.mu.Lock()
-			w.failSysctls = wrong
-			w.mu.Unlock()
+			f.mu.Lock()
+			f.failSysctls = wrong
+			f.mu.Unlock()
 			time.Sleep(auditEvery)
 			want(true, wrong.Limits == nil)
 		}
@@ -318,12 +318,12 @@ func TestSysctlErrorsByAddress(t *testing.T) {
 // The IPv6 sysctls are set if IPv6 is served, before any IPv6 address is announced.
 func TestSysctlsOfIPv6(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newWorld(t)
+		f := newFixture(t)
 		v := baseView()
 		service(v, "web", vip1, []uint16{80}, 2, "a")
-		r := start(t, w, &cluster{view: v, synced: true})
+		r := start(t, f, &cluster{view: v, synced: true})
 		r.wantPlanned(t)
-		if w.ipv6 {
+		if f.ipv6 {
 			t.Error("set although nothing of IPv6 is served")
 		}
 		six := netip.MustParseAddr("2001:db8::4")
@@ -332,15 +332,15 @@ func TestSysctlsOfIPv6(t *testing.T) {
 			v.Slices[named("six")]["s"].Endpoints[0].Addr = netip.MustParseAddr("2001:db8:1::10")
 		})
 		r.wantPlanned(t)
-		if !w.ipv6 || !has(w.announced, six) {
-			t.Errorf("set: %v, announced %v", w.ipv6, w.announced)
+		if !f.ipv6 || !has(f.announced, six) {
+			t.Errorf("set: %v, announced %v", f.ipv6, f.announced)
 		}
 		r.stop()
-		w.restart()
-		w.ipv6 = false
-		r = start(t, w, r.cluster)
+		f.restart()
+		f.ipv6 = false
+		r = start(t, f, r.cluster)
 		r.wantPlanned(t)
-		if !w.ipv6 {
+		if !f.ipv6 {
 			t.Error("not set by the next process")
 		}
 		r.stop()

@@ -15,8 +15,8 @@ import (
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
-// worldReach reports what a test sets.
-type worldReach struct {
+// fixtureReach reports what a test sets.
+type fixtureReach struct {
 	trigger *Trigger
 
 	mu       sync.Mutex
@@ -25,26 +25,26 @@ type worldReach struct {
 	gateways []netip.Addr
 }
 
-func (r *worldReach) SetNodes(nodes map[string][]netip.Addr) {
+func (r *fixtureReach) SetNodes(nodes map[string][]netip.Addr) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.nodes = nodes
 }
 
-func (r *worldReach) SetGateways(gateways []netip.Addr) {
+func (r *fixtureReach) SetGateways(gateways []netip.Addr) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.gateways = gateways
 }
 
-func (r *worldReach) State() view.Reachability {
+func (r *fixtureReach) State() view.Reachability {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.state
 }
 
 // set makes nodes unreachable from now on.
-func (r *worldReach) set(nodes ...string) {
+func (r *fixtureReach) set(nodes ...string) {
 	r.mu.Lock()
 	r.state = view.Reachability{Unreachable: map[string]view.UnreachableNode{}}
 	for _, n := range nodes {
@@ -55,7 +55,7 @@ func (r *worldReach) set(nodes ...string) {
 }
 
 // damp marks an unreachable node as flapping: it is reachable, but became so too often.
-func (r *worldReach) damp(node string) {
+func (r *fixtureReach) damp(node string) {
 	r.mu.Lock()
 	u := r.state.Unreachable[node]
 	u.Damped = true
@@ -68,8 +68,8 @@ func (r *worldReach) damp(node string) {
 // once.
 func TestUnreachable(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.reach = &worldReach{}
+		f := newFixture(t)
+		f.reach = &fixtureReach{}
 		v := baseView()
 		v.Nodes["b"] = view.Node{Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.2")}}
 		gateway := netip.MustParseAddr("192.0.2.1")
@@ -80,12 +80,12 @@ func TestUnreachable(t *testing.T) {
 		slice.Endpoints[1].Node = "b"
 		o := options
 		o.ResetAfter = 10 * time.Second
-		r := startWith(t, w, &cluster{view: v, synced: true}, o)
+		r := startWith(t, f, &cluster{view: v, synced: true}, o)
 		defer r.stop()
 		r.wantPlanned(t)
-		if !maps.EqualFunc(w.reach.nodes, map[string][]netip.Addr{"b": v.Nodes["b"].Addresses}, slices.Equal) ||
-			!slices.Equal(w.reach.gateways, []netip.Addr{gateway}) {
-			t.Errorf("it asks %v, %v", w.reach.nodes, w.reach.gateways)
+		if !maps.EqualFunc(f.reach.nodes, map[string][]netip.Addr{"b": v.Nodes["b"].Addresses}, slices.Equal) ||
+			!slices.Equal(f.reach.gateways, []netip.Addr{gateway}) {
+			t.Errorf("it asks %v, %v", f.reach.nodes, f.reach.gateways)
 		}
 		weights := func(want ...uint32) {
 			t.Helper()
@@ -100,10 +100,10 @@ func TestUnreachable(t *testing.T) {
 			}
 		}
 		weights(1, 1)
-		w.mu.Lock()
-		w.cleaned = nil
-		w.mu.Unlock()
-		w.reach.set("b")
+		f.mu.Lock()
+		f.cleaned = nil
+		f.mu.Unlock()
+		f.reach.set("b")
 		weights(1, 0)
 		r.wantCleaned(t, "handshakes under way", webKey)
 		metrics, err := r.registry.Gather()
@@ -118,21 +118,21 @@ func TestUnreachable(t *testing.T) {
 		if got := testutil.ToFloat64(r.speaker.cfg.Metrics.reach.leftOut); got != 1 {
 			t.Errorf("%v endpoints are left out", got)
 		}
-		if s := w.nodeStatus; len(s.Reach.Unreachable) != 1 || s.Unreachable["b"].LeftOut != 1 {
+		if s := f.nodeStatus; len(s.Reach.Unreachable) != 1 || s.Unreachable["b"].LeftOut != 1 {
 			t.Errorf("status %+v", s)
 		}
 		time.Sleep(o.ResetAfter - time.Second)
 		weights(1, 0)
 		time.Sleep(2 * time.Second)
 		weights(1)
-		w.reach.set()
+		f.reach.set()
 		weights(1, 1)
 		if got := testutil.ToFloat64(r.speaker.cfg.Metrics.reach.leftOut); got != 0 {
 			t.Errorf("%v endpoints are left out", got)
 		}
-		w.reach.set("b")
+		f.reach.set("b")
 		weights(1, 0)
-		w.reach.damp("b") // it is reachable, but that does not count yet: no connection ends
+		f.reach.damp("b") // it is reachable, but that does not count yet: no connection ends
 		time.Sleep(time.Minute)
 		weights(1, 0)
 		if got := testutil.ToFloat64(r.speaker.cfg.Metrics.reach.nodes); got != 1 {

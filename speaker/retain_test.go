@@ -20,23 +20,23 @@ func TestRetains(t *testing.T) {
 		if err := <-r.done; err != nil {
 			t.Fatal(err)
 		}
-		r.world.mu.Lock()
+		r.fixture.mu.Lock()
 		if !has(r.retained, vip1) || len(r.announced) != 1 {
 			t.Errorf("retained %v, announced %v", r.retained, r.announced)
 		}
-		r.world.mu.Unlock()
+		r.fixture.mu.Unlock()
 		if state := r.detector.state(); state.Claims[vip1.String()] != claim || state.Leaving || r.detector.retained != retainFor+retainMore {
 			t.Errorf("published %+v, retained for %v", state, r.detector.retained)
 		}
-		r.world.restart()
-		again := startWith(t, r.world, r.cluster, options)
+		r.fixture.restart()
+		again := startWith(t, r.fixture, r.cluster, options)
 		defer again.stop()
-		again.detector.set(func(d *worldDetector) { d.observer = true })
+		again.detector.set(func(d *fixtureDetector) { d.observer = true })
 		synctest.Wait()
 		if again.detector.settled != 0 || len(r.retained) != 1 {
 			t.Errorf("settled %d times before it was decided, retained %v", again.detector.settled, r.retained)
 		}
-		again.detector.set(func(d *worldDetector) { d.observer = false })
+		again.detector.set(func(d *fixtureDetector) { d.observer = false })
 		synctest.Wait()
 		if len(r.retained) != 0 || len(r.announced) != 1 || again.detector.settled != 1 {
 			t.Errorf("retained %v, announced %v, settled %d times", r.retained, r.announced, again.detector.settled)
@@ -52,15 +52,15 @@ func TestReleases(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		v := baseView()
 		service(v, "web", vip1, []uint16{80}, 2, "b", "a") // b owns it
-		w := newWorld(t)
+		f := newFixture(t)
 		stray := netip.MustParseAddr("203.0.113.99")
-		w.retained = map[netip.Addr]struct{}{vip1: {}, stray: {}}
-		r := start(t, w, &cluster{view: v, synced: true})
+		f.retained = map[netip.Addr]struct{}{vip1: {}, stray: {}}
+		r := start(t, f, &cluster{view: v, synced: true})
 		defer r.stop()
 		r.wantPlanned(t)
 		synctest.Wait()
-		if len(w.retained) != 0 || r.detector.settled != 1 {
-			t.Errorf("retained %v, settled %d times", w.retained, r.detector.settled)
+		if len(f.retained) != 0 || r.detector.settled != 1 {
+			t.Errorf("retained %v, settled %d times", f.retained, r.detector.settled)
 		}
 	})
 }
@@ -71,9 +71,9 @@ func TestHandsOverWhatItCannotRetain(t *testing.T) {
 		"not asked":      func(*run) {},
 		"asked long ago": func(r *run) { r.speaker.Retain(); time.Sleep(retainWithin + time.Second) },
 		"the kernel does not": func(r *run) {
-			r.world.mu.Lock()
+			r.fixture.mu.Lock()
 			r.failRetain = map[netip.Addr]bool{vip1: true}
-			r.world.mu.Unlock()
+			r.fixture.mu.Unlock()
 			r.speaker.Retain()
 		},
 		"the node shuts down": func(r *run) {
@@ -96,7 +96,7 @@ func TestHandsOverWhatItCannotRetain(t *testing.T) {
 				if c := r.claim(vip1); c.State != view.HandingOver || c.Successor != "b" || len(r.retained) != 0 || r.detector.retained != 0 {
 					t.Errorf("got claim %+v, retained %v for %v", c, r.retained, r.detector.retained)
 				}
-				r.detector.set(func(d *worldDetector) {
+				r.detector.set(func(d *fixtureDetector) {
 					d.override = map[string]view.Claim{vip1.String(): {State: view.Held, Rank: 1}}
 				})
 				if err := <-r.done; err != nil {

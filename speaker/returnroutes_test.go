@@ -24,9 +24,9 @@ func withReturnRoutes(v *view.View) {
 }
 
 func (r *run) returnsNow() (have []ipvs.ReturnRoute, applied int) {
-	r.world.mu.Lock()
-	defer r.world.mu.Unlock()
-	return r.world.returns.have, r.world.returns.applied
+	r.fixture.mu.Lock()
+	defer r.fixture.mu.Unlock()
+	return r.fixture.returns.have, r.fixture.returns.applied
 }
 
 // wantReturns wants the return route in effect and published, or none.
@@ -50,16 +50,16 @@ func (r *run) wantReturns(t *testing.T, want bool, when string) {
 // failed change is retried.
 func TestReturnRoutes(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newWorld(t)
+		f := newFixture(t)
 		v := directView()
 		withReturnRoutes(v)
-		r := start(t, w, &cluster{view: v, synced: true})
+		r := start(t, f, &cluster{view: v, synced: true})
 		time.Sleep(time.Second)
 		r.wantReturns(t, true, "at the start")
 
-		w.mu.Lock()
-		w.returns.have, w.returns.harmed = nil, true // by another program
-		w.mu.Unlock()
+		f.mu.Lock()
+		f.returns.have, f.returns.harmed = nil, true // by another program
+		f.mu.Unlock()
 		time.Sleep(2 * time.Second)
 		r.wantReturns(t, true, "after a change by another program")
 		_, before := r.returnsNow()
@@ -69,24 +69,24 @@ func TestReturnRoutes(t *testing.T) {
 		}
 
 		r.stop()
-		w.restart()
-		r = start(t, w, &cluster{view: v, synced: true})
+		f.restart()
+		r = start(t, f, &cluster{view: v, synced: true})
 		defer r.stop()
 		time.Sleep(time.Second)
 		r.wantReturns(t, true, "after a restart")
 
-		w.mu.Lock()
-		w.failAt = w.changes + 1
-		w.mu.Unlock()
+		f.mu.Lock()
+		f.failAt = f.changes + 1
+		f.mu.Unlock()
 		r.set(func(v *view.View) {
 			pool := v.Pools["lan"]
 			pool.ReturnRoutes = nil
 			v.Pools["lan"] = pool
 		})
 		time.Sleep(time.Second)
-		w.mu.Lock()
-		w.failAt = 0
-		w.mu.Unlock()
+		f.mu.Lock()
+		f.failAt = 0
+		f.mu.Unlock()
 		time.Sleep(2 * retryMax)
 		synctest.Wait()
 		r.wantReturns(t, false, "without the field")
@@ -97,12 +97,12 @@ func TestReturnRoutes(t *testing.T) {
 // is lost later. It reports the reason.
 func TestMissingReturnRoute(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newWorld(t)
+		f := newFixture(t)
 		v := directView()
 		withReturnRoutes(v)
 		link := v.Links["eth1"]
 		delete(v.Links, "eth1")
-		r := start(t, w, &cluster{view: v, synced: true})
+		r := start(t, f, &cluster{view: v, synced: true})
 		defer r.stop()
 		time.Sleep(time.Second)
 		if r.directedNow() {

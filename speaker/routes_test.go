@@ -31,7 +31,7 @@ func TestRouteFollowsEndpoint(t *testing.T) {
 		service(v, "web", vip1, []uint16{80}, 1, "a")
 		service(v, "api", vip2, []uint16{80}, 1, "a")
 		local(v, "web")
-		r := start(t, newWorld(t), &cluster{view: v, synced: true})
+		r := start(t, newFixture(t), &cluster{view: v, synced: true})
 		defer r.stop()
 		r.wantPlanned(t)
 		for _, nodes := range [][]string{{"a"}, {}, {"b", "a"}, {"b"}} {
@@ -65,14 +65,14 @@ func TestRouteFollowsEndpoint(t *testing.T) {
 // them.
 func TestFirstChangeIsFull(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.noModule = true
-		w.bgp.published.Apply(routes.Change{Full: true, Peers: map[string]*routes.Peer{"near": {}}, Routes: map[netip.Prefix]routes.Route{route1: {"near": {}}}})
+		f := newFixture(t)
+		f.noModule = true
+		f.bgp.published.Apply(routes.Change{Full: true, Peers: map[string]*routes.Peer{"near": {}}, Routes: map[netip.Prefix]routes.Route{route1: {"near": {}}}})
 		v := baseView()
 		service(v, "web", vip1, []uint16{80}, 2, "a")
 		service(v, "api", vip2, []uint16{80}, 2, "b")
 		c := &cluster{view: v}
-		r := start(t, w, c)
+		r := start(t, f, c)
 		defer r.stop()
 		time.Sleep(time.Minute)
 		synctest.Wait()
@@ -93,9 +93,9 @@ func TestFirstChangeIsFull(t *testing.T) {
 			delete(v.Nodes, "a")
 			return view.Touched{Nodes: map[string]struct{}{"a": {}}}
 		})
-		w.mu.Lock()
-		w.noModule = false
-		w.mu.Unlock()
+		f.mu.Lock()
+		f.noModule = false
+		f.mu.Unlock()
 		time.Sleep(2 * retryMax)
 		synctest.Wait()
 		if got := r.changesSince(0); len(got) > 0 || !has(r.prefixes("near"), route1) {
@@ -115,41 +115,41 @@ func TestFirstChangeIsFull(t *testing.T) {
 // An address that cannot be programmed is not announced; the others are. A lost address is withdrawn, and returns.
 func TestRouteNeedsDataPlane(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newWorld(t)
+		f := newFixture(t)
 		v := baseView()
 		service(v, "web", vip1, []uint16{80}, 2, "a")
-		r := start(t, w, &cluster{view: v, synced: true})
+		r := start(t, f, &cluster{view: v, synced: true})
 		defer r.stop()
 		r.wantPlanned(t)
-		w.mu.Lock()
-		w.failAt = w.changes + 1
-		w.mu.Unlock()
+		f.mu.Lock()
+		f.failAt = f.changes + 1
+		f.mu.Unlock()
 		r.set(func(v *view.View) { service(v, "api", vip2, []uint16{80}, 2, "b") })
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if got := r.prefixes("near"); !maps.Equal(got, map[netip.Prefix]view.Attributes{route1: {}}) {
 			t.Errorf("routes %v while the second address cannot be programmed", got)
 		}
-		w.mu.Lock()
-		w.failAt = 0
-		w.mu.Unlock()
+		f.mu.Lock()
+		f.failAt = 0
+		f.mu.Unlock()
 		time.Sleep(2 * retryMax)
 		r.wantPlanned(t)
 		if got := r.prefixes("near"); len(got) != 2 {
 			t.Errorf("routes %v", got)
 		}
-		w.mu.Lock()
-		w.kernel.Flush()
-		w.failAt, w.harmed = w.changes+1, true
-		w.mu.Unlock()
+		f.mu.Lock()
+		f.kernel.Flush()
+		f.failAt, f.harmed = f.changes+1, true
+		f.mu.Unlock()
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
 		if got := r.prefixes("far"); len(got) > 0 || len(r.prefixes("near")) > 0 {
 			t.Errorf("routes %v while nothing is forwarded", got)
 		}
-		w.mu.Lock()
-		w.failAt, w.harmed = 0, false
-		w.mu.Unlock()
+		f.mu.Lock()
+		f.failAt, f.harmed = 0, false
+		f.mu.Unlock()
 		time.Sleep(2 * retryMax)
 		r.wantPlanned(t)
 		if got := r.prefixes("far"); !has(got, all24) {
@@ -164,7 +164,7 @@ func TestDecommissioningIsGraceful(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		v := baseView()
 		service(v, "web", vip1, []uint16{80}, 2, "a")
-		r := start(t, newWorld(t), &cluster{view: v, synced: true})
+		r := start(t, newFixture(t), &cluster{view: v, synced: true})
 		defer r.stop()
 		r.wantPlanned(t)
 		exclude := func(is bool) {
@@ -201,11 +201,11 @@ func TestDecommissioningIsGraceful(t *testing.T) {
 // Neither the end nor the restart of the speaker withdraws a route.
 func TestRestartKeepsRoutes(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newWorld(t)
+		f := newFixture(t)
 		v := baseView()
 		service(v, "web", vip1, []uint16{80}, 2, "a")
 		c := &cluster{view: v, synced: true}
-		r := start(t, w, c)
+		r := start(t, f, c)
 		r.wantPlanned(t)
 		reported := maps.Clone(r.bgp.published.Routes)
 		r.speaker.Leave()
@@ -215,9 +215,9 @@ func TestRestartKeepsRoutes(t *testing.T) {
 		if got := r.changesSince(1); len(got) > 0 || !maps.EqualFunc(r.bgp.published.Routes, reported, maps.Equal) {
 			t.Errorf("on its way out: %+v", got)
 		}
-		w.restart()
+		f.restart()
 		c.touched.All = true
-		r = start(t, w, c)
+		r = start(t, f, c)
 		defer r.stop()
 		r.wantPlanned(t)
 		if got := r.changesSince(1); len(got) != 1 || !got[0].Full || !maps.EqualFunc(got[0].Routes, reported, maps.Equal) {
@@ -229,24 +229,24 @@ func TestRestartKeepsRoutes(t *testing.T) {
 // A route of an earlier process is withdrawn before the address is removed.
 func TestRestartWithdrawsFirst(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newWorld(t)
+		f := newFixture(t)
 		v := baseView()
 		service(v, "web", vip1, []uint16{80}, 2, "a")
 		service(v, "api", vip2, []uint16{80}, 2, "a")
 		c := &cluster{view: v, synced: true}
-		r := start(t, w, c)
+		r := start(t, f, c)
 		r.wantPlanned(t)
 		r.stop()
-		w.restart()
+		f.restart()
 		for key := range v.Services {
 			if key.Name == "web" {
 				delete(v.Services, key)
 			}
 		}
 		c.touched.All = true
-		r = start(t, w, c)
+		r = start(t, f, c)
 		defer r.stop()
-		r.wantPlanned(t) // and worldAddresses checked the order
+		r.wantPlanned(t) // and fixtureAddresses checked the order
 	})
 }
 
@@ -256,7 +256,7 @@ func TestSessions(t *testing.T) {
 		v := baseView()
 		v.BGPPeers["twin"] = v.BGPPeers["near"]
 		v.BGPPeers["locked"] = view.BGPPeer{Address: netip.MustParseAddr("192.0.2.253"), Wrong: routes.PasswordMissing, Message: "Secret router is missing: create it"}
-		r := start(t, newWorld(t), &cluster{view: v, synced: true})
+		r := start(t, newFixture(t), &cluster{view: v, synced: true})
 		defer r.stop()
 		r.wantPlanned(t)
 		publish := func(name string, s routes.Session) {
@@ -274,10 +274,10 @@ func TestSessions(t *testing.T) {
 		publish("far", routes.Session{State: routes.SessionIdle, Since: now, Reason: routes.Refused, Message: "connection refused"})
 		up := routes.Session{State: routes.SessionEstablished, Since: now, Prefixes: 7, PeerASN: 65001, Changes: 1, BFD: view.BFDUp}
 		publish("far", up)
-		w := r.world
-		w.mu.Lock()
-		got := w.nodeStatus.Sessions
-		w.mu.Unlock()
+		f := r.fixture
+		f.mu.Lock()
+		got := f.nodeStatus.Sessions
+		f.mu.Unlock()
 		if len(got) != 4 || got["far"] != up || got["locked"].Reason != routes.PasswordMissing || got["locked"].State != routes.SessionIdle ||
 			got["twin"].Reason != routes.Duplicate || got["near"].Reason != routes.NotConfigured {
 			t.Errorf("sessions %+v", got)
@@ -290,9 +290,9 @@ func TestSessions(t *testing.T) {
 			t.Errorf("a session that cannot be is up: %v", up)
 		}
 		publish("far", routes.Session{State: routes.SessionIdle, Since: now, Reason: routes.BFDWentDown, Message: "BFD: Down", Prefixes: 7, Changes: 1, BFD: view.BFDDown})
-		w.mu.Lock()
-		down := w.nodeStatus.Sessions["far"]
-		w.mu.Unlock()
+		f.mu.Lock()
+		down := f.nodeStatus.Sessions["far"]
+		f.mu.Unlock()
 		if n := metric("prefixes", "far"); n != 0 || down.Prefixes != 0 || down.State != routes.SessionIdle {
 			t.Errorf("a session that is down has %v prefixes, and is %+v", n, down)
 		}
@@ -314,10 +314,10 @@ func TestSessions(t *testing.T) {
 			return view.Touched{BGPPeers: map[string]struct{}{"far": {}}}
 		})
 		r.wantPlanned(t)
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		if n, err := testutil.GatherAndCount(r.registry, "ironlb_bgp_session_up"); has(w.nodeStatus.Sessions, "far") || n != 3 || err != nil {
-			t.Errorf("sessions %+v after the peer was deleted", w.nodeStatus.Sessions)
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if n, err := testutil.GatherAndCount(r.registry, "ironlb_bgp_session_up"); has(f.nodeStatus.Sessions, "far") || n != 3 || err != nil {
+			t.Errorf("sessions %+v after the peer was deleted", f.nodeStatus.Sessions)
 		}
 	})
 }
@@ -326,33 +326,33 @@ func TestSessions(t *testing.T) {
 // without them ironlb-ccm would find no peer on this node.
 func TestSessionsBeforeBGPBegins(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newWorld(t)
+		f := newFixture(t)
 		v := baseView()
-		r := start(t, w, &cluster{view: v, synced: true})
+		r := start(t, f, &cluster{view: v, synced: true})
 		r.wantPlanned(t)
 		r.stop()
-		w.restart()
+		f.restart()
 		v.FromSnapshot, r.cluster.touched.All = true, true
-		w.nodeStatus.Sessions = nil
-		r = start(t, w, r.cluster)
+		f.nodeStatus.Sessions = nil
+		r = start(t, f, r.cluster)
 		defer r.stop()
 		reported := func(want map[string]routes.Session) {
 			t.Helper()
 			synctest.Wait()
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			if !maps.Equal(w.nodeStatus.Sessions, want) || w.bgp.begun {
-				t.Errorf("sessions %+v, begun: %v; want %+v", w.nodeStatus.Sessions, w.bgp.begun, want)
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			if !maps.Equal(f.nodeStatus.Sessions, want) || f.bgp.begun {
+				t.Errorf("sessions %+v, begun: %v; want %+v", f.nodeStatus.Sessions, f.bgp.begun, want)
 			}
-			if families := w.nodeStatus.Families["far"]; !families.IPv4 {
+			if families := f.nodeStatus.Families["far"]; !families.IPv4 {
 				t.Errorf("families %+v", families)
 			}
 		}
 		reported(nil) // not connected to ironlb-bgpd
 		up := routes.Session{State: routes.SessionEstablished, Since: time.Now(), PeerASN: 65001, Changes: 1}
-		w.bgp.mu.Lock()
-		w.bgp.sessions = map[string]routes.Session{"far": up, "near": up, "other": up}
-		w.bgp.mu.Unlock()
+		f.bgp.mu.Lock()
+		f.bgp.sessions = map[string]routes.Session{"far": up, "near": up, "other": up}
+		f.bgp.mu.Unlock()
 		near, problem := up, r.speaker.desired.PeerProblems["near"]
 		near.Reason, near.Message = problem.Reason, problem.Message
 		r.trigger.Now()
@@ -369,7 +369,7 @@ func TestSessionWithoutBFD(t *testing.T) {
 		far.BFD = view.BFD{Receive: 300 * time.Millisecond, Transmit: 100 * time.Millisecond, Multiplier: 3}
 		v.BGPPeers["far"] = far
 		const patience = 5*time.Second + 3*3*300*time.Millisecond
-		r := start(t, newWorld(t), &cluster{view: v, synced: true})
+		r := start(t, newFixture(t), &cluster{view: v, synced: true})
 		defer r.stop()
 		r.wantPlanned(t)
 		publish := func(s routes.Session) {
@@ -383,9 +383,9 @@ func TestSessionWithoutBFD(t *testing.T) {
 		want := func(what string, reason view.Reason, reported int) {
 			t.Helper()
 			synctest.Wait()
-			r.world.mu.Lock()
+			r.fixture.mu.Lock()
 			got := r.nodeStatus.Sessions["far"]
-			r.world.mu.Unlock()
+			r.fixture.mu.Unlock()
 			if got.BFDReason != reason {
 				t.Errorf("%s: %+v, want the reason %q", what, got, reason)
 			}
@@ -442,12 +442,12 @@ func TestUnservedIsReported(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		v := baseView()
 		service(v, "web", vip1, []uint16{80}, 2, "a")
-		r := start(t, newWorld(t), &cluster{view: v, synced: true})
+		r := start(t, newFixture(t), &cluster{view: v, synced: true})
 		defer r.stop()
 		r.wantPlanned(t)
 		reported := func() (map[view.Reason][]netip.Addr, map[string]report.SessionFamilies) {
-			r.world.mu.Lock()
-			defer r.world.mu.Unlock()
+			r.fixture.mu.Lock()
+			defer r.fixture.mu.Unlock()
 			return r.nodeStatus.Unserved, r.nodeStatus.Families
 		}
 		want := func(what string, unserved map[view.Reason][]netip.Addr, families map[string]report.SessionFamilies) {
@@ -469,9 +469,9 @@ func TestUnservedIsReported(t *testing.T) {
 		})
 		r.wantPlanned(t)
 		want("without peers", nil, nil)
-		r.world.mu.Lock()
-		r.world.failFilter = errInjected
-		r.world.mu.Unlock()
+		r.fixture.mu.Lock()
+		r.fixture.failFilter = errInjected
+		r.fixture.mu.Unlock()
 		r.touch(func(v *view.View) view.Touched {
 			withBGP(v)
 			service(v, "api", vip2, []uint16{80}, 2, "a")
@@ -481,9 +481,9 @@ func TestUnservedIsReported(t *testing.T) {
 		if got, _ := reported(); !slices.Equal(got[view.DataPlaneNotReady], []netip.Addr{vip2}) {
 			t.Errorf("not programmed: %v", got)
 		}
-		r.world.mu.Lock()
-		r.world.failFilter = nil
-		r.world.mu.Unlock()
+		r.fixture.mu.Lock()
+		r.fixture.failFilter = nil
+		r.fixture.mu.Unlock()
 		time.Sleep(time.Minute)
 		r.wantPlanned(t)
 		want("programmed", nil, families)
@@ -495,7 +495,7 @@ func TestAddressWithoutSession(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		v := baseView()
 		service(v, "web", vip1, []uint16{80}, 2, "a")
-		r := start(t, newWorld(t), &cluster{view: v, synced: true})
+		r := start(t, newFixture(t), &cluster{view: v, synced: true})
 		defer r.stop()
 		r.wantPlanned(t)
 		for _, step := range []struct {
@@ -521,15 +521,15 @@ func TestLocalPrefsDiffer(t *testing.T) {
 		v := baseView()
 		v.BGPAdvertisements["high"] = view.BGPAdvertisement{Length4: 32, Length6: 128, Attributes: view.Attributes{LocalPref: 200}}
 		service(v, "web", vip1, []uint16{80}, 2, "a")
-		r := start(t, newWorld(t), &cluster{view: v, synced: true})
+		r := start(t, newFixture(t), &cluster{view: v, synced: true})
 		defer r.stop()
 		time.Sleep(time.Minute)
 		r.wantPlanned(t)
 		if got := r.prefixes("near")[route1].LocalPref; got != 0 {
 			t.Errorf("localPref %d, want the lower one, 0 for 100", got)
 		}
-		r.world.mu.Lock()
-		defer r.world.mu.Unlock()
+		r.fixture.mu.Lock()
+		defer r.fixture.mu.Unlock()
 		if got := r.nodeStatus.LocalPrefs; !maps.Equal(got, map[routes.LocalPrefs]int{{Lower: "each", Higher: "high"}: 1}) {
 			t.Errorf("status %v", got)
 		}
@@ -542,24 +542,24 @@ func TestLocalPrefsDiffer(t *testing.T) {
 // A wrong sysctl blocks new addresses but withdraws no route: that would cost more than it saves.
 func TestRouteOutlivesSysctl(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newWorld(t)
+		f := newFixture(t)
 		v := baseView()
 		clear(v.Advertisements)
 		service(v, "web", vip1, []uint16{80}, 2, "a")
 		theirs, more := netip.MustParseAddr("203.0.113.9"), netip.MustParseAddr("203.0.113.10") // kube-proxy forwards these
-		w.bgp.elsewhere = map[netip.Addr]struct{}{theirs: {}, more: {}}
+		f.bgp.elsewhere = map[netip.Addr]struct{}{theirs: {}, more: {}}
 		service(v, "theirs", theirs, nil, 0, "a")
 		announceOnly(v, "theirs")
-		r := start(t, w, &cluster{view: v, synced: true})
+		r := start(t, f, &cluster{view: v, synced: true})
 		defer r.stop()
 		synctest.Wait()
 		before := r.prefixes("near")
 		if len(before) != 2 {
 			t.Fatalf("routes %v, want two", before)
 		}
-		w.mu.Lock()
-		w.failSysctls = dataplane.SysctlErrors{All: errInjected}
-		w.mu.Unlock()
+		f.mu.Lock()
+		f.failSysctls = dataplane.SysctlErrors{All: errInjected}
+		f.mu.Unlock()
 		time.Sleep(time.Minute)
 		r.set(func(v *view.View) {
 			service(v, "api", vip2, []uint16{80}, 2, "a")
@@ -571,9 +571,9 @@ func TestRouteOutlivesSysctl(t *testing.T) {
 		if got := r.prefixes("near"); !maps.Equal(got, before) {
 			t.Errorf("routes %v, want %v", got, before)
 		}
-		w.mu.Lock()
-		w.failSysctls = dataplane.SysctlErrors{}
-		w.mu.Unlock()
+		f.mu.Lock()
+		f.failSysctls = dataplane.SysctlErrors{}
+		f.mu.Unlock()
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if got := r.prefixes("near"); len(got) != 4 {
@@ -586,11 +586,11 @@ func TestRouteOutlivesSysctl(t *testing.T) {
 // still announces routes. An address of a VirtualIP is not made local then: the kernels of all nodes would answer.
 func TestRoutesWithoutSysctlsOfARP(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.failSysctls = dataplane.SysctlErrors{ARP: errInjected}
+		f := newFixture(t)
+		f.failSysctls = dataplane.SysctlErrors{ARP: errInjected}
 		v := baseView()
 		routed, theirs, six := netip.MustParseAddr("203.0.113.9"), netip.MustParseAddr("203.0.113.10"), netip.MustParseAddr("2001:db8::4")
-		w.bgp.elsewhere = map[netip.Addr]struct{}{theirs: {}}
+		f.bgp.elsewhere = map[netip.Addr]struct{}{theirs: {}}
 		service(v, "web", vip1, []uint16{80}, 2, "a")
 		service(v, "routed", routed, []uint16{80}, 2)
 		delete(v.VIPs, routed.String())
@@ -609,15 +609,15 @@ func TestRoutesWithoutSysctlsOfARP(t *testing.T) {
 				prefixes = append(prefixes, prefix.Addr())
 			}
 			slices.SortFunc(prefixes, netip.Addr.Compare)
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			if got := slices.SortedFunc(maps.Keys(w.announced), netip.Addr.Compare); !slices.Equal(got, answered) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			if got := slices.SortedFunc(maps.Keys(f.announced), netip.Addr.Compare); !slices.Equal(got, answered) {
 				t.Errorf("answers for %v, want %v", got, answered)
 			}
 			if !slices.Equal(prefixes, reported) {
 				t.Errorf("routes %v, want %v", prefixes, reported)
 			}
-			if got := w.statuses[vip1.String()].Reason; got != reason {
+			if got := f.statuses[vip1.String()].Reason; got != reason {
 				t.Errorf("status of %v: %s, want %s", vip1, got, reason)
 			}
 			if h := r.speaker.Health(); h.Ready != (reason == view.Owner) {
@@ -625,13 +625,13 @@ func TestRoutesWithoutSysctlsOfARP(t *testing.T) {
 			}
 		}
 		fail := func(wrong dataplane.SysctlErrors) {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			w.failSysctls = wrong
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.failSysctls = wrong
 		}
-		r := start(t, w, &cluster{view: v, synced: true})
+		r := start(t, f, &cluster{view: v, synced: true})
 		want(r, view.DataPlaneNotReady, []netip.Addr{six}, []netip.Addr{routed, theirs, six})
-		if has(w.addrs, vip1) {
+		if has(f.addrs, vip1) {
 			t.Errorf("%v is local, and the kernel answers for it", vip1)
 		}
 		fail(dataplane.SysctlErrors{})
@@ -639,12 +639,12 @@ func TestRoutesWithoutSysctlsOfARP(t *testing.T) {
 		want(r, view.Owner, []netip.Addr{vip1, six}, all)
 		fail(dataplane.SysctlErrors{ARP: errInjected})
 		time.Sleep(time.Minute)
-		if len(w.announced) != 2 {
-			t.Errorf("what was answered for is not any more: %v", w.announced)
+		if len(f.announced) != 2 {
+			t.Errorf("what was answered for is not any more: %v", f.announced)
 		}
 		r.stop()
-		w.restart()
-		r = start(t, w, r.cluster)
+		f.restart()
+		r = start(t, f, r.cluster)
 		want(r, view.KernelAnswers, []netip.Addr{six}, all)
 		r.stop()
 	})
@@ -654,20 +654,20 @@ func TestRoutesWithoutSysctlsOfARP(t *testing.T) {
 // earlier process are still removed.
 func TestFilterFailsBeforeBGPBegins(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newWorld(t)
+		f := newFixture(t)
 		v := baseView()
 		service(v, "web", vip1, []uint16{80}, 2, "a")
 		service(v, "api", vip2, []uint16{80}, 2, "a")
-		r := start(t, w, &cluster{view: v, synced: true})
+		r := start(t, f, &cluster{view: v, synced: true})
 		r.wantPlanned(t)
 		r.stop()
-		w.restart()
+		f.restart()
 		delete(v.Services, named("api"))
 		delete(v.Slices, named("api"))
 		r.cluster.touched.All = true
-		w.failFilter = errInjected
-		w.bgp.then = func() { w.failFilter = nil }
-		r = start(t, w, r.cluster)
+		f.failFilter = errInjected
+		f.bgp.then = func() { f.failFilter = nil }
+		r = start(t, f, r.cluster)
 		time.Sleep(time.Minute)
 		r.wantPlanned(t)
 		r.stop()
@@ -677,15 +677,15 @@ func TestFilterFailsBeforeBGPBegins(t *testing.T) {
 // A cordoned node announces as before. ironlb-bgpd is informed at once that its process would not return.
 func TestDecommissioningIsPublished(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newWorld(t)
+		f := newFixture(t)
 		v := baseView()
 		service(v, "web", vip1, []uint16{80}, 2, "a")
-		r := start(t, w, &cluster{view: v, synced: true})
+		r := start(t, f, &cluster{view: v, synced: true})
 		defer r.stop()
 		r.wantPlanned(t)
 		before := r.prefixes("near")
 		for _, stopping := range []bool{true, false} {
-			reported := len(w.bgp.changes)
+			reported := len(f.bgp.changes)
 			r.touch(func(v *view.View) view.Touched {
 				v.Nodes["a"] = view.Node{Stopping: stopping}
 				return view.Touched{Nodes: map[string]struct{}{"a": {}}}

@@ -70,22 +70,22 @@ func TestAgreementWhileSlotsChange(t *testing.T) {
 // Nodes with other slots are logged, counted and reported until they have the same.
 func TestSlotsDiffer(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newWorld(t)
-		r := start(t, w, &cluster{view: directView(), synced: true})
+		f := newFixture(t)
+		r := start(t, f, &cluster{view: directView(), synced: true})
 		defer r.stop()
 		r.wantPlanned(t)
 		want := func(when string, differ ...string) {
 			t.Helper()
-			w.mu.Lock()
-			defer w.mu.Unlock()
+			f.mu.Lock()
+			defer f.mu.Unlock()
 			logged := strings.Count(r.log.String(), "nodes direct connections to other nodes than this one")
-			if got := w.nodeStatus.SlotsDiffer; !slices.Equal(got, differ) ||
+			if got := f.nodeStatus.SlotsDiffer; !slices.Equal(got, differ) ||
 				testutil.ToFloat64(r.speaker.cfg.Metrics.differ) != float64(len(differ)) || logged != min(1, logged) {
 				t.Errorf("%s: reported %v, want %v, logged %d times", when, got, differ, logged)
 			}
 		}
 		own := r.speaker.desired.SlotsDigest
-		r.detector.set(func(d *worldDetector) {
+		r.detector.set(func(d *fixtureDetector) {
 			if last := d.slots[len(d.slots)-1]; last != own || own == 0 {
 				t.Errorf("published %#x, want %#x", last, own)
 			}
@@ -95,7 +95,7 @@ func TestSlotsDiffer(t *testing.T) {
 		want("for some seconds")
 		time.Sleep(2 * auditEvery)
 		want("for long", "b")
-		r.detector.set(func(d *worldDetector) { d.otherSlots = 0 })
+		r.detector.set(func(d *fixtureDetector) { d.otherSlots = 0 })
 		time.Sleep(2 * auditEvery)
 		want("again the same")
 		if !strings.Contains(r.log.String(), "all nodes direct connections to the same nodes") {

@@ -85,12 +85,12 @@ func (l *logBuffer) String() string {
 	return l.buf.String()
 }
 
-// run is a running speaker in a world.
+// run is a running speaker with its fixture.
 type run struct {
-	*world
+	*fixture
 	*cluster
 	speaker  *Speaker
-	detector *worldDetector
+	detector *fixtureDetector
 	registry *prometheus.Registry
 	log      *logBuffer
 	done     chan error
@@ -98,27 +98,27 @@ type run struct {
 }
 
 // start starts a speaker for node a. It must be called within a synctest bubble.
-func start(t *testing.T, w *world, c *cluster) *run { return startWith(t, w, c, options) }
+func start(t *testing.T, f *fixture, c *cluster) *run { return startWith(t, f, c, options) }
 
-func startWith(t *testing.T, w *world, c *cluster, o plan.Options) *run {
+func startWith(t *testing.T, f *fixture, c *cluster, o plan.Options) *run {
 	t.Helper()
 	c.trigger = NewTrigger()
-	r := &run{world: w, cluster: c, registry: prometheus.NewRegistry(), log: &logBuffer{}}
-	w.bgp.w, w.bgp.begun = w, false
-	r.detector = &worldDetector{w: w, view: func() *view.View { return c.view }, trigger: c.trigger, dead: w.deadB}
+	r := &run{fixture: f, cluster: c, registry: prometheus.NewRegistry(), log: &logBuffer{}}
+	f.bgp.f, f.bgp.begun = f, false
+	r.detector = &fixtureDetector{f: f, view: func() *view.View { return c.view }, trigger: c.trigger, dead: f.deadB}
 	config := Config{
-		Detector: r.detector, Retained: maps.Clone(w.retained),
-		NodeName: "a", Plan: o, Log: slog.New(slog.NewTextHandler(r.log, nil)), Trigger: c.trigger, Source: c, Node: w.node(),
-		BGP: &w.bgp, Announcer: w, MACs: w.hardware, Reporter: w, Nodes: w, Metrics: NewMetrics(r.registry),
+		Detector: r.detector, Retained: maps.Clone(f.retained),
+		NodeName: "a", Plan: o, Log: slog.New(slog.NewTextHandler(r.log, nil)), Trigger: c.trigger, Source: c, Node: f.node(),
+		BGP: &f.bgp, Announcer: f, MACs: f.hardware, Reporter: f, Nodes: f, Metrics: NewMetrics(r.registry),
 	}
-	if w.reach != nil {
-		w.reach.trigger, config.Reach = c.trigger, w.reach
+	if f.reach != nil {
+		f.reach.trigger, config.Reach = c.trigger, f.reach
 	}
 	r.speaker = New(config)
-	w.wanted = func(addr netip.Addr) bool { return has(r.speaker.desired.Local, addr) }
-	w.element = func(e ipvs.Element) bool { return has(r.speaker.desired.Filter, e) }
-	w.tunnels.directs = func(key ipvs.Key) bool { return has(r.speaker.desired.Direct.Virtuals, key) }
-	w.endpoints = func(key ipvs.Key) int { return len(r.speaker.desired.Table[key].RealServers) }
+	f.wanted = func(addr netip.Addr) bool { return has(r.speaker.desired.Local, addr) }
+	f.element = func(e ipvs.Element) bool { return has(r.speaker.desired.Filter, e) }
+	f.tunnels.directs = func(key ipvs.Key) bool { return has(r.speaker.desired.Direct.Virtuals, key) }
+	f.endpoints = func(key ipvs.Key) int { return len(r.speaker.desired.Table[key].RealServers) }
 	ctx, cancel := context.WithCancel(t.Context())
 	r.done = make(chan error, 1)
 	go func() { r.done <- r.speaker.Run(ctx) }()
@@ -133,10 +133,10 @@ func startWith(t *testing.T, w *world, c *cluster, o plan.Options) *run {
 
 // killB stops node b, or starts it.
 func (r *run) killB(dead bool) {
-	r.world.mu.Lock()
+	r.fixture.mu.Lock()
 	r.deadB = dead
-	r.world.mu.Unlock()
-	r.detector.set(func(d *worldDetector) { d.dead = dead })
+	r.fixture.mu.Unlock()
+	r.detector.set(func(d *fixtureDetector) { d.dead = dead })
 }
 
 func (r *run) table(t *testing.T) ipvs.Table {
@@ -154,8 +154,8 @@ func (r *run) wantPlanned(t *testing.T) {
 	synctest.Wait()
 	r.cluster.mu.Lock() // the loop locks in this order
 	defer r.cluster.mu.Unlock()
-	r.world.mu.Lock()
-	defer r.world.mu.Unlock()
+	r.fixture.mu.Lock()
+	defer r.fixture.mu.Unlock()
 	want := plan.Make(r.view, bgpOptions(), time.Now())
 	r.wantRoutes(t, want)
 	if got := r.table(t); !got.Equal(want.Table) {
@@ -196,14 +196,14 @@ func inBubble(t *testing.T, f func(t *testing.T)) {
 
 func TestNothingBeforeEverythingIsListed(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.addrs[vip1] = struct{}{} // of an earlier process
-		r := start(t, w, &cluster{view: baseView()})
+		f := newFixture(t)
+		f.addrs[vip1] = struct{}{} // of an earlier process
+		r := start(t, f, &cluster{view: baseView()})
 		defer r.stop()
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if w.changes > 0 || w.calls > 0 {
-			t.Errorf("%d changes and %d observations before the first list", w.changes, w.calls)
+		if f.changes > 0 || f.calls > 0 {
+			t.Errorf("%d changes and %d observations before the first list", f.changes, f.calls)
 		}
 		rec := httptest.NewRecorder()
 		r.speaker.Readyz(rec, nil)
@@ -222,7 +222,7 @@ func TestProgramsFollowsAndDeletes(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		v := baseView()
 		service(v, "web", vip1, []uint16{80, 443}, 2, "a", "b")
-		r := start(t, newWorld(t), &cluster{view: v, synced: true})
+		r := start(t, newFixture(t), &cluster{view: v, synced: true})
 		defer r.stop()
 		r.wantPlanned(t)
 		want := report.VIPStatus{Node: "a", Interfaces: []string{"eth0"}, Announced: true, Reason: view.Owner, Message: "announced by node a"}
@@ -253,18 +253,18 @@ func TestProgramsFollowsAndDeletes(t *testing.T) {
 }
 
 func TestRestoresWithinTwoSeconds(t *testing.T) {
-	losses := map[string]func(w *world){
-		"flush of IPVS":      func(w *world) { w.kernel.Flush() },
-		"loss of the filter": func(w *world) { w.loseFilter() },
-		"foreign entry in the filter": func(w *world) {
-			w.mu.Lock()
-			w.filter[ipvs.Element{Set: ipvs.Addresses, Key: ipvs.Key{Addr: vip2}}] = struct{}{}
-			w.mu.Unlock()
+	losses := map[string]func(f *fixture){
+		"flush of IPVS":      func(f *fixture) { f.kernel.Flush() },
+		"loss of the filter": func(f *fixture) { f.loseFilter() },
+		"foreign entry in the filter": func(f *fixture) {
+			f.mu.Lock()
+			f.filter[ipvs.Element{Set: ipvs.Addresses, Key: ipvs.Key{Addr: vip2}}] = struct{}{}
+			f.mu.Unlock()
 		},
-		"edit of a virtual server": func(w *world) {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			w.kernel.Fail = nil
+		"edit of a virtual server": func(f *fixture) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.kernel.Fail = nil
 			key := ipvs.Key{Addr: vip1, Protocol: ipvs.TCP, Port: 80}
 			real := netip.MustParseAddrPort("192.0.2.10:8080")
 			for _, op := range []ipvs.Op{
@@ -272,8 +272,8 @@ func TestRestoresWithinTwoSeconds(t *testing.T) {
 				{Action: ipvs.AddReal, Virtual: key, Real: netip.MustParseAddrPort("192.0.2.99:1"), RealServer: ipvs.RealServer{Weight: 9}},
 				{Action: ipvs.EditReal, Virtual: key, Real: real, RealServer: ipvs.RealServer{Weight: 0}},
 			} {
-				if _, err := w.kernel.Apply([]ipvs.Op{op}); err != nil {
-					w.t.Error(err)
+				if _, err := f.kernel.Apply([]ipvs.Op{op}); err != nil {
+					f.t.Error(err)
 				}
 			}
 		},
@@ -283,10 +283,10 @@ func TestRestoresWithinTwoSeconds(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
 				v := baseView()
 				service(v, "web", vip1, []uint16{80}, 2, "a")
-				r := start(t, newWorld(t), &cluster{view: v, synced: true})
+				r := start(t, newFixture(t), &cluster{view: v, synced: true})
 				defer r.stop()
 				r.wantPlanned(t)
-				lose(r.world)
+				lose(r.fixture)
 				time.Sleep(2 * time.Second)
 				r.wantPlanned(t)
 				if strings.Contains(r.log.String(), "withdraw") {
@@ -303,12 +303,12 @@ func TestRestoresAddress(t *testing.T) {
 		inBubble(t, func(t *testing.T) {
 			v := baseView()
 			service(v, "web", vip1, []uint16{80}, 2, "a")
-			r := start(t, newWorld(t), &cluster{view: v, synced: true})
+			r := start(t, newFixture(t), &cluster{view: v, synced: true})
 			defer r.stop()
 			r.wantPlanned(t)
-			r.world.mu.Lock()
-			delete(r.world.addrs, vip1)
-			r.world.mu.Unlock()
+			r.fixture.mu.Lock()
+			delete(r.fixture.addrs, vip1)
+			r.fixture.mu.Unlock()
 			if reported {
 				r.cluster.trigger.Resync()
 			}
@@ -320,48 +320,48 @@ func TestRestoresAddress(t *testing.T) {
 
 func TestForeignObjectsAreLeftAlone(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newWorld(t)
-		fail := w.kernel.Fail
-		w.kernel.Fail = nil
+		f := newFixture(t)
+		fail := f.kernel.Fail
+		f.kernel.Fail = nil
 		foreign := ipvs.Key{Addr: netip.MustParseAddr("198.51.100.9"), Protocol: ipvs.TCP, Port: 80}
 		nodePort := ipvs.Key{Addr: vip2, Protocol: ipvs.TCP, Port: 30080} // of kube-proxy, on the node's address
 		for _, key := range []ipvs.Key{foreign, nodePort} {
-			if _, err := w.kernel.Apply([]ipvs.Op{{Action: ipvs.AddVirtual, Virtual: key, Settings: ipvs.Settings{Scheduler: "wlc"}}}); err != nil {
+			if _, err := f.kernel.Apply([]ipvs.Op{{Action: ipvs.AddVirtual, Virtual: key, Settings: ipvs.Settings{Scheduler: "wlc"}}}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		w.kernel.Fail = fail
+		f.kernel.Fail = fail
 		// A pool that contains an address of the node itself must not cut the node off.
-		w.foreign[vip2] = struct{}{}
+		f.foreign[vip2] = struct{}{}
 		v := baseView()
 		service(v, "web", vip1, []uint16{80}, 2, "a")
 		service(v, "wrong", vip2, []uint16{80}, 2, "a")
-		r := start(t, w, &cluster{view: v, synced: true})
+		r := start(t, f, &cluster{view: v, synced: true})
 		synctest.Wait()
 		for _, key := range []ipvs.Key{foreign, nodePort} {
 			if vs, ok := r.table(t)[key]; !ok || vs.Scheduler != "wlc" {
 				t.Errorf("the foreign virtual server %v is gone or changed", key)
 			}
 		}
-		w.mu.Lock()
-		if has(w.addrs, vip2) || has(addressesOf(w.filter), vip2) || !has(w.addrs, vip1) || len(w.announced) != 1 {
-			t.Errorf("addresses %v, filter %v, announced %v", w.addrs, w.filter, w.announced)
+		f.mu.Lock()
+		if has(f.addrs, vip2) || has(addressesOf(f.filter), vip2) || !has(f.addrs, vip1) || len(f.announced) != 1 {
+			t.Errorf("addresses %v, filter %v, announced %v", f.addrs, f.filter, f.announced)
 		}
 		if h := r.speaker.Health(); h.Ready || !strings.Contains(h.Reason, "address 203.0.113.5 is allocated to a Service but assigned to this node") {
 			t.Errorf("health %+v", h)
 		}
-		if got := w.statuses[vip2.String()]; got.Reason != view.DataPlaneNotReady || got.Announced {
+		if got := f.statuses[vip2.String()]; got.Reason != view.DataPlaneNotReady || got.Announced {
 			t.Errorf("status of the foreign address: %+v", got)
 		}
-		w.mu.Unlock()
+		f.mu.Unlock()
 		// The other addresses are still reconciled, and a lasting error is logged once.
 		time.Sleep(time.Minute)
 		key := ipvs.Key{Addr: vip1, Protocol: ipvs.TCP, Port: 80}
-		w.mu.Lock()
-		if _, err := w.kernel.Apply([]ipvs.Op{{Action: ipvs.DeleteReal, Virtual: key, Real: netip.MustParseAddrPort("192.0.2.10:8080")}}); err != nil {
+		f.mu.Lock()
+		if _, err := f.kernel.Apply([]ipvs.Op{{Action: ipvs.DeleteReal, Virtual: key, Real: netip.MustParseAddrPort("192.0.2.10:8080")}}); err != nil {
 			t.Error(err)
 		}
-		w.mu.Unlock()
+		f.mu.Unlock()
 		time.Sleep(2 * time.Second)
 		if n := len(r.table(t)[key].RealServers); n != 2 {
 			t.Errorf("%d real servers two seconds after one was deleted, want 2", n)
@@ -370,42 +370,42 @@ func TestForeignObjectsAreLeftAlone(t *testing.T) {
 			t.Errorf("%d lines about one lasting error:\n%s", n, r.log)
 		}
 		r.stop()
-		w.restart()
-		w.bgp.published = routes.BGP{} // ironlb-bgpd has ended
-		if err := Cleanup(t.Context(), w.node(), slog.New(slog.DiscardHandler)); err != nil {
+		f.restart()
+		f.bgp.published = routes.BGP{} // ironlb-bgpd has ended
+		if err := Cleanup(t.Context(), f.node(), slog.New(slog.DiscardHandler)); err != nil {
 			t.Fatal(err)
 		}
-		if table := r.table(t); len(table) != 2 || len(w.addrs) > 0 || w.filter != nil {
-			t.Errorf("after cleanup: %v %v %v", table, w.addrs, w.filter)
+		if table := r.table(t); len(table) != 2 || len(f.addrs) > 0 || f.filter != nil {
+			t.Errorf("after cleanup: %v %v %v", table, f.addrs, f.filter)
 		}
 	})
 }
 
 func TestKernelWithoutIPVS(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.noModule = true
+		f := newFixture(t)
+		f.noModule = true
 		v := baseView()
 		service(v, "web", vip1, []uint16{80}, 2, "a")
-		r := start(t, w, &cluster{view: v, synced: true})
+		r := start(t, f, &cluster{view: v, synced: true})
 		defer r.stop()
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
-		if len(w.announced) > 0 || w.changes > 0 {
-			t.Errorf("announced %v, %d changes", w.announced, w.changes)
+		if len(f.announced) > 0 || f.changes > 0 {
+			t.Errorf("announced %v, %d changes", f.announced, f.changes)
 		}
 		if h := r.speaker.Health(); h.Ready || !strings.Contains(h.Reason, "module ip_vs missing") {
 			t.Errorf("health %+v", h)
 		}
-		if got := w.statuses[vip1.String()]; got.Reason != view.DataPlaneNotReady || got.Announced || got.Node != "" {
+		if got := f.statuses[vip1.String()]; got.Reason != view.DataPlaneNotReady || got.Announced || got.Node != "" {
 			t.Errorf("status %+v", got)
 		}
 		if n := strings.Count(r.log.String(), "\n"); n != 1 {
 			t.Errorf("%d lines for one lasting error:\n%s", n, r.log)
 		}
-		w.mu.Lock()
-		w.noModule = false // modprobe ip_vs
-		w.mu.Unlock()
+		f.mu.Lock()
+		f.noModule = false // modprobe ip_vs
+		f.mu.Unlock()
 		time.Sleep(retryMax)
 		r.wantPlanned(t)
 	})
@@ -414,24 +414,24 @@ func TestKernelWithoutIPVS(t *testing.T) {
 // A sysctl that the speaker may not write blocks new addresses. Programmed ones stay and are repaired.
 func TestSysctlFails(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newWorld(t)
+		f := newFixture(t)
 		v := baseView()
 		service(v, "web", vip1, []uint16{80}, 2, "a")
-		r := start(t, w, &cluster{view: v, synced: true})
+		r := start(t, f, &cluster{view: v, synced: true})
 		defer r.stop()
 		r.wantPlanned(t)
-		w.mu.Lock()
-		w.failSysctls.All = errInjected
-		w.mu.Unlock()
+		f.mu.Lock()
+		f.failSysctls.All = errInjected
+		f.mu.Unlock()
 		time.Sleep(auditEvery)
 		r.set(func(v *view.View) {
 			service(v, "web", vip1, []uint16{80}, 3, "a")
 			service(v, "api", vip2, []uint16{80}, 1, "a")
 		})
 		synctest.Wait()
-		w.mu.Lock()
-		w.kernel.Flush()
-		w.mu.Unlock()
+		f.mu.Lock()
+		f.kernel.Flush()
+		f.mu.Unlock()
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
 		if n := len(r.table(t)[ipvs.Key{Addr: vip1, Protocol: ipvs.TCP, Port: 80}].RealServers); n != 3 {
@@ -440,12 +440,12 @@ func TestSysctlFails(t *testing.T) {
 		if h := r.speaker.Health(); h.Ready || !strings.Contains(h.Reason, errInjected.Error()) {
 			t.Errorf("health %+v", h)
 		}
-		w.mu.Lock()
-		if !has(w.announced, vip1) || has(w.announced, vip2) || has(w.addrs, vip2) {
-			t.Errorf("announced %v, local %v; want only %v", w.announced, w.addrs, vip1)
+		f.mu.Lock()
+		if !has(f.announced, vip1) || has(f.announced, vip2) || has(f.addrs, vip2) {
+			t.Errorf("announced %v, local %v; want only %v", f.announced, f.addrs, vip1)
 		}
-		w.failSysctls.All = nil
-		w.mu.Unlock()
+		f.failSysctls.All = nil
+		f.mu.Unlock()
 		time.Sleep(auditEvery)
 		r.wantPlanned(t)
 	})
@@ -454,29 +454,29 @@ func TestSysctlFails(t *testing.T) {
 // A restart adopts the state without a change, and announces again.
 func TestRestartChangesNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newWorld(t)
+		f := newFixture(t)
 		v := baseView()
 		service(v, "web", vip1, []uint16{80}, 2, "a")
 		service(v, "old", vip2, []uint16{80}, 2, "a")
-		r := start(t, w, &cluster{view: v, synced: true})
+		r := start(t, f, &cluster{view: v, synced: true})
 		r.wantPlanned(t)
-		changes := w.changes
+		changes := f.changes
 		r.stop()
-		if w.changes != changes || len(w.announced) != 2 {
-			t.Errorf("stopping made %d changes, announced %v", w.changes-changes, w.announced)
+		if f.changes != changes || len(f.announced) != 2 {
+			t.Errorf("stopping made %d changes, announced %v", f.changes-changes, f.announced)
 		}
-		w.restart()
-		r = start(t, w, &cluster{view: v, synced: true})
+		f.restart()
+		r = start(t, f, &cluster{view: v, synced: true})
 		r.wantPlanned(t)
-		if n := w.changes - changes; n > 2 { // the filter is rebuilt in one transaction, and conntrack is cleaned
+		if n := f.changes - changes; n > 2 { // the filter is rebuilt in one transaction, and conntrack is cleaned
 			t.Errorf("%d changes after a restart:\n%s", n, r.log)
 		}
 		r.stop()
 		// State whose Service was deleted while no speaker ran is removed.
-		w.restart()
+		f.restart()
 		delete(v.Services, pools.ServiceKey{Namespace: "default", Name: "old"})
 		delete(v.VIPs, vip2.String())
-		r = start(t, w, &cluster{view: v, synced: true})
+		r = start(t, f, &cluster{view: v, synced: true})
 		defer r.stop()
 		r.wantPlanned(t)
 	})
@@ -485,21 +485,21 @@ func TestRestartChangesNothing(t *testing.T) {
 // A killed process may have left weights at 0. The next start corrects that.
 func TestWeightsAreCorrectedAfterARestart(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newWorld(t)
+		f := newFixture(t)
 		v := baseView()
 		service(v, "web", vip1, []uint16{80}, 2, "a")
-		r := start(t, w, &cluster{view: v, synced: true})
+		r := start(t, f, &cluster{view: v, synced: true})
 		r.wantPlanned(t)
 		r.stop()
-		w.restart()
+		f.restart()
 		key := ipvs.Key{Addr: vip1, Protocol: ipvs.TCP, Port: 80}
 		for real := range r.table(t)[key].RealServers {
 			op := ipvs.Op{Action: ipvs.EditReal, Virtual: key, Real: real, RealServer: ipvs.RealServer{Weight: 0}}
-			if _, err := w.kernel.Apply([]ipvs.Op{op}); err != nil {
+			if _, err := f.kernel.Apply([]ipvs.Op{op}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		r = start(t, w, &cluster{view: v, synced: true})
+		r = start(t, f, &cluster{view: v, synced: true})
 		defer r.stop()
 		r.wantPlanned(t)
 	})
@@ -512,7 +512,7 @@ func TestMetricsByReason(t *testing.T) {
 		service(v, "api", vip1, []uint16{80}, 1, "a")
 		service(v, "web", vip1, []uint16{80}, 1, "a") // same port; later by name
 		service(v, "idle", vip2, []uint16{80}, 0, "b", "a")
-		r := start(t, newWorld(t), &cluster{view: v, synced: true})
+		r := start(t, newFixture(t), &cluster{view: v, synced: true})
 		defer r.stop()
 		synctest.Wait()
 		want := `
@@ -537,7 +537,7 @@ func TestProgrammingIsMeasured(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		v := baseView()
 		service(v, "api", vip1, []uint16{80}, 1, "a")
-		r := start(t, newWorld(t), &cluster{view: v, synced: true})
+		r := start(t, newFixture(t), &cluster{view: v, synced: true})
 		defer r.stop()
 		measured := func() (n uint64, took float64) {
 			t.Helper()
@@ -552,9 +552,9 @@ func TestProgrammingIsMeasured(t *testing.T) {
 		if n, _ := measured(); n != first {
 			t.Errorf("%d measured while nothing changed", n-first)
 		}
-		r.world.mu.Lock()
+		r.fixture.mu.Lock()
 		r.slowAddresses = 3 * time.Second
-		r.world.mu.Unlock()
+		r.fixture.mu.Unlock()
 		r.speaker.cfg.Trigger.resync.Store(true) // so the same reconcile observes the node
 		r.set(func(v *view.View) { service(v, "web", vip2, []uint16{80}, 1, "b", "a") })
 		time.Sleep(time.Minute)
@@ -569,12 +569,12 @@ func TestNetworkProgrammingIsMeasured(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		v := baseView()
 		service(v, "api", vip1, []uint16{80}, 1, "a")
-		r := start(t, newWorld(t), &cluster{view: v, synced: true})
+		r := start(t, newFixture(t), &cluster{view: v, synced: true})
 		defer r.stop()
 		r.wantPlanned(t)
-		r.world.mu.Lock()
+		r.fixture.mu.Lock()
 		r.slowAddresses = 3 * time.Second
-		r.world.mu.Unlock()
+		r.fixture.mu.Unlock()
 		r.speaker.cfg.Trigger.resync.Store(true) // so the same reconcile observes the node
 		r.touch(func(v *view.View) view.Touched {
 			service(v, "web", vip2, []uint16{80}, 1, "b", "a")
@@ -592,10 +592,10 @@ func TestNetworkProgrammingIsMeasured(t *testing.T) {
 // else happens meanwhile. Changes of other Services do not wait for it.
 func TestFailedProgrammingIsMeasured(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newWorld(t)
+		f := newFixture(t)
 		var fails atomic.Bool
-		fail := w.kernel.Fail
-		w.kernel.Fail = func(op ipvs.Op) error {
+		fail := f.kernel.Fail
+		f.kernel.Fail = func(op ipvs.Op) error {
 			if fails.Load() && op.Virtual.Addr == vip2 {
 				return errInjected
 			}
@@ -603,7 +603,7 @@ func TestFailedProgrammingIsMeasured(t *testing.T) {
 		}
 		v := baseView()
 		service(v, "api", vip1, []uint16{80}, 1, "a")
-		r := start(t, w, &cluster{view: v, synced: true})
+		r := start(t, f, &cluster{view: v, synced: true})
 		defer r.stop()
 		r.wantPlanned(t)
 		_, before := r.measured(t, "program")
@@ -658,7 +658,7 @@ func TestInterfaceLost(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		v := baseView()
 		service(v, "web", vip1, []uint16{80}, 2, "a")
-		r := start(t, newWorld(t), &cluster{view: v, synced: true})
+		r := start(t, newFixture(t), &cluster{view: v, synced: true})
 		defer r.stop()
 		r.wantPlanned(t)
 		r.touch(func(v *view.View) view.Touched {
@@ -681,9 +681,9 @@ func TestInterfaceLost(t *testing.T) {
 // A virtual server that cannot be added blocks the announcement of its own address, and of no other.
 func TestOneVirtualServerFails(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newWorld(t)
-		fail := w.kernel.Fail
-		w.kernel.Fail = func(op ipvs.Op) error {
+		f := newFixture(t)
+		fail := f.kernel.Fail
+		f.kernel.Fail = func(op ipvs.Op) error {
 			if op.Virtual.Addr == vip1 && op.Virtual.Port == 443 {
 				return errInjected
 			}
@@ -692,21 +692,21 @@ func TestOneVirtualServerFails(t *testing.T) {
 		v := baseView()
 		service(v, "web", vip1, []uint16{80, 443}, 2, "a")
 		service(v, "api", vip2, []uint16{80}, 2, "a")
-		r := start(t, w, &cluster{view: v, synced: true})
+		r := start(t, f, &cluster{view: v, synced: true})
 		defer r.stop()
 		synctest.Wait()
-		if _, ok := w.announced[vip1]; ok || len(w.announced) != 1 {
-			t.Errorf("announced %v", w.announced)
+		if _, ok := f.announced[vip1]; ok || len(f.announced) != 1 {
+			t.Errorf("announced %v", f.announced)
 		}
-		if got := w.statuses[vip1.String()].Reason; got != view.DataPlaneNotReady {
+		if got := f.statuses[vip1.String()].Reason; got != view.DataPlaneNotReady {
 			t.Errorf("reason %s", got)
 		}
-		if has(w.addrs, vip1) {
+		if has(f.addrs, vip1) {
 			t.Error("its address is local although a port is missing")
 		}
-		w.mu.Lock()
-		w.kernel.Fail = fail
-		w.mu.Unlock()
+		f.mu.Lock()
+		f.kernel.Fail = fail
+		f.mu.Unlock()
 		time.Sleep(retryMax)
 		r.wantPlanned(t)
 	})
@@ -717,22 +717,22 @@ func TestWithdrawsWhatCannotBeRestored(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		v := baseView()
 		service(v, "web", vip1, []uint16{80}, 2, "a")
-		r := start(t, newWorld(t), &cluster{view: v, synced: true})
+		r := start(t, newFixture(t), &cluster{view: v, synced: true})
 		defer r.stop()
 		r.wantPlanned(t)
-		r.world.mu.Lock()
+		r.fixture.mu.Lock()
 		fail := r.kernel.Fail
 		r.kernel.Fail = func(ipvs.Op) error { return errInjected }
 		r.kernel.Flush()
-		r.world.mu.Unlock()
+		r.fixture.mu.Unlock()
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
 		if !strings.Contains(r.log.String(), "msg=withdraw address=203.0.113.4 vip=203.0.113.4 reason=DataPlaneNotReady") {
 			t.Errorf("not withdrawn:\n%s", r.log)
 		}
-		r.world.mu.Lock()
+		r.fixture.mu.Lock()
 		r.kernel.Fail = fail
-		r.world.mu.Unlock()
+		r.fixture.mu.Unlock()
 		time.Sleep(retryMax)
 		r.wantPlanned(t)
 	})
@@ -743,12 +743,12 @@ func TestFilterFails(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		v := baseView()
 		service(v, "web", vip1, []uint16{80}, 2, "a")
-		r := start(t, newWorld(t), &cluster{view: v, synced: true})
+		r := start(t, newFixture(t), &cluster{view: v, synced: true})
 		defer r.stop()
 		r.wantPlanned(t)
-		r.world.mu.Lock()
+		r.fixture.mu.Lock()
 		r.failFilter = errInjected
-		r.world.mu.Unlock()
+		r.fixture.mu.Unlock()
 		r.set(func(v *view.View) {
 			service(v, "web", vip1, []uint16{80}, 3, "a")
 			service(v, "api", vip2, []uint16{80}, 1, "a")
@@ -758,9 +758,9 @@ func TestFilterFails(t *testing.T) {
 		if len(table) != 1 || len(table[ipvs.Key{Addr: vip1, Protocol: ipvs.TCP, Port: 80}].RealServers) != 3 {
 			t.Errorf("virtual servers:\n%v", table)
 		}
-		r.world.mu.Lock()
+		r.fixture.mu.Lock()
 		r.failFilter = nil
-		r.world.mu.Unlock()
+		r.fixture.mu.Unlock()
 		time.Sleep(retryMax)
 		r.wantPlanned(t)
 	})
@@ -769,20 +769,20 @@ func TestFilterFails(t *testing.T) {
 // A virtual server that cannot be deleted keeps its filter element, which records its ownership, until it is deleted.
 func TestDeletionFails(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newWorld(t)
+		f := newFixture(t)
 		v := baseView()
 		service(v, "web", vip1, []uint16{80}, 2, "a")
-		r := start(t, w, &cluster{view: v, synced: true})
+		r := start(t, f, &cluster{view: v, synced: true})
 		r.wantPlanned(t)
-		w.mu.Lock()
-		fail := w.kernel.Fail
-		w.kernel.Fail = func(op ipvs.Op) error {
+		f.mu.Lock()
+		fail := f.kernel.Fail
+		f.kernel.Fail = func(op ipvs.Op) error {
 			if op.Action == ipvs.DeleteVirtual {
 				return errInjected
 			}
 			return fail(op)
 		}
-		w.mu.Unlock()
+		f.mu.Unlock()
 		r.set(func(v *view.View) {
 			delete(v.Services, pools.ServiceKey{Namespace: "default", Name: "web"})
 			delete(v.VIPs, vip1.String())
@@ -790,9 +790,9 @@ func TestDeletionFails(t *testing.T) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		r.stop()
-		w.restart()
-		w.kernel.Fail = fail
-		r = start(t, w, &cluster{view: v, synced: true})
+		f.restart()
+		f.kernel.Fail = fail
+		r = start(t, f, &cluster{view: v, synced: true})
 		defer r.stop()
 		time.Sleep(time.Second)
 		r.wantPlanned(t)
@@ -805,7 +805,7 @@ func TestResyncsAfterAnError(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		v := baseView()
 		service(v, "web", vip1, []uint16{80}, 2, "a")
-		r := start(t, newWorld(t), &cluster{view: v, synced: true})
+		r := start(t, newFixture(t), &cluster{view: v, synced: true})
 		defer r.stop()
 		r.wantPlanned(t)
 		r.kernel.Flush()
@@ -822,11 +822,11 @@ func TestConvergesAfterAnyPrefix(t *testing.T) {
 		for failAt := 1; failAt < 30; failAt++ {
 			t.Run(fmt.Sprint("restart ", restart, " at ", failAt), func(t *testing.T) {
 				inBubble(t, func(t *testing.T) {
-					w := newWorld(t)
+					f := newFixture(t)
 					v := baseView()
 					service(v, "web", vip1, []uint16{80, 443}, 2, "a")
-					w.failAt = failAt
-					r := start(t, w, &cluster{view: v, synced: true})
+					f.failAt = failAt
+					r := start(t, f, &cluster{view: v, synced: true})
 					time.Sleep(time.Second)
 					synctest.Wait()
 					r.set(func(v *view.View) {
@@ -838,14 +838,14 @@ func TestConvergesAfterAnyPrefix(t *testing.T) {
 					synctest.Wait()
 					if restart {
 						r.stop()
-						w.restart()
-						r = start(t, w, &cluster{view: v, synced: true})
+						f.restart()
+						r = start(t, f, &cluster{view: v, synced: true})
 						synctest.Wait()
 					}
 					defer r.stop()
-					w.mu.Lock()
-					w.failAt = 0
-					w.mu.Unlock()
+					f.mu.Lock()
+					f.failAt = 0
+					f.mu.Unlock()
 					time.Sleep(2 * retryMax)
 					r.wantPlanned(t)
 				})

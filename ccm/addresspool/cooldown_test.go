@@ -30,48 +30,48 @@ func cooling(obj *v1alpha1.IPAddressPool) string {
 func TestCoolDownOutlivesTheLeader(t *testing.T) {
 	web := webPool("203.0.113.4/30")
 	web.Spec.ReuseAfter = &metav1.Duration{Duration: time.Minute}
-	o := newOffice(t, web)
+	f := newFixture(t, web)
 	clock := time.Now()
 	lead := func() {
-		o.ledger.Now = func() time.Time { return clock }
-		if err := o.specs.apply(t.Context()); err != nil {
+		f.ledger.Now = func() time.Time { return clock }
+		if err := f.specs.apply(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if err := o.specs.restore(t.Context()); err != nil {
+		if err := f.specs.restore(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		o.ledger.Adopt(nil)
+		f.ledger.Adopt(nil)
 	}
 	lead()
 	gone, back := ccmtest.ServiceFor("gone"), ccmtest.ServiceFor("back")
-	ccmtest.Expect(t, o.assign(gone), "203.0.113.4 from pool web, Allocated")
-	ccmtest.Expect(t, o.assign(back), "203.0.113.5 from pool web, Allocated")
-	o.process()
-	o.writes = 0
+	ccmtest.Expect(t, f.assign(gone), "203.0.113.4 from pool web, Allocated")
+	ccmtest.Expect(t, f.assign(back), "203.0.113.5 from pool web, Allocated")
+	f.process()
+	f.writes = 0
 	for _, svc := range []string{"gone", "back"} {
-		if err := o.ledger.Release(t.Context(), servicerecord.KeyOf(ccmtest.ServiceFor(svc)), "1"); err != nil {
+		if err := f.ledger.Release(t.Context(), servicerecord.KeyOf(ccmtest.ServiceFor(svc)), "1"); err != nil {
 			t.Fatal(err)
 		}
 		clock = clock.Add(time.Second)
 	}
-	ccmtest.Expect(t, cooling(o.process()), "203.0.113.5 by default/back, 203.0.113.4 by default/gone")
-	if o.process(); o.writes != 1 {
-		t.Errorf("%d writes, want one: with the counts", o.writes)
+	ccmtest.Expect(t, cooling(f.process()), "203.0.113.5 by default/back, 203.0.113.4 by default/gone")
+	if f.process(); f.writes != 1 {
+		t.Errorf("%d writes, want one: with the counts", f.writes)
 	}
 
 	clock = clock.Add(30 * time.Second)
-	o.lead()
+	f.lead()
 	lead()
-	ccmtest.Expect(t, o.assign(ccmtest.ServiceFor("new")), "203.0.113.6 from pool web, Allocated")
-	ccmtest.Expect(t, o.assign(back), "203.0.113.5 from pool web, Allocated")
-	ccmtest.Expect(t, cooling(o.process()), "203.0.113.4 by default/gone")
+	ccmtest.Expect(t, f.assign(ccmtest.ServiceFor("new")), "203.0.113.6 from pool web, Allocated")
+	ccmtest.Expect(t, f.assign(back), "203.0.113.5 from pool web, Allocated")
+	ccmtest.Expect(t, cooling(f.process()), "203.0.113.4 by default/gone")
 	clock = clock.Add(27 * time.Second)
-	o.ledger.Expire()
-	ccmtest.Expect(t, cooling(o.process()), "203.0.113.4 by default/gone")
+	f.ledger.Expire()
+	ccmtest.Expect(t, cooling(f.process()), "203.0.113.4 by default/gone")
 	clock = clock.Add(2 * time.Second) // the record has a resolution of one second
-	o.ledger.Expire()
-	ccmtest.Expect(t, cooling(o.process()), "")
-	ccmtest.Expect(t, o.assign(ccmtest.ServiceFor("late")), "203.0.113.4 from pool web, Allocated")
+	f.ledger.Expire()
+	ccmtest.Expect(t, cooling(f.process()), "")
+	ccmtest.Expect(t, f.assign(ccmtest.ServiceFor("late")), "203.0.113.4 from pool web, Allocated")
 }
 
 // TestCoolDownsAreBounded: the status has the latest ones.

@@ -13,20 +13,20 @@ import (
 // TestAddressOfNode: a Service never gets an address of a node. It keeps one if the node comes later, and waits for one
 // until the node is removed.
 func TestAddressOfNode(t *testing.T) {
-	o := newOffice(t, webPool("203.0.113.4/31"))
-	o.process()
-	o.ledger.Adopt(nil)
+	f := newFixture(t, webPool("203.0.113.4/31"))
+	f.process()
+	f.ledger.Adopt(nil)
 	node := func(name string, addrs ...string) {
-		o.ledger.Withhold(pools.Refusal{Rule: pools.RuleNode, Of: name}, watch.Addresses(addrs))
+		f.ledger.Withhold(pools.Refusal{Rule: pools.RuleNode, Of: name}, watch.Addresses(addrs))
 	}
 	node("first", "203.0.113.4")
-	ccmtest.Expect(t, o.assign(ccmtest.ServiceFor("a")), "203.0.113.5 from pool web, Allocated")
+	ccmtest.Expect(t, f.assign(ccmtest.ServiceFor("a")), "203.0.113.5 from pool web, Allocated")
 	asks := ccmtest.ServiceFor("b")
 	asks.Spec.LoadBalancerIP = "203.0.113.4"
-	ccmtest.Expect(t, o.assign(asks), "nothing, AddressWithheld")
+	ccmtest.Expect(t, f.assign(asks), "nothing, AddressWithheld")
 	condition := func() string {
-		o.t.Helper()
-		for _, c := range o.process().Status.Conditions {
+		f.t.Helper()
+		for _, c := range f.process().Status.Conditions {
 			if c.Type == conditionWithheld {
 				return string(c.Status) + " " + c.Message
 			}
@@ -39,30 +39,30 @@ func TestAddressOfNode(t *testing.T) {
 
 	// A heartbeat has no effect.
 	changes := 0
-	o.ledger.PoolsChanged = func() { changes++ }
-	if node("first", "203.0.113.4"); changes > 0 || len(o.woken) > 0 {
-		t.Errorf("a heartbeat changed something: %v", o.woken)
+	f.ledger.PoolsChanged = func() { changes++ }
+	if node("first", "203.0.113.4"); changes > 0 || len(f.woken) > 0 {
+		t.Errorf("a heartbeat changed something: %v", f.woken)
 	}
 
 	// A node that joins, or gets its address, later.
 	node("second")
 	node("second", "203.0.113.5")
-	if !slices.Equal(o.woken, []string{"a"}) {
-		t.Fatalf("woken %v", o.woken)
+	if !slices.Equal(f.woken, []string{"a"}) {
+		t.Fatalf("woken %v", f.woken)
 	}
-	ccmtest.Expect(t, o.assign(ccmtest.ServiceFor("a")), "203.0.113.5 from pool web, Draining")
+	ccmtest.Expect(t, f.assign(ccmtest.ServiceFor("a")), "203.0.113.5 from pool web, Draining")
 	if got := condition(); !strings.Contains(got, "203.0.113.5 (is an address of Node second; still held by default/a)") {
 		t.Errorf("Withheld: %s", got)
 	}
 
-	o.woken = nil
+	f.woken = nil
 	node("first")
 	node("second")
-	if !slices.Equal(o.woken, []string{"b", "a"}) {
-		t.Errorf("woken %v", o.woken)
+	if !slices.Equal(f.woken, []string{"b", "a"}) {
+		t.Errorf("woken %v", f.woken)
 	}
-	ccmtest.Expect(t, o.assign(asks), "203.0.113.4 from pool web, Allocated")
-	ccmtest.Expect(t, o.assign(ccmtest.ServiceFor("a")), "203.0.113.5 from pool web, Allocated")
+	ccmtest.Expect(t, f.assign(asks), "203.0.113.4 from pool web, Allocated")
+	ccmtest.Expect(t, f.assign(ccmtest.ServiceFor("a")), "203.0.113.5 from pool web, Allocated")
 	if got := condition(); got != "False " {
 		t.Errorf("Withheld: %s", got)
 	}

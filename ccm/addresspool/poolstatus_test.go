@@ -90,29 +90,29 @@ func TestPoolConditions(t *testing.T) {
 // TestFirstPoolStatus: nothing is written about a pool that has not been evaluated. The first status has a reason in
 // each condition.
 func TestFirstPoolStatus(t *testing.T) {
-	o := newOffice(t, webPool("203.0.113.4/31"))
-	if err := o.status.Write(t.Context()); err != nil || o.writes > 0 {
-		t.Errorf("%d writes before the pool is known, error %v", o.writes, err)
+	f := newFixture(t, webPool("203.0.113.4/31"))
+	if err := f.status.Write(t.Context()); err != nil || f.writes > 0 {
+		t.Errorf("%d writes before the pool is known, error %v", f.writes, err)
 	}
-	for _, c := range o.process().Status.Conditions {
+	for _, c := range f.process().Status.Conditions {
 		if c.Reason == "" {
 			t.Errorf("condition %s has no reason", c.Type)
 		}
 	}
-	if o.writes != 1 {
-		t.Errorf("%d writes, want 1", o.writes)
+	if f.writes != 1 {
+		t.Errorf("%d writes, want 1", f.writes)
 	}
 }
 
 // TestPoolNotReady: an invalid pool, or one that overlaps an older one, has one Warning per cause, none from the next
 // leader, and a metric of 0.
 func TestPoolNotReady(t *testing.T) {
-	o := newOffice(t, webPool("2001:db8::/64"))
+	f := newFixture(t, webPool("2001:db8::/64"))
 	expectEvents := func(what string, want ...string) {
 		t.Helper()
 		var got []string
-		for len(o.events.Events) > 0 {
-			got = append(got, <-o.events.Events)
+		for len(f.events.Events) > 0 {
+			got = append(got, <-f.events.Events)
 		}
 		same := slices.EqualFunc(got, want, func(e, w string) bool { return strings.HasPrefix(e, w) })
 		if !same {
@@ -126,33 +126,33 @@ func TestPoolNotReady(t *testing.T) {
 			t.Errorf("ironlb_pool_ready of %s: %v, %v, want %v", pool, n, err, want)
 		}
 	}
-	o.process()
+	f.process()
 	expectEvents("in use")
 	ready("web", 1)
 
-	o.edit(unreadable...)
-	o.process()
+	f.edit(unreadable...)
+	f.process()
 	expectEvents("overlapping IPv6 ranges", "Warning Invalid spec.addresses[1]: ")
 	ready("web", 0)
-	o.process()
+	f.process()
 	expectEvents("the same again")
-	o.edit("2001:db8::20-2001:db8::1:0", "2001:db8::1:9-2001:db8::8")
-	o.process()
+	f.edit("2001:db8::20-2001:db8::1:0", "2001:db8::1:9-2001:db8::8")
+	f.process()
 	expectEvents("a reversed IPv6 range", "Warning Invalid spec.addresses[1]: ")
-	o.lead()
-	o.process()
+	f.lead()
+	f.process()
 	expectEvents("the next leader")
-	o.edit("2001:db8::/64")
-	o.process()
+	f.edit("2001:db8::/64")
+	f.process()
 	expectEvents("in use again")
 	ready("web", 1)
 
 	later := webPool("2001:db8::1/128")
 	later.Name, later.UID, later.CreationTimestamp = "web2", "2", metav1.Unix(1000, 0)
-	if err := o.client.Create(t.Context(), later); err != nil {
+	if err := f.client.Create(t.Context(), later); err != nil {
 		t.Fatal(err)
 	}
-	o.process()
+	f.process()
 	expectEvents("overlaps an older one", "Warning Overlapping Not used: it overlaps the older pool web")
 	ready("web", 1)
 	ready("web2", 0)
@@ -163,7 +163,7 @@ func TestPoolRepeatsSelector(t *testing.T) {
 	pool := webPool("203.0.113.4/31")
 	app := metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
 	pool.Spec.ServiceAllocation = &v1alpha1.ServiceAllocation{ServiceSelectors: []metav1.LabelSelector{app, {}, app}}
-	o := newOffice(t, pool)
-	ccmtest.Expect(t, o.ready(o.process()), "True Ready The pool is in use. spec.serviceAllocation.serviceSelectors[2] is the same as [0]: "+
+	f := newFixture(t, pool)
+	ccmtest.Expect(t, f.ready(f.process()), "True Ready The pool is in use. spec.serviceAllocation.serviceSelectors[2] is the same as [0]: "+
 		"remove one of them, or correct it")
 }

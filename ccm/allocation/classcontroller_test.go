@@ -111,48 +111,48 @@ func patch(t *testing.T, api *fake.Clientset, name string, change map[string]any
 // TestTwoControllersOneService: a Service that gets or loses its class keeps what it holds. Each controller removes
 // only its own finalizer.
 func TestTwoControllersOneService(t *testing.T) {
-	d := NewDesk(t, "203.0.113.4/31")
-	d.Adopt()
-	classes := newClassController(d.Lb.Registrar, nil, 1)
+	f := newFixture(t, "203.0.113.4/31")
+	f.Adopt()
+	classes := newClassController(f.Lb.Registrar, nil, 1)
 	svc := ccmtest.ServiceFor("s", func(s *v1.Service) { s.Finalizers = []string{servicerecord.Finalizer} })
-	d.Ensure(svc) // class-less now, with the class controller's finalizer still present
+	f.Ensure(svc) // class-less now, with the class controller's finalizer still present
 	if err := classes.sync(t.Context(), svc); err != nil {
 		t.Fatal(err)
 	}
-	svc.Finalizers = slices.DeleteFunc(svc.Finalizers, func(f string) bool { return f == servicerecord.Finalizer })
-	d.Expect(d.Ensure(svc), "0 writes, 203.0.113.4 Proxy, Allocated")
+	svc.Finalizers = slices.DeleteFunc(svc.Finalizers, func(name string) bool { return name == servicerecord.Finalizer })
+	f.Expect(f.Ensure(svc), "0 writes, 203.0.113.4 Proxy, Allocated")
 
 	svc.Spec.LoadBalancerClass = ptr.To("ironlb.io/lb")
-	if _, exists, err := d.Lb.GetLoadBalancer(t.Context(), "", svc); err != nil || exists {
+	if _, exists, err := f.Lb.GetLoadBalancer(t.Context(), "", svc); err != nil || exists {
 		t.Errorf("the service controller would clean up: %v %v", exists, err)
 	}
-	if err := d.Lb.EnsureLoadBalancerDeleted(t.Context(), "", svc); err != nil {
+	if err := f.Lb.EnsureLoadBalancerDeleted(t.Context(), "", svc); err != nil {
 		t.Fatal(err)
 	}
-	if got := d.Ledger.Standing(svc); len(got) != 1 {
+	if got := f.Ledger.Standing(svc); len(got) != 1 {
 		t.Errorf("holds %v", got)
 	}
 }
 
 // TestOutdatedCache: a decision is compared with the last write, not with an older object.
 func TestOutdatedCache(t *testing.T) {
-	d := NewDesk(t, "203.0.113.4/31")
-	d.Adopt()
+	f := newFixture(t, "203.0.113.4/31")
+	f.Adopt()
 	svc := ccmtest.ServiceFor("s", ccmtest.Annotate("ironlb.io/ips", "203.0.113.4"), func(s *v1.Service) { s.ResourceVersion = "5" })
-	d.Ensure(svc)
+	f.Ensure(svc)
 	old := svc.DeepCopy() // shows .4
-	d.Api.PrependReactor("patch", "services", versioned(d, "7"))
-	d.Ensure(old.DeepCopy()) // no write: no version
+	f.Api.PrependReactor("patch", "services", versioned(f, "7"))
+	f.Ensure(old.DeepCopy()) // no write: no version
 	moved := old.DeepCopy()
 	ccmtest.Annotate("ironlb.io/ips", "203.0.113.5")(moved)
-	d.Expect(d.Ensure(moved), "1 writes, 203.0.113.5 Proxy, Allocated")
+	f.Expect(f.Ensure(moved), "1 writes, 203.0.113.5 Proxy, Allocated")
 	back := old.DeepCopy() // requests .4 again, and the cache still shows it
-	d.Expect(d.Ensure(back), "1 writes, 203.0.113.4 Proxy, Allocated")
+	f.Expect(f.Ensure(back), "1 writes, 203.0.113.4 Proxy, Allocated")
 }
 
 // versioned makes the fake API return a version, as the real one does.
-func versioned(d *Desk, version string) k8stesting.ReactionFunc {
-	through := k8stesting.ObjectReaction(d.Api.Tracker())
+func versioned(f *fixture, version string) k8stesting.ReactionFunc {
+	through := k8stesting.ObjectReaction(f.Api.Tracker())
 	return func(a k8stesting.Action) (bool, runtime.Object, error) {
 		handled, obj, err := through(a)
 		if svc, ok := obj.(*v1.Service); ok {

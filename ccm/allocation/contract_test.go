@@ -115,24 +115,24 @@ func TestNodesComeAndGo(t *testing.T) {
 // TestRecreated: a Service is recreated under its name. The end of the old one frees what it held, and late calls for
 // it do not affect the new one.
 func TestRecreated(t *testing.T) {
-	d := NewDesk(t, "203.0.113.4/32", ccmtest.ServiceFor("unrelated"))
+	f := newFixture(t, "203.0.113.4/32", ccmtest.ServiceFor("unrelated"))
 	old := ccmtest.ServiceFor("s")
-	d.Expect(d.Ensure(old), "1 writes, 203.0.113.4 Proxy, Allocated")
-	if err := d.Api.Tracker().Delete(servicesResource, "default", "s"); err != nil {
+	f.Expect(f.Ensure(old), "1 writes, 203.0.113.4 Proxy, Allocated")
+	if err := f.Api.Tracker().Delete(servicesResource, "default", "s"); err != nil {
 		t.Fatal(err)
 	}
 	recreated := ccmtest.ServiceFor("s", func(s *v1.Service) { s.UID = "2" })
-	if _, exists, err := d.Lb.GetLoadBalancer(t.Context(), "", old); err != nil || !exists {
+	if _, exists, err := f.Lb.GetLoadBalancer(t.Context(), "", old); err != nil || !exists {
 		t.Errorf("the old one: %v, %v", exists, err)
 	}
-	if _, exists, err := d.Lb.GetLoadBalancer(t.Context(), "", recreated); err != nil || exists {
+	if _, exists, err := f.Lb.GetLoadBalancer(t.Context(), "", recreated); err != nil || exists {
 		t.Errorf("the new one, before its decision: %v, %v", exists, err)
 	}
-	d.Expect(d.Ensure(recreated), "1 writes, 203.0.113.4 Proxy, Allocated")
-	if err := d.Lb.EnsureLoadBalancerDeleted(t.Context(), "", old); err != nil {
+	f.Expect(f.Ensure(recreated), "1 writes, 203.0.113.4 Proxy, Allocated")
+	if err := f.Lb.EnsureLoadBalancerDeleted(t.Context(), "", old); err != nil {
 		t.Fatal(err)
 	}
-	d.Expect(d.Ensure(ccmtest.ServiceFor("t", func(s *v1.Service) { s.UID = "3" })), "1 writes, PoolExhausted")
+	f.Expect(f.Ensure(ccmtest.ServiceFor("t", func(s *v1.Service) { s.UID = "3" })), "1 writes, PoolExhausted")
 }
 
 // TestFailingServiceBacksOff: a Service that the API server refuses is retried after 5, 10, 20 s, each time with a
@@ -143,8 +143,8 @@ func TestFailingServiceBacksOff(t *testing.T) {
 		var mu sync.Mutex
 		var tries []time.Duration
 		served := make(chan string, 10)
-		w := newWorld(t, -1, false)
-		w.api.PrependReactor("patch", "services", func(a k8stesting.Action) (bool, runtime.Object, error) {
+		f := newCrashFixture(t, -1, false)
+		f.api.PrependReactor("patch", "services", func(a k8stesting.Action) (bool, runtime.Object, error) {
 			name := a.(k8stesting.PatchAction).GetName()
 			if name != "bad" {
 				defer func() { served <- name }()
@@ -159,15 +159,15 @@ func TestFailingServiceBacksOff(t *testing.T) {
 			defer func() { served <- name }()
 			return false, nil, nil
 		})
-		p := w.start()
+		p := f.start()
 		store := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
 		p.classes.services, p.classes.workers = corelisters.NewServiceLister(store), 1
 		for _, name := range []string{"bad", "good"} {
-			w.add(name, "ironlb.io/lb")
-			if err := store.Add(w.get(name)); err != nil {
+			f.add(name, "ironlb.io/lb")
+			if err := store.Add(f.get(name)); err != nil {
 				t.Fatal(err)
 			}
-			p.classes.enqueue(w.get(name))
+			p.classes.enqueue(f.get(name))
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
@@ -219,72 +219,72 @@ func TestWokenByEveryRoute(t *testing.T) {
 	for name, c := range map[string]struct {
 		holder, waiter func(*v1.Service)
 		reason         string
-		act            func(d *Desk, holder *v1.Service)
+		act            func(f *fixture, holder *v1.Service)
 		gets           string
 	}{
-		"deleted": {ask("203.0.113.4", ""), ask("203.0.113.4", ""), "AddressTaken", func(d *Desk, s *v1.Service) {
+		"deleted": {ask("203.0.113.4", ""), ask("203.0.113.4", ""), "AddressTaken", func(f *fixture, s *v1.Service) {
 			ccmtest.Deleted(s)
-			if err := d.Lb.EnsureLoadBalancerDeleted(t.Context(), "", s); err != nil {
+			if err := f.Lb.EnsureLoadBalancerDeleted(t.Context(), "", s); err != nil {
 				t.Fatal(err)
 			}
 		}, "203.0.113.4"},
-		"deleted without finalizers": {ask("203.0.113.4", ""), ask("203.0.113.4", ""), "AddressTaken", func(d *Desk, s *v1.Service) {
-			d.Ledger.serviceDeleted(t.Context(), servicerecord.KeyOf(s), s.UID)
+		"deleted without finalizers": {ask("203.0.113.4", ""), ask("203.0.113.4", ""), "AddressTaken", func(f *fixture, s *v1.Service) {
+			f.Ledger.serviceDeleted(t.Context(), servicerecord.KeyOf(s), s.UID)
 		}, "203.0.113.4"},
-		"made ClusterIP": {ask("203.0.113.4", ""), ask("203.0.113.4", ""), "AddressTaken", func(d *Desk, s *v1.Service) {
+		"made ClusterIP": {ask("203.0.113.4", ""), ask("203.0.113.4", ""), "AddressTaken", func(f *fixture, s *v1.Service) {
 			ccmtest.Plain(s)
-			if err := d.Lb.EnsureLoadBalancerDeleted(t.Context(), "", s); err != nil {
+			if err := f.Lb.EnsureLoadBalancerDeleted(t.Context(), "", s); err != nil {
 				t.Fatal(err)
 			}
 		}, "203.0.113.4"},
-		"moved": {ask("203.0.113.4", ""), ask("203.0.113.4", ""), "AddressTaken", func(d *Desk, s *v1.Service) {
+		"moved": {ask("203.0.113.4", ""), ask("203.0.113.4", ""), "AddressTaken", func(f *fixture, s *v1.Service) {
 			ask("203.0.113.5", "")(s)
-			d.Ensure(s)
+			f.Ensure(s)
 		}, "203.0.113.4"},
-		"changed its key": {ask("203.0.113.4", "k"), func(s *v1.Service) { ask("203.0.113.4", "l")(s); port(81)(s) }, "SharingRefused", func(d *Desk, s *v1.Service) {
+		"changed its key": {ask("203.0.113.4", "k"), func(s *v1.Service) { ask("203.0.113.4", "l")(s); port(81)(s) }, "SharingRefused", func(f *fixture, s *v1.Service) {
 			ask("203.0.113.4", "l")(s)
-			d.Ensure(s)
+			f.Ensure(s)
 		}, "203.0.113.4"},
-		"changed its port": {ask("203.0.113.4", "k"), ask("203.0.113.4", "k"), "SharingRefused", func(d *Desk, s *v1.Service) {
+		"changed its port": {ask("203.0.113.4", "k"), ask("203.0.113.4", "k"), "SharingRefused", func(f *fixture, s *v1.Service) {
 			port(81)(s)
-			d.Ensure(s)
+			f.Ensure(s)
 		}, "203.0.113.4"},
-		"a pool is added": {ask("203.0.113.4", ""), ask("203.0.113.6", ""), "AddressOutsidePools", func(d *Desk, _ *v1.Service) {
-			d.Ledger.SetPools([]pools.Pool{web, {Name: "more", Ranges: ranges("203.0.113.6/32"), AutoAssign: true}})
+		"a pool is added": {ask("203.0.113.4", ""), ask("203.0.113.6", ""), "AddressOutsidePools", func(f *fixture, _ *v1.Service) {
+			f.Ledger.SetPools([]pools.Pool{web, {Name: "more", Ranges: ranges("203.0.113.6/32"), AutoAssign: true}})
 		}, "203.0.113.6"},
-		"a pool is renamed to the requested one": {ask("203.0.113.4", ""), ccmtest.Annotate("ironlb.io/ip-pool", "next"), "PoolNotFound", func(d *Desk, _ *v1.Service) {
+		"a pool is renamed to the requested one": {ask("203.0.113.4", ""), ccmtest.Annotate("ironlb.io/ip-pool", "next"), "PoolNotFound", func(f *fixture, _ *v1.Service) {
 			next := web
 			next.Name = "next"
-			d.Ledger.SetPools([]pools.Pool{next})
+			f.Ledger.SetPools([]pools.Pool{next})
 		}, "203.0.113.5"},
-		"its namespace is labelled": {ask("203.0.113.4", ""), ccmtest.Annotate("ironlb.io/ip-pool", "team"), "PoolNotAdmitting", func(d *Desk, _ *v1.Service) {
-			d.Ledger.setNamespace("default", map[string]string{"team": "a"})
+		"its namespace is labelled": {ask("203.0.113.4", ""), ccmtest.Annotate("ironlb.io/ip-pool", "team"), "PoolNotAdmitting", func(f *fixture, _ *v1.Service) {
+			f.Ledger.setNamespace("default", map[string]string{"team": "a"})
 		}, "203.0.113.8"},
 	} {
-		d := NewDesk(t, "203.0.113.4/31")
-		d.Ledger.SetPools([]pools.Pool{web, team})
-		d.Adopt()
+		f := newFixture(t, "203.0.113.4/31")
+		f.Ledger.SetPools([]pools.Pool{web, team})
+		f.Adopt()
 		holder := ccmtest.ServiceFor("holder", c.holder, func(s *v1.Service) { s.UID = "holder" })
 		waiter := ccmtest.ServiceFor("waiter", c.waiter, func(s *v1.Service) { s.UID = "waiter" })
-		d.Expect(d.Ensure(holder), "1 writes, 203.0.113.4 Proxy, Allocated")
-		d.Expect(d.Ensure(waiter), "1 writes, "+c.reason)
-		d.Woken = nil
-		c.act(d, holder)
-		if !slices.Contains(d.Woken, "waiter") {
-			t.Errorf("%s: woken %v", name, d.Woken)
+		f.Expect(f.Ensure(holder), "1 writes, 203.0.113.4 Proxy, Allocated")
+		f.Expect(f.Ensure(waiter), "1 writes, "+c.reason)
+		f.Woken = nil
+		c.act(f, holder)
+		if !slices.Contains(f.Woken, "waiter") {
+			t.Errorf("%s: woken %v", name, f.Woken)
 		}
-		d.Expect(d.Ensure(waiter), "1 writes, "+c.gets+" Proxy, Allocated")
+		f.Expect(f.Ensure(waiter), "1 writes, "+c.gets+" Proxy, Allocated")
 	}
 }
 
 // TestResync: the informer's resync retries only the Services that lack something.
 func TestResync(t *testing.T) {
-	d := NewDesk(t, "203.0.113.4/32", ccmtest.ServiceFor("unrelated"))
+	f := newFixture(t, "203.0.113.4/32", ccmtest.ServiceFor("unrelated"))
 	var woken []string
-	h := newDivergence(d.Lb.Registrar, func(k pools.ServiceKey) { woken = append(woken, k.Name) }).handler(t.Context())
+	h := newDivergence(f.Lb.Registrar, func(k pools.ServiceKey) { woken = append(woken, k.Name) }).handler(t.Context())
 	s, waits, theirs := ccmtest.ServiceFor("s"), ccmtest.ServiceFor("waits", func(s *v1.Service) { s.UID = "2" }), ccmtest.ServiceFor("theirs", ccmtest.Shows(ccmtest.Elsewhere))
-	d.Ensure(s)
-	d.Ensure(waits)
+	f.Ensure(s)
+	f.Ensure(waits)
 	for _, svc := range []*v1.Service{s, waits, theirs, ccmtest.ServiceFor("plain", ccmtest.Plain), ccmtest.ServiceFor("other", func(s *v1.Service) { s.Spec.LoadBalancerClass = ptr.To("example.com/lb") })} {
 		h.OnUpdate(svc, svc)
 	}

@@ -22,8 +22,8 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// world is an API server with Services of IronLB's class. Its connection breaks at a chosen write.
-type world struct {
+// crashFixture is an API server with Services of IronLB's class. Its connection breaks at a chosen write.
+type crashFixture struct {
 	t        *testing.T
 	api      *fake.Clientset
 	settings *servicerecord.Scope
@@ -35,136 +35,136 @@ type world struct {
 
 var errCut = errors.New("connection cut")
 
-func newWorld(t *testing.T, left int, applied bool) *world {
-	w := &world{t: t, api: fake.NewClientset(), settings: defaults, left: left, applied: applied}
-	through := k8stesting.ObjectReaction(w.api.Tracker())
-	w.api.PrependReactor("patch", "services", func(a k8stesting.Action) (bool, runtime.Object, error) {
-		if w.left == 0 && !w.blip {
+func newCrashFixture(t *testing.T, left int, applied bool) *crashFixture {
+	f := &crashFixture{t: t, api: fake.NewClientset(), settings: defaults, left: left, applied: applied}
+	through := k8stesting.ObjectReaction(f.api.Tracker())
+	f.api.PrependReactor("patch", "services", func(a k8stesting.Action) (bool, runtime.Object, error) {
+		if f.left == 0 && !f.blip {
 			return true, nil, errCut
 		}
-		w.left--
-		w.log = append(w.log, string(a.(k8stesting.PatchAction).GetPatch()))
-		if w.left == 0 && !w.applied {
+		f.left--
+		f.log = append(f.log, string(a.(k8stesting.PatchAction).GetPatch()))
+		if f.left == 0 && !f.applied {
 			return true, nil, errCut
 		}
 		_, obj, err := through(a)
-		w.bury()
-		w.noneTwice()
-		if w.left == 0 {
+		f.bury()
+		f.noneTwice()
+		if f.left == 0 {
 			err = errCut
 		}
 		return true, obj, err
 	})
-	return w
+	return f
 }
 
 var servicesResource = v1.SchemeGroupVersion.WithResource("services")
 
-func (w *world) services() []v1.Service {
-	obj, err := w.api.Tracker().List(servicesResource, v1.SchemeGroupVersion.WithKind("Service"), "")
+func (f *crashFixture) services() []v1.Service {
+	obj, err := f.api.Tracker().List(servicesResource, v1.SchemeGroupVersion.WithKind("Service"), "")
 	if err != nil {
-		w.t.Fatal(err)
+		f.t.Fatal(err)
 	}
 	return obj.(*v1.ServiceList).Items
 }
 
-func (w *world) get(name string) *v1.Service {
-	obj, err := w.api.Tracker().Get(servicesResource, "default", name)
+func (f *crashFixture) get(name string) *v1.Service {
+	obj, err := f.api.Tracker().Get(servicesResource, "default", name)
 	if err != nil {
 		return nil
 	}
 	return obj.(*v1.Service)
 }
 
-func (w *world) create(name string, change ...func(*v1.Service)) {
+func (f *crashFixture) create(name string, change ...func(*v1.Service)) {
 	svc := ccmtest.ServiceFor(name, append(change, func(s *v1.Service) { s.Spec.LoadBalancerClass = ptr.To("ironlb.io/lb"); s.UID = "uid-" + s.UID })...)
-	if err := w.api.Tracker().Add(svc); err != nil {
-		w.t.Fatal(err)
+	if err := f.api.Tracker().Add(svc); err != nil {
+		f.t.Fatal(err)
 	}
 }
 
-func (w *world) change(name string, f func(*v1.Service)) {
-	svc := w.get(name).DeepCopy()
+func (f *crashFixture) change(name string, edit func(*v1.Service)) {
+	svc := f.get(name).DeepCopy()
 	if svc.Annotations == nil {
 		svc.Annotations = map[string]string{}
 	}
-	f(svc)
-	if err := w.api.Tracker().Update(servicesResource, svc, "default"); err != nil {
-		w.t.Fatal(err)
+	edit(svc)
+	if err := f.api.Tracker().Update(servicesResource, svc, "default"); err != nil {
+		f.t.Fatal(err)
 	}
-	w.bury()
+	f.bury()
 }
 
 // bury removes the Services in deletion without a finalizer, as the API server does.
-func (w *world) bury() {
-	for _, svc := range w.services() {
+func (f *crashFixture) bury() {
+	for _, svc := range f.services() {
 		if svc.DeletionTimestamp != nil && len(svc.Finalizers) == 0 {
-			if err := w.api.Tracker().Delete(servicesResource, "default", svc.Name); err != nil {
-				w.t.Fatal(err)
+			if err := f.api.Tracker().Delete(servicesResource, "default", svc.Name); err != nil {
+				f.t.Fatal(err)
 			}
 		}
 	}
 }
 
 // noneTwice fails if two Services show the same address.
-func (w *world) noneTwice() {
+func (f *crashFixture) noneTwice() {
 	by := map[string]string{}
-	for _, svc := range w.services() {
+	for _, svc := range f.services() {
 		if slices.Contains(servicerecord.IPs(svc.Status.LoadBalancer.Ingress), ccmtest.Elsewhere) {
 			continue
 		}
 		for _, in := range svc.Status.LoadBalancer.Ingress {
 			if other, ok := by[in.IP]; ok {
-				w.t.Errorf("%s and %s both show %s after\n%s", other, svc.Name, in.IP, strings.Join(w.log, "\n"))
+				f.t.Errorf("%s and %s both show %s after\n%s", other, svc.Name, in.IP, strings.Join(f.log, "\n"))
 			}
 			by[in.IP] = svc.Name
 		}
 		if len(svc.Status.LoadBalancer.Ingress) > 0 && svc.Annotations[v1alpha1.AnnotationAllocatedFrom] != "" && !servicerecord.HasFinalizer(&svc, servicerecord.FinalizerOf(&svc)) {
-			w.t.Errorf("%s shows an address without the finalizer", svc.Name)
+			f.t.Errorf("%s shows an address without the finalizer", svc.Name)
 		}
 		if (svc.Annotations[v1alpha1.AnnotationAllocatedFrom] != "") != (len(svc.Status.LoadBalancer.Ingress) > 0) && svc.Spec.Type == v1.ServiceTypeLoadBalancer {
-			w.t.Errorf("%s has the annotation without the address, or the reverse", svc.Name)
+			f.t.Errorf("%s has the annotation without the address, or the reverse", svc.Name)
 		}
 	}
 }
 
 // process is one run of the controller.
 type process struct {
-	w       *world
+	f       *crashFixture
 	classes *classController
 }
 
-func (w *world) start() *process {
-	l := NewLedger(slog.New(slog.DiscardHandler), w.settings)
+func (f *crashFixture) start() *process {
+	l := NewLedger(slog.New(slog.DiscardHandler), f.settings)
 	l.Wake, l.PoolsChanged = func(pools.ServiceKey) {}, func() {}
-	r := &Registrar{Log: l.log, events: record.NewFakeRecorder(1000), settings: w.settings, ledger: l, api: w.api.CoreV1()}
+	r := &Registrar{Log: l.log, events: record.NewFakeRecorder(1000), settings: f.settings, ledger: l, api: f.api.CoreV1()}
 	ranges, err := pools.ParseRanges([]string{"203.0.113.4-203.0.113.7"})
 	if err != nil {
-		w.t.Fatal(err)
+		f.t.Fatal(err)
 	}
 	l.SetPools([]pools.Pool{{Name: "web", Ranges: ranges, AutoAssign: true}})
-	l.Adopt(w.services())
-	return &process{w, newClassController(r, nil, 1)}
+	l.Adopt(f.services())
+	return &process{f, newClassController(r, nil, 1)}
 }
 
 // settle serves every Service until nothing changes. False: the connection is cut.
 func (p *process) settle() bool {
 	for range 10 {
-		before := len(p.w.log)
-		for _, svc := range p.w.services() {
-			if err := p.classes.sync(p.w.t.Context(), &svc); errors.Is(err, errCut) {
-				if !p.w.blip {
+		before := len(p.f.log)
+		for _, svc := range p.f.services() {
+			if err := p.classes.sync(p.f.t.Context(), &svc); errors.Is(err, errCut) {
+				if !p.f.blip {
 					return false
 				}
 			} else if err != nil {
-				p.w.t.Fatal(err)
+				p.f.t.Fatal(err)
 			}
 		}
-		if len(p.w.log) == before {
+		if len(p.f.log) == before {
 			return true
 		}
 	}
-	p.w.t.Fatalf("it never settles:\n%s", strings.Join(p.w.log, "\n"))
+	p.f.t.Fatalf("it never settles:\n%s", strings.Join(p.f.log, "\n"))
 	return false
 }
 
@@ -172,36 +172,36 @@ func (p *process) settle() bool {
 // and deletions. At no time do two Services show one address, and the next controller always reaches the expected
 // state.
 func TestCrash(t *testing.T) {
-	history := []func(*world){
-		func(w *world) { w.create("a"); w.create("b"); w.create("c") },
-		func(w *world) { w.create("d", ccmtest.Annotate("ironlb.io/ips", "203.0.113.4")) },
-		func(w *world) { w.change("a", ccmtest.Annotate("ironlb.io/ips", "203.0.113.7")) },
-		func(w *world) {
-			w.change("b", func(s *v1.Service) { // the API server clears class and status
+	history := []func(*crashFixture){
+		func(f *crashFixture) { f.create("a"); f.create("b"); f.create("c") },
+		func(f *crashFixture) { f.create("d", ccmtest.Annotate("ironlb.io/ips", "203.0.113.4")) },
+		func(f *crashFixture) { f.change("a", ccmtest.Annotate("ironlb.io/ips", "203.0.113.7")) },
+		func(f *crashFixture) {
+			f.change("b", func(s *v1.Service) { // the API server clears class and status
 				s.Spec.Type, s.Spec.LoadBalancerClass, s.Status.LoadBalancer = v1.ServiceTypeClusterIP, nil, v1.LoadBalancerStatus{}
 			})
-			w.create("e")
+			f.create("e")
 		},
-		func(w *world) {
-			w.change("c", func(s *v1.Service) { s.DeletionTimestamp = ptr.To(metav1.Unix(1, 0)) })
-			w.create("f")
+		func(f *crashFixture) {
+			f.change("c", func(s *v1.Service) { s.DeletionTimestamp = ptr.To(metav1.Unix(1, 0)) })
+			f.create("f")
 		},
 	}
 	for mode := range 4 {
 		for n := 1; ; n++ {
-			w := newWorld(t, n, mode&1 > 0)
-			w.blip = mode&2 > 0
-			p, alive := w.start(), true
+			f := newCrashFixture(t, n, mode&1 > 0)
+			f.blip = mode&2 > 0
+			p, alive := f.start(), true
 			for _, act := range history {
-				act(w) // also while no controller runs
+				act(f) // also while no controller runs
 				alive = alive && p.settle()
 			}
-			crashed := w.left <= 0
-			w.left, w.blip = -1, false
-			if !w.start().settle() {
+			crashed := f.left <= 0
+			f.left, f.blip = -1, false
+			if !f.start().settle() {
 				t.Fatal("cut without reason")
 			}
-			w.wantEnd(fmt.Sprintf("cut at write %d, applied %v, lives on %v", n, w.applied, mode&2 > 0))
+			f.wantEnd(fmt.Sprintf("cut at write %d, applied %v, lives on %v", n, f.applied, mode&2 > 0))
 			if !crashed {
 				if n < 10 {
 					t.Errorf("only %d writes", n)
@@ -212,10 +212,10 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-func (w *world) wantEnd(when string) {
-	w.t.Helper()
+func (f *crashFixture) wantEnd(when string) {
+	f.t.Helper()
 	var got []string
-	for _, svc := range w.services() {
+	for _, svc := range f.services() {
 		line := svc.Name
 		for _, in := range svc.Status.LoadBalancer.Ingress {
 			line += " " + in.IP
@@ -237,6 +237,6 @@ func (w *world) wantEnd(when string) {
 	}
 	slices.Sort(got)
 	if !slices.Equal(got, want) {
-		w.t.Errorf("%s: got %q, want %q, by\n%s", when, got, want, strings.Join(w.log, "\n"))
+		f.t.Errorf("%s: got %q, want %q, by\n%s", when, got, want, strings.Join(f.log, "\n"))
 	}
 }

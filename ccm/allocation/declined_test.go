@@ -16,41 +16,41 @@ import (
 )
 
 // waiting gives the only address to s1; s2 and s3 wait for it. s1 is released, so that s2 is woken.
-func waiting(t *testing.T) (d *Desk, s2 *v1.Service) {
-	d = NewDesk(t, "203.0.113.4")
-	d.Adopt()
+func waiting(t *testing.T) (f *fixture, s2 *v1.Service) {
+	f = newFixture(t, "203.0.113.4")
+	f.Adopt()
 	s1, s2, s3 := ccmtest.ServiceFor("s1"), ccmtest.ServiceFor("s2"), ccmtest.ServiceFor("s3")
 	for _, svc := range []*v1.Service{s1, s2, s3} {
-		d.Ensure(svc)
+		f.Ensure(svc)
 	}
-	if err := d.Ledger.Release(t.Context(), servicerecord.KeyOf(s1), s1.UID); err != nil {
+	if err := f.Ledger.Release(t.Context(), servicerecord.KeyOf(s1), s1.UID); err != nil {
 		t.Fatal(err)
 	}
-	if !slices.Equal(d.Woken, []string{"s2"}) {
-		t.Fatalf("woken %v", d.Woken)
+	if !slices.Equal(f.Woken, []string{"s2"}) {
+		t.Fatalf("woken %v", f.Woken)
 	}
-	return d, s2
+	return f, s2
 }
 
 // TestRoomOfOneThatCannotBeCleared: the Service no longer requests an address, but the API server refuses the write.
 func TestRoomOfOneThatCannotBeCleared(t *testing.T) {
-	d, s2 := waiting(t)
-	d.Api.PrependReactor("patch", "services", func(k8stesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("refused") })
+	f, s2 := waiting(t)
+	f.Api.PrependReactor("patch", "services", func(k8stesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("refused") })
 	s2.Spec.Type = v1.ServiceTypeClusterIP
-	if err := d.Lb.EnsureLoadBalancerDeleted(t.Context(), "", s2); err == nil {
+	if err := f.Lb.EnsureLoadBalancerDeleted(t.Context(), "", s2); err == nil {
 		t.Fatal("cleared although the write was refused")
 	}
-	if !slices.Equal(d.Woken, []string{"s2", "s3"}) {
-		t.Errorf("woken %v", d.Woken)
+	if !slices.Equal(f.Woken, []string{"s2", "s3"}) {
+		t.Errorf("woken %v", f.Woken)
 	}
 }
 
 // TestRoomOfADeletedOne: the lister has observed the deletion, the ledger has not.
 func TestRoomOfADeletedOne(t *testing.T) {
-	d, s2 := waiting(t)
-	c := &Controllers{services: informers.NewSharedInformerFactory(fake.NewClientset(), 0).Core().V1().Services(), Ledger: d.Ledger}
+	f, s2 := waiting(t)
+	c := &Controllers{services: informers.NewSharedInformerFactory(fake.NewClientset(), 0).Core().V1().Services(), Ledger: f.Ledger}
 	c.wakeService(servicerecord.KeyOf(s2))
-	if !slices.Equal(d.Woken, []string{"s2", "s3"}) {
-		t.Errorf("woken %v", d.Woken)
+	if !slices.Equal(f.Woken, []string{"s2", "s3"}) {
+		t.Errorf("woken %v", f.Woken)
 	}
 }

@@ -16,16 +16,16 @@ import (
 // period without changes the delay starts over. Several changes within one delay are repaired once.
 func TestDivergence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := NewDesk(t, "203.0.113.4/31", ccmtest.ServiceFor("unrelated"))
+		f := newFixture(t, "203.0.113.4/31", ccmtest.ServiceFor("unrelated"))
 		good := ccmtest.ServiceFor("s")
-		d.Expect(d.Ensure(good), "1 writes, 203.0.113.4 Proxy, Allocated")
+		f.Expect(f.Ensure(good), "1 writes, 203.0.113.4 Proxy, Allocated")
 		bad := good.DeepCopy()
 		bad.Status.LoadBalancer = v1.LoadBalancerStatus{}
 		unbound := good.DeepCopy()
 		unbound.Finalizers = nil
 
 		woken := make(chan time.Time, 100)
-		h := newDivergence(d.Lb.Registrar, func(pools.ServiceKey) { woken <- time.Now() }).handler(t.Context())
+		h := newDivergence(f.Lb.Registrar, func(pools.ServiceKey) { woken <- time.Now() }).handler(t.Context())
 		repaired := func(svc *v1.Service) time.Duration {
 			t.Helper()
 			start := time.Now()

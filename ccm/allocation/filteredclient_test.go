@@ -69,17 +69,17 @@ func TestFilteredFinalizer(t *testing.T) {
 
 // TestDeletedWithForeignFinalizer: an object whose deletion is pending does not show a freed address.
 func TestDeletedWithForeignFinalizer(t *testing.T) {
-	d := NewDesk(t, "203.0.113.4/32")
-	d.Adopt()
+	f := newFixture(t, "203.0.113.4/32")
+	f.Adopt()
 	s1 := ccmtest.ServiceFor("s1")
 	s1.Finalizers = []string{servicehelper.LoadBalancerCleanupFinalizer, "example.com/other"}
-	d.Ensure(s1)
+	f.Ensure(s1)
 	now := metav1.Now()
 	s1.DeletionTimestamp = &now
-	if err := d.Lb.EnsureLoadBalancerDeleted(t.Context(), "", s1); err != nil {
+	if err := f.Lb.EnsureLoadBalancerDeleted(t.Context(), "", s1); err != nil {
 		t.Fatal(err)
 	}
-	got, err := d.Api.CoreV1().Services(s1.Namespace).Get(t.Context(), s1.Name, metav1.GetOptions{})
+	got, err := f.Api.CoreV1().Services(s1.Namespace).Get(t.Context(), s1.Name, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,108 +19,108 @@ import (
 // TestForeign: a Service that shows an address of another controller is not changed.
 func TestForeign(t *testing.T) {
 	s := ccmtest.ServiceFor("s", ccmtest.Shows("192.0.2.99"))
-	d := NewDesk(t, "203.0.113.4/31", s)
-	d.Expect(d.Ensure(s), "0 writes, 192.0.2.99 Proxy")
-	d.expectEvents()
-	if held := d.Ledger.Standing(s); len(held) != 0 {
+	f := newFixture(t, "203.0.113.4/31", s)
+	f.Expect(f.Ensure(s), "0 writes, 192.0.2.99 Proxy")
+	f.expectEvents()
+	if held := f.Ledger.Standing(s); len(held) != 0 {
 		t.Errorf("recorded as ours: %v", held)
 	}
 	// A pool that has the address takes the Service over.
 	r, _ := pools.ParseRanges([]string{"192.0.2.99/32"})
-	d.Ledger.SetPools([]pools.Pool{{Name: "web", Ranges: r, AutoAssign: true}})
-	d.Expect(d.Ensure(s), "1 writes, 192.0.2.99 Proxy, Allocated")
+	f.Ledger.SetPools([]pools.Pool{{Name: "web", Ranges: r, AutoAssign: true}})
+	f.Expect(f.Ensure(s), "1 writes, 192.0.2.99 Proxy, Allocated")
 }
 
 // TestNewPoolOverShown: a new pool contains an address that another controller's Service shows. The pool gives that
 // address to no other Service, not even to one that already waited, in any order of evaluation.
 func TestNewPoolOverShown(t *testing.T) {
 	theirs, waits := ccmtest.ServiceFor("theirs", ccmtest.Shows("192.0.2.99")), ccmtest.ServiceFor("waits")
-	d := NewDesk(t, "203.0.113.4/32", theirs, waits, ccmtest.ServiceFor("first"))
-	d.Ledger.services = func() []*v1.Service { return []*v1.Service{theirs, waits} }
-	d.Expect(d.Ensure(ccmtest.ServiceFor("first")), "1 writes, 203.0.113.4 Proxy, Allocated")
-	d.Expect(d.Ensure(waits), "1 writes, PoolExhausted")
-	d.Expect(d.Ensure(theirs), "0 writes, 192.0.2.99 Proxy")
+	f := newFixture(t, "203.0.113.4/32", theirs, waits, ccmtest.ServiceFor("first"))
+	f.Ledger.services = func() []*v1.Service { return []*v1.Service{theirs, waits} }
+	f.Expect(f.Ensure(ccmtest.ServiceFor("first")), "1 writes, 203.0.113.4 Proxy, Allocated")
+	f.Expect(f.Ensure(waits), "1 writes, PoolExhausted")
+	f.Expect(f.Ensure(theirs), "0 writes, 192.0.2.99 Proxy")
 	web, _ := pools.ParseRanges([]string{"203.0.113.4/32"})
 	more, _ := pools.ParseRanges([]string{"192.0.2.99/32"})
-	d.Ledger.SetPools([]pools.Pool{{Name: "web", Ranges: web, AutoAssign: true}, {Name: "more", Ranges: more, AutoAssign: true}})
-	d.Expect(d.Ensure(waits), "1 writes, PoolExhausted")
-	d.Expect(d.Ensure(theirs), "1 writes, 192.0.2.99 Proxy, Allocated")
-	if held := d.Ledger.alloc.Holders(netip.MustParseAddr("192.0.2.99")); len(held) != 1 || held[0].Name != "theirs" {
+	f.Ledger.SetPools([]pools.Pool{{Name: "web", Ranges: web, AutoAssign: true}, {Name: "more", Ranges: more, AutoAssign: true}})
+	f.Expect(f.Ensure(waits), "1 writes, PoolExhausted")
+	f.Expect(f.Ensure(theirs), "1 writes, 192.0.2.99 Proxy, Allocated")
+	if held := f.Ledger.alloc.Holders(netip.MustParseAddr("192.0.2.99")); len(held) != 1 || held[0].Name != "theirs" {
 		t.Errorf("held by %v", held)
 	}
 }
 
 // cached lets the ledger read the Services as from its cache, and returns it.
-func (d *Desk) cached() map[string]*v1.Service {
+func (f *fixture) cached() map[string]*v1.Service {
 	all := map[string]*v1.Service{}
-	d.Ledger.cached = func(key pools.ServiceKey) *v1.Service { return all[key.Name] }
+	f.Ledger.cached = func(key pools.ServiceKey) *v1.Service { return all[key.Name] }
 	return all
 }
 
 // TestShownIsNotAllocated: no Service gets an address that another one shows: of another class, as an external IP, or
 // while it is being deleted.
 func TestShownIsNotAllocated(t *testing.T) {
-	d := NewDesk(t, "203.0.113.4/30")
-	cache := d.cached()
+	f := newFixture(t, "203.0.113.4/30")
+	cache := f.cached()
 	for _, svc := range []*v1.Service{
 		ccmtest.ServiceFor("metallb", ccmtest.Shows("203.0.113.4"), func(s *v1.Service) { s.Spec.LoadBalancerClass = ptr.To("metallb.io/lb") }),
 		ccmtest.ServiceFor("external", ccmtest.Plain, func(s *v1.Service) { s.Spec.ExternalIPs = []string{"203.0.113.5"} }),
 		ccmtest.ServiceFor("ends", ccmtest.Shows("203.0.113.6"), ccmtest.Given("web"), ccmtest.Deleted),
 	} {
 		cache[svc.Name] = svc
-		d.Ledger.shown(svc)
+		f.Ledger.shown(svc)
 	}
-	d.Adopt()
+	f.Adopt()
 	s := ccmtest.ServiceFor("s")
-	d.Expect(d.Ensure(s), "1 writes, 203.0.113.7 Proxy, Allocated")
+	f.Expect(f.Ensure(s), "1 writes, 203.0.113.7 Proxy, Allocated")
 	waits := ccmtest.ServiceFor("waits")
-	d.Expect(d.Ensure(waits), "1 writes, PoolExhausted")
+	f.Expect(f.Ensure(waits), "1 writes, PoolExhausted")
 
 	// Given up by the other controller. The Services that hold their addresses are of no concern.
 	theirs := cache["metallb"]
 	cache["s"], cache["metallb"] = ccmtest.ServiceFor("s", ccmtest.Shows("203.0.113.7"), ccmtest.Given("web")), nil
-	d.Ledger.shown(cache["s"])
-	d.Woken = nil
-	d.Ledger.shown(theirs)
-	if !slices.Equal(d.Woken, []string{"waits"}) {
-		t.Errorf("woken %v", d.Woken)
+	f.Ledger.shown(cache["s"])
+	f.Woken = nil
+	f.Ledger.shown(theirs)
+	if !slices.Equal(f.Woken, []string{"waits"}) {
+		t.Errorf("woken %v", f.Woken)
 	}
-	if st, _ := d.Ledger.PoolStatus("web"); len(st.Withheld) != 2 {
+	if st, _ := f.Ledger.PoolStatus("web"); len(st.Withheld) != 2 {
 		t.Errorf("withheld: %v", st.Withheld)
 	}
 
 	// A Service that is being deleted is released before its object is gone.
-	d.Expect(d.Ensure(waits), "1 writes, 203.0.113.4 Proxy, Allocated")
+	f.Expect(f.Ensure(waits), "1 writes, 203.0.113.4 Proxy, Allocated")
 	next := ccmtest.ServiceFor("next")
-	d.Expect(d.Ensure(next), "1 writes, PoolExhausted")
+	f.Expect(f.Ensure(next), "1 writes, PoolExhausted")
 	cache["s"] = ccmtest.ServiceFor("s", ccmtest.Shows("203.0.113.7"), ccmtest.Given("web"), ccmtest.Deleted)
-	d.Ledger.shown(cache["s"])
-	if err := d.Ledger.Release(t.Context(), pools.ServiceKey{Namespace: "default", Name: "s"}, cache["s"].UID); err != nil {
+	f.Ledger.shown(cache["s"])
+	if err := f.Ledger.Release(t.Context(), pools.ServiceKey{Namespace: "default", Name: "s"}, cache["s"].UID); err != nil {
 		t.Fatal(err)
 	}
-	d.Expect(d.Ensure(next), "0 writes, PoolExhausted")
+	f.Expect(f.Ensure(next), "0 writes, PoolExhausted")
 	delete(cache, "s")
-	d.Ledger.shown(s)
-	d.Expect(d.Ensure(next), "1 writes, 203.0.113.7 Proxy, Allocated")
+	f.Ledger.shown(s)
+	f.Expect(f.Ensure(next), "1 writes, 203.0.113.7 Proxy, Allocated")
 }
 
 // TestDeletedWithoutLeader: the address of a Service that was deleted while no leader ran cools down once it is gone.
 func TestDeletedWithoutLeader(t *testing.T) {
-	d := NewDesk(t, "203.0.113.4/32")
+	f := newFixture(t, "203.0.113.4/32")
 	web, _ := pools.ParseRanges([]string{"203.0.113.4/32"})
-	d.Ledger.SetPools([]pools.Pool{{Name: "web", Ranges: web, AutoAssign: true, ReuseAfter: time.Hour}})
-	cache := d.cached()
+	f.Ledger.SetPools([]pools.Pool{{Name: "web", Ranges: web, AutoAssign: true, ReuseAfter: time.Hour}})
+	cache := f.cached()
 	ends := ccmtest.ServiceFor("ends", ccmtest.Shows("203.0.113.4"), ccmtest.Given("web"), ccmtest.Deleted)
 	cache["ends"] = ends
-	d.Adopt(ends) // also if its event comes later
-	d.Expect(d.Ensure(ccmtest.ServiceFor("s")), "1 writes, PoolExhausted")
+	f.Adopt(ends) // also if its event comes later
+	f.Expect(f.Ensure(ccmtest.ServiceFor("s")), "1 writes, PoolExhausted")
 	delete(cache, "ends")
-	d.Ledger.shown(ends)
-	st, _ := d.Ledger.PoolStatus("web")
+	f.Ledger.shown(ends)
+	st, _ := f.Ledger.PoolStatus("web")
 	if len(st.CoolDowns) != 1 || st.CoolDowns[0].By.Name != "ends" || len(st.Withheld) != 0 {
 		t.Errorf("cool-downs %v, withheld %v", st.CoolDowns, st.Withheld)
 	}
-	d.Expect(d.Ensure(ccmtest.ServiceFor("s")), "1 writes, PoolExhausted")
+	f.Expect(f.Ensure(ccmtest.ServiceFor("s")), "1 writes, PoolExhausted")
 }
 
 // TestOlderOfThatName: a late copy of a deleted Service does not release the address of its successor.
@@ -129,11 +129,11 @@ func TestOlderOfThatName(t *testing.T) {
 		return func(s *v1.Service) { s.UID, s.ResourceVersion = uid, v }
 	}
 	now := ccmtest.ServiceFor("s", ccmtest.Shows("203.0.113.4"), ccmtest.Given("web"), version("2", "20"))
-	d := NewDesk(t, "203.0.113.4/31", now)
-	if _, err := d.Ledger.Assign(t.Context(), ccmtest.ServiceFor("s", version("1", "10"))); !apierrors.IsConflict(err) {
+	f := newFixture(t, "203.0.113.4/31", now)
+	if _, err := f.Ledger.Assign(t.Context(), ccmtest.ServiceFor("s", version("1", "10"))); !apierrors.IsConflict(err) {
 		t.Errorf("got %v, want a conflict", err)
 	}
-	if held := d.Ledger.Standing(now); len(held) != 1 {
+	if held := f.Ledger.Standing(now); len(held) != 1 {
 		t.Errorf("the successor holds %v", held)
 	}
 }
@@ -143,26 +143,26 @@ func TestOlderOfThatName(t *testing.T) {
 // class that no pool accepts.
 func TestWaitsAndIsTakenOver(t *testing.T) {
 	six := func(s *v1.Service) { s.Spec.IPFamilies = []v1.IPFamily{v1.IPv6Protocol} }
-	d := NewDesk(t, "203.0.113.4/31")
-	d.Adopt()
+	f := newFixture(t, "203.0.113.4/31")
+	f.Adopt()
 	s := ccmtest.ServiceFor("s", six)
-	d.Expect(d.Ensure(s), "1 writes, NoPool")
-	d.expectEvents()
-	waits, err := d.Api.CoreV1().Services("default").Get(t.Context(), "s", metav1.GetOptions{})
+	f.Expect(f.Ensure(s), "1 writes, NoPool")
+	f.expectEvents()
+	waits, err := f.Api.CoreV1().Services("default").Get(t.Context(), "s", metav1.GetOptions{})
 	if err != nil || len(waits.Finalizers) > 0 {
 		t.Fatalf("%v, finalizers %v", err, waits.Finalizers)
 	}
 	ccmtest.Shows("9.9.9.9")(waits)
-	if err := d.Api.Tracker().Update(v1.SchemeGroupVersion.WithResource("services"), waits, "default"); err != nil {
+	if err := f.Api.Tracker().Update(v1.SchemeGroupVersion.WithResource("services"), waits, "default"); err != nil {
 		t.Fatal(err)
 	}
 	before := waits.DeepCopy()
-	d.Expect(d.Ensure(waits), "1 writes, 9.9.9.9 Proxy")
-	if d.Ledger.hasEntry(waits) {
+	f.Expect(f.Ensure(waits), "1 writes, 9.9.9.9 Proxy")
+	if f.Ledger.hasEntry(waits) {
 		t.Error("it still waits")
 	}
 
-	after := NewDesk(t, "203.0.113.4/31", before)
+	after := newFixture(t, "203.0.113.4/31", before)
 	if held := after.Ledger.Standing(before); len(held) > 0 {
 		t.Errorf("adopted: %v", held)
 	}

@@ -40,39 +40,39 @@ func (s betweenServices) Patch(ctx context.Context, name string, pt types.PatchT
 // TestHandedOverWhileCleared: a Service stops being a load balancer and becomes one with a class. Both controllers then
 // process it at the same time. The service controller's cleanup does not free what the class controller wrote.
 func TestHandedOverWhileCleared(t *testing.T) {
-	d := NewDesk(t, "203.0.113.4/32", ccmtest.ServiceFor("unrelated"))
+	f := newFixture(t, "203.0.113.4/32", ccmtest.ServiceFor("unrelated"))
 	s := ccmtest.ServiceFor("s")
-	d.Expect(d.Ensure(s), "1 writes, 203.0.113.4 Proxy, Allocated")
+	f.Expect(f.Ensure(s), "1 writes, 203.0.113.4 Proxy, Allocated")
 	plain := s.DeepCopy()
 	plain.Spec.Type = v1.ServiceTypeClusterIP
 	classed := ccmtest.ServiceFor("s", func(s *v1.Service) { s.Spec.LoadBalancerClass = ptr.To(defaults.Class) })
-	r := d.Lb.Registrar
+	r := f.Lb.Registrar
 	r.api = &between{r.api, func() {
 		if err := r.serve(t.Context(), classed); err != nil {
 			t.Error(err)
 		}
 	}}
-	if err := d.Lb.EnsureLoadBalancerDeleted(t.Context(), "", plain); err != nil {
+	if err := f.Lb.EnsureLoadBalancerDeleted(t.Context(), "", plain); err != nil {
 		t.Fatal(err)
 	}
-	d.Expect(d.Ensure(ccmtest.ServiceFor("t", func(s *v1.Service) { s.UID = "2" })), "1 writes, PoolExhausted")
+	f.Expect(f.Ensure(ccmtest.ServiceFor("t", func(s *v1.Service) { s.UID = "2" })), "1 writes, PoolExhausted")
 }
 
 // TestSettledWhileMoved: an older copy of a Service that is being moved does not count as settled. Otherwise the
 // address that is being written would be freed.
 func TestSettledWhileMoved(t *testing.T) {
 	asks := func(ip string) func(*v1.Service) { return ccmtest.Annotate("ironlb.io/ips", ip) }
-	d := NewDesk(t, "203.0.113.4/31", ccmtest.ServiceFor("unrelated"))
+	f := newFixture(t, "203.0.113.4/31", ccmtest.ServiceFor("unrelated"))
 	s := ccmtest.ServiceFor("s", asks("203.0.113.4"))
-	d.Expect(d.Ensure(s), "1 writes, 203.0.113.4 Proxy, Allocated")
+	f.Expect(f.Ensure(s), "1 writes, 203.0.113.4 Proxy, Allocated")
 	old := s.DeepCopy()
 	asks("203.0.113.5")(s)
-	r := d.Lb.Registrar
+	r := f.Lb.Registrar
 	r.api = &between{r.api, func() {
 		if r.settled(t.Context(), old) {
 			t.Error("it passes for settled")
 		}
 	}}
-	d.Expect(d.Ensure(s), "1 writes, 203.0.113.5 Proxy, Allocated")
-	d.Expect(d.Ensure(ccmtest.ServiceFor("t", func(s *v1.Service) { s.UID = "2" }, asks("203.0.113.5"))), "1 writes, AddressTaken")
+	f.Expect(f.Ensure(s), "1 writes, 203.0.113.5 Proxy, Allocated")
+	f.Expect(f.Ensure(ccmtest.ServiceFor("t", func(s *v1.Service) { s.UID = "2" }, asks("203.0.113.5"))), "1 writes, AddressTaken")
 }

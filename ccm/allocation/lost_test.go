@@ -18,7 +18,7 @@ func wiped(s *v1.Service) { s.Status.LoadBalancer = v1.LoadBalancerStatus{} }
 // TestWiped: a pool's address that was wiped from a status while ironlb-ccm was down is assigned to the same Service
 // again, before a waiting Service can get it.
 func TestWiped(t *testing.T) {
-	before := NewDesk(t, "203.0.113.4/31", ccmtest.ServiceFor("unrelated"))
+	before := newFixture(t, "203.0.113.4/31", ccmtest.ServiceFor("unrelated"))
 	before.pools([]string{"web", "203.0.113.4/31", "2001:db8::/126"})
 	other, s, waits := ccmtest.ServiceFor("other"), ccmtest.ServiceFor("s", dual(v1.IPFamilyPolicyRequireDualStack)), ccmtest.ServiceFor("waits")
 	before.Expect(before.Ensure(other), "1 writes, 203.0.113.4 Proxy, Allocated")
@@ -27,12 +27,12 @@ func TestWiped(t *testing.T) {
 	wiped(s)
 	wiped(other)
 
-	d := NewDesk(t, "203.0.113.4/31")
-	d.pools([]string{"web", "203.0.113.4/31", "2001:db8::/126"})
-	d.Adopt(waits, s, other)
-	d.Expect(d.Ensure(waits), "0 writes, PoolExhausted")
-	d.Expect(d.Ensure(s), "1 writes, 203.0.113.5 Proxy, 2001:db8:: Proxy, Allocated")
-	d.Expect(d.Ensure(other), "1 writes, 203.0.113.4 Proxy, Allocated")
+	f := newFixture(t, "203.0.113.4/31")
+	f.pools([]string{"web", "203.0.113.4/31", "2001:db8::/126"})
+	f.Adopt(waits, s, other)
+	f.Expect(f.Ensure(waits), "0 writes, PoolExhausted")
+	f.Expect(f.Ensure(s), "1 writes, 203.0.113.5 Proxy, 2001:db8:: Proxy, Allocated")
+	f.Expect(f.Ensure(other), "1 writes, 203.0.113.4 Proxy, Allocated")
 }
 
 // TestWipedAndTaken: another Service now shows the address and has it. An address of no pool that was written instead
@@ -43,10 +43,10 @@ func TestWipedAndTaken(t *testing.T) {
 	instead := ccmtest.ServiceFor("instead", ccmtest.Shows("203.0.113.5"), record, ccmtest.Shows(ccmtest.Elsewhere))
 	other := ccmtest.ServiceFor("other", ccmtest.Shows("203.0.113.4"))
 	other.CreationTimestamp.Time = other.CreationTimestamp.Add(1)
-	d := NewDesk(t, "203.0.113.4/30", s, instead, other)
-	d.Expect(d.Ensure(s), "1 writes, 203.0.113.6 Proxy, Allocated")
-	d.Expect(d.Ensure(other), "1 writes, 203.0.113.4 Proxy, Allocated")
-	d.Expect(d.Ensure(instead), "1 writes, 203.0.113.5 Proxy, Allocated")
+	f := newFixture(t, "203.0.113.4/30", s, instead, other)
+	f.Expect(f.Ensure(s), "1 writes, 203.0.113.6 Proxy, Allocated")
+	f.Expect(f.Ensure(other), "1 writes, 203.0.113.4 Proxy, Allocated")
+	f.Expect(f.Ensure(instead), "1 writes, 203.0.113.5 Proxy, Allocated")
 }
 
 // TestLostOf: only the record of a managed Service counts, not the fields that its author can write.

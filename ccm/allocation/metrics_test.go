@@ -29,18 +29,18 @@ func TestAssignmentsMeasured(t *testing.T) {
 		return n, took
 	}
 	const slow = 30 * time.Millisecond
-	d := NewDesk(t, "203.0.113.4/32")
-	d.Adopt()
-	d.Api.PrependReactor("patch", "services", func(clienttesting.Action) (bool, runtime.Object, error) {
+	f := newFixture(t, "203.0.113.4/32")
+	f.Adopt()
+	f.Api.PrependReactor("patch", "services", func(clienttesting.Action) (bool, runtime.Object, error) {
 		<-time.After(slow)
 		return false, nil, nil
 	})
 	before, tookBefore := measured()
 	first := ccmtest.ServiceFor("first", func(s *v1.Service) { s.UID = "first" })
 	for range 2 {
-		d.Ensure(first)
+		f.Ensure(first)
 	}
-	d.Ensure(ccmtest.ServiceFor("waits"))
+	f.Ensure(ccmtest.ServiceFor("waits"))
 	n, took := measured()
 	if n-before != 1 || took-tookBefore < slow.Seconds() {
 		t.Errorf("%d measured in %v s, want 1 in at least %v", n-before, took-tookBefore, slow)

@@ -22,17 +22,17 @@ import (
 // pass runs the responsible controllers on every Service until nothing changes.
 func (p *process) pass() {
 	lb := &LoadBalancer{p.classes.registrar}
-	for before := -1; before != len(p.w.log); {
-		before = len(p.w.log)
-		for _, svc := range p.w.services() {
-			if p.w.settings.Classless(&svc) {
-				if _, err := lb.EnsureLoadBalancer(p.w.t.Context(), "", &svc, nil); err != cloudprovider.ImplementedElsewhere {
-					p.w.t.Fatal(err)
+	for before := -1; before != len(p.f.log); {
+		before = len(p.f.log)
+		for _, svc := range p.f.services() {
+			if p.f.settings.Classless(&svc) {
+				if _, err := lb.EnsureLoadBalancer(p.f.t.Context(), "", &svc, nil); err != cloudprovider.ImplementedElsewhere {
+					p.f.t.Fatal(err)
 				}
 			}
 			if p.classes.concerns(&svc) {
-				if err := p.classes.sync(p.w.t.Context(), &svc); err != nil {
-					p.w.t.Fatal(err)
+				if err := p.classes.sync(p.f.t.Context(), &svc); err != nil {
+					p.f.t.Fatal(err)
 				}
 			}
 		}
@@ -40,32 +40,32 @@ func (p *process) pass() {
 }
 
 // add creates a Service of the class; empty: none.
-func (w *world) add(name, class string, change ...func(*v1.Service)) {
+func (f *crashFixture) add(name, class string, change ...func(*v1.Service)) {
 	svc := ccmtest.ServiceFor(name, append(change, func(s *v1.Service) {
 		s.UID = types.UID(name)
 		if class != "" {
 			s.Spec.LoadBalancerClass = &class
 		}
 	})...)
-	if err := w.api.Tracker().Add(svc); err != nil {
-		w.t.Fatal(err)
+	if err := f.api.Tracker().Add(svc); err != nil {
+		f.t.Fatal(err)
 	}
 }
 
 // is compares a Service with "ADDRESSES RECORD FINALIZERS" or "gone".
-func (w *world) is(name, want string) {
-	w.t.Helper()
+func (f *crashFixture) is(name, want string) {
+	f.t.Helper()
 	got := "gone"
-	if svc := w.get(name); svc != nil {
+	if svc := f.get(name); svc != nil {
 		final := []string{}
-		for _, f := range svc.Finalizers {
-			final = append(final, map[string]string{servicerecord.Finalizer: "own", servicehelper.LoadBalancerCleanupFinalizer: "shared"}[f])
+		for _, finalizer := range svc.Finalizers {
+			final = append(final, map[string]string{servicerecord.Finalizer: "own", servicehelper.LoadBalancerCleanupFinalizer: "shared"}[finalizer])
 		}
 		have := servicerecord.OutcomeIn(svc)
 		got = strings.Join(strings.Fields(fmt.Sprintf("%v %s %s %v", servicerecord.IPs(have.Ingress), have.From, have.Condition.Reason, final)), " ")
 	}
 	if got != want {
-		w.t.Errorf("%s is %s, want %s, by\n%s", name, got, want, strings.Join(w.log, "\n"))
+		f.t.Errorf("%s is %s, want %s, by\n%s", name, got, want, strings.Join(f.log, "\n"))
 	}
 }
 
@@ -85,116 +85,116 @@ func TestPreviouslyManaged(t *testing.T) {
 		"another class and now --only-class": {"ironlb.io/lb", &servicerecord.Scope{Class: "example.com/new", OnlyClass: true, IPMode: "Proxy"}, "own"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, -1, false)
+			f := newCrashFixture(t, -1, false)
 			for _, s := range []string{"a", "b", "c", "d", "waits"} {
-				w.add(s, c.class)
+				f.add(s, c.class)
 			}
-			w.start().pass()
+			f.start().pass()
 			final := "[" + c.final + "]"
-			w.is("a", "[203.0.113.4] web Allocated "+final)
-			w.is("waits", "[] PoolExhausted []")
-			w.add("never", "example.com/other", taken, func(s *v1.Service) {
+			f.is("a", "[203.0.113.4] web Allocated "+final)
+			f.is("waits", "[] PoolExhausted []")
+			f.add("never", "example.com/other", taken, func(s *v1.Service) {
 				s.Finalizers = []string{servicehelper.LoadBalancerCleanupFinalizer}
 			})
 
-			w.settings = c.now
-			w.add("x", c.now.Class)
-			w.log = nil
-			p := w.start()
+			f.settings = c.now
+			f.add("x", c.now.Class)
+			f.log = nil
+			p := f.start()
 			p.pass()
-			w.is("x", "[] PoolExhausted []")
-			for _, line := range w.log {
+			f.is("x", "[] PoolExhausted []")
+			for _, line := range f.log {
 				if !strings.Contains(line, `"uid":"x"`) && !strings.Contains(line, `"uid":"waits"`) {
 					t.Errorf("wrote %s", line)
 				}
 			}
-			w.is("waits", "[] []")
+			f.is("waits", "[] []")
 			for i, s := range []string{"a", "b", "c", "d"} {
 				ip := fmt.Sprintf("203.0.113.%d", 4+i)
-				w.is(s, fmt.Sprintf("[%s] web Allocated %s", ip, final))
-				if got := p.classes.registrar.ledger.Standing(w.get(s)); len(got) != 1 || got[0] != ccmtest.Address(ip, "web") {
+				f.is(s, fmt.Sprintf("[%s] web Allocated %s", ip, final))
+				if got := p.classes.registrar.ledger.Standing(f.get(s)); len(got) != 1 || got[0] != ccmtest.Address(ip, "web") {
 					t.Errorf("%s is recorded on %v: its VirtualIP would be deleted", s, got)
 				}
 			}
 
-			w.change("a", ccmtest.Deleted)
+			f.change("a", ccmtest.Deleted)
 			p.pass()
-			w.is("a", "gone")
-			w.is("x", "[203.0.113.4] web Allocated [own]")
+			f.is("a", "gone")
+			f.is("x", "[203.0.113.4] web Allocated [own]")
 
-			w.change("b", ccmtest.Plain)
+			f.change("b", ccmtest.Plain)
 			p.pass()
-			w.is("b", "[] []")
-			w.add("y", c.now.Class)
+			f.is("b", "[] []")
+			f.add("y", c.now.Class)
 			p.pass()
-			w.is("y", "[203.0.113.5] web Allocated [own]")
+			f.is("y", "[203.0.113.5] web Allocated [own]")
 
-			w.change("c", taken)
+			f.change("c", taken)
 			p.pass()
-			w.is("c", "[198.51.100.9] "+strings.ReplaceAll(final, "own", "")) // the shared one now belongs to the other controller
-			w.add("z", c.now.Class)
+			f.is("c", "[198.51.100.9] "+strings.ReplaceAll(final, "own", "")) // the shared one now belongs to the other controller
+			f.add("z", c.now.Class)
 			p.pass()
-			w.is("z", "[203.0.113.6] web Allocated [own]")
+			f.is("z", "[203.0.113.6] web Allocated [own]")
 
-			w.change("waits", ccmtest.Deleted)
+			f.change("waits", ccmtest.Deleted)
 			p.pass()
-			w.is("waits", "gone")
+			f.is("waits", "gone")
 
-			w.change("never", ccmtest.Deleted)
+			f.change("never", ccmtest.Deleted)
 			p.pass()
-			w.is("never", "[198.51.100.9] [shared]")
+			f.is("never", "[198.51.100.9] [shared]")
 
 			// Its flags are restored: the others are served as before.
-			w.settings = defaults
-			w.log = nil
-			w.start().pass()
-			w.is("d", "[203.0.113.7] web Allocated "+final)
+			f.settings = defaults
+			f.log = nil
+			f.start().pass()
+			f.is("d", "[203.0.113.7] web Allocated "+final)
 		})
 	}
 }
 
 // TestPreviouslyManagedWhileDown: the same changes while no controller runs.
 func TestPreviouslyManagedWhileDown(t *testing.T) {
-	w := newWorld(t, -1, false)
+	f := newCrashFixture(t, -1, false)
 	for _, s := range []string{"a", "b", "c", "d"} {
-		w.add(s, "")
+		f.add(s, "")
 	}
-	w.start().pass()
-	w.change("a", ccmtest.Deleted)
-	w.change("b", ccmtest.Plain)
-	w.change("c", taken)
-	w.change("d", taken)
-	w.change("d", ccmtest.Deleted)
-	w.settings = &servicerecord.Scope{Class: "ironlb.io/lb", OnlyClass: true, IPMode: "Proxy"}
+	f.start().pass()
+	f.change("a", ccmtest.Deleted)
+	f.change("b", ccmtest.Plain)
+	f.change("c", taken)
+	f.change("d", taken)
+	f.change("d", ccmtest.Deleted)
+	f.settings = &servicerecord.Scope{Class: "ironlb.io/lb", OnlyClass: true, IPMode: "Proxy"}
 	for _, s := range []string{"w", "x", "y", "z"} {
-		w.add(s, "ironlb.io/lb")
+		f.add(s, "ironlb.io/lb")
 	}
-	w.start().pass()
-	w.is("a", "gone")
-	w.is("b", "[] []")
-	w.is("c", "[198.51.100.9] [shared]")
-	w.is("d", "[198.51.100.9] [shared]")
+	f.start().pass()
+	f.is("a", "gone")
+	f.is("b", "[] []")
+	f.is("c", "[198.51.100.9] [shared]")
+	f.is("d", "[198.51.100.9] [shared]")
 	for i, s := range []string{"w", "x", "y", "z"} {
-		w.is(s, fmt.Sprintf("[203.0.113.%d] web Allocated [own]", 4+i))
+		f.is(s, fmt.Sprintf("[203.0.113.%d] web Allocated [own]", 4+i))
 	}
 }
 
 // TestPreviouslyManagedIsUnchanged: such a Service is not moved by its own request, by its pool, or by a Service that
 // shares its address. It takes no room that others wait for.
 func TestPreviouslyManagedIsUnchanged(t *testing.T) {
-	w := newWorld(t, -1, false)
-	w.add("a", "", ccmtest.Annotate("ironlb.io/sharing-key", "k"))
-	w.add("b", "", func(s *v1.Service) {
+	f := newCrashFixture(t, -1, false)
+	f.add("a", "", ccmtest.Annotate("ironlb.io/sharing-key", "k"))
+	f.add("b", "", func(s *v1.Service) {
 		s.Spec.IPFamilies = []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol}
 		s.Spec.IPFamilyPolicy = ptr.To(v1.IPFamilyPolicyPreferDualStack)
 	})
-	w.start().pass()
-	w.is("a", "[203.0.113.4] web Allocated [shared]")
-	w.is("b", "[203.0.113.5] web SecondFamilyPending [shared]")
+	f.start().pass()
+	f.is("a", "[203.0.113.4] web Allocated [shared]")
+	f.is("b", "[203.0.113.5] web SecondFamilyPending [shared]")
 
-	w.settings = &servicerecord.Scope{Class: "ironlb.io/lb", OnlyClass: true, IPMode: "Proxy"}
-	w.log = nil
-	p := w.start()
+	f.settings = &servicerecord.Scope{Class: "ironlb.io/lb", OnlyClass: true, IPMode: "Proxy"}
+	f.log = nil
+	p := f.start()
 	l := p.classes.registrar.ledger
 	var woken []string
 	l.Wake = func(k pools.ServiceKey) { woken = append(woken, k.Name) }
@@ -208,7 +208,7 @@ func TestPreviouslyManagedIsUnchanged(t *testing.T) {
 	}
 	l.SetPools([]pools.Pool{{Name: "web", Ranges: four, AutoAssign: true}, {Name: "six", Ranges: six, AutoAssign: true}}) // before it is evaluated for the first time
 	p.pass()
-	w.change("a", ccmtest.Annotate("ironlb.io/ips", "203.0.113.7", "ironlb.io/reallocate", "true"))
+	f.change("a", ccmtest.Annotate("ironlb.io/ips", "203.0.113.7", "ironlb.io/reallocate", "true"))
 	p.pass()
 	// The other family becomes available, with room for only one Service.
 	r, err := pools.ParseRanges([]string{"203.0.113.5-203.0.113.7", "2001:db8::1/128"})
@@ -220,35 +220,35 @@ func TestPreviouslyManagedIsUnchanged(t *testing.T) {
 	if slices.Contains(woken, "b") {
 		t.Errorf("woken %v", woken)
 	}
-	if len(w.log) > 0 {
-		t.Errorf("wrote\n%s", strings.Join(w.log, "\n"))
+	if len(f.log) > 0 {
+		t.Errorf("wrote\n%s", strings.Join(f.log, "\n"))
 	}
 	if s, _ := l.PoolStatus("web"); fmt.Sprint(s.Draining) != "[default/a]" {
 		t.Errorf("draining: %v", s.Draining)
 	}
 	// a's key still counts: the port is taken.
 	share := ccmtest.Annotate("ironlb.io/sharing-key", "k", "ironlb.io/ips", "203.0.113.4")
-	w.add("same-port", "ironlb.io/lb", share)
-	w.add("six", "ironlb.io/lb", func(s *v1.Service) { s.Spec.IPFamilies = []v1.IPFamily{v1.IPv6Protocol} })
+	f.add("same-port", "ironlb.io/lb", share)
+	f.add("six", "ironlb.io/lb", func(s *v1.Service) { s.Spec.IPFamilies = []v1.IPFamily{v1.IPv6Protocol} })
 	p.pass()
-	w.is("same-port", "[] AddressOutsidePools []")
-	w.is("six", "[2001:db8::1] web Allocated [own]")
+	f.is("same-port", "[] AddressOutsidePools []")
+	f.is("six", "[2001:db8::1] web Allocated [own]")
 }
 
 // TestFinalizerOfOthers: on a Service without IronLB's record, the service controller's finalizer belongs to another
 // controller.
 func TestFinalizerOfOthers(t *testing.T) {
-	w := newWorld(t, -1, false)
-	w.settings = &servicerecord.Scope{Class: "ironlb.io/lb", OnlyClass: true, IPMode: "Proxy"}
-	w.add("a", "example.com/lb", taken, ccmtest.Deleted, func(s *v1.Service) {
+	f := newCrashFixture(t, -1, false)
+	f.settings = &servicerecord.Scope{Class: "ironlb.io/lb", OnlyClass: true, IPMode: "Proxy"}
+	f.add("a", "example.com/lb", taken, ccmtest.Deleted, func(s *v1.Service) {
 		s.Finalizers = []string{servicerecord.Finalizer, servicehelper.LoadBalancerCleanupFinalizer}
 	})
-	w.add("b", "", ccmtest.Deleted, func(s *v1.Service) {
+	f.add("b", "", ccmtest.Deleted, func(s *v1.Service) {
 		s.Finalizers = []string{servicerecord.Finalizer, servicehelper.LoadBalancerCleanupFinalizer}
 	})
-	w.start().pass()
-	w.is("a", "[198.51.100.9] [shared]")
-	w.is("b", "[] [shared]")
+	f.start().pass()
+	f.is("a", "[198.51.100.9] [shared]")
+	f.is("b", "[] [shared]")
 }
 
 // TestSeen: which changes the class controller receives, and which it queues.
@@ -282,9 +282,9 @@ func TestSeen(t *testing.T) {
 		"one that never was ours, deleted":  {only, ccmtest.ServiceFor("s", taken), ccmtest.Deleted, false},
 		"ours gets a class that is another": {defaults, ccmtest.ServiceFor("s", held), func(s *v1.Service) { s.Spec.LoadBalancerClass = ptr.To("example.com/lb") }, true},
 	} {
-		w := newWorld(t, -1, false)
-		w.settings = c.settings
-		classes := w.start().classes
+		f := newCrashFixture(t, -1, false)
+		f.settings = c.settings
+		classes := f.start().classes
 		after := c.svc.DeepCopy()
 		c.change(after)
 		classes.handler().OnUpdate(c.svc, after)
@@ -298,28 +298,28 @@ func TestSeen(t *testing.T) {
 // wrote stays.
 func TestReleasedToAnotherClass(t *testing.T) {
 	for name, before := range map[string]string{"no class": "", "our class": "ironlb.io/lb"} {
-		w := newWorld(t, -1, false)
-		w.add("a", before)
-		p := w.start()
+		f := newCrashFixture(t, -1, false)
+		f.add("a", before)
+		p := f.start()
 		p.pass()
-		w.change("a", func(s *v1.Service) {
+		f.change("a", func(s *v1.Service) {
 			ccmtest.Plain(s) // an unobserved change
 			taken(s)
 			s.Spec.Type, s.Spec.LoadBalancerClass = v1.ServiceTypeLoadBalancer, ptr.To("example.com/lb")
 		})
 		lb := &LoadBalancer{p.classes.registrar}
-		if _, exists, err := lb.GetLoadBalancer(t.Context(), "", w.get("a")); err != nil || exists {
+		if _, exists, err := lb.GetLoadBalancer(t.Context(), "", f.get("a")); err != nil || exists {
 			t.Errorf("%s: the service controller would clear its status: %v, %v", name, exists, err)
 		}
 		p.pass()
 		if final := "[shared]"; before == "" { // which the service controller takes off
-			w.is("a", "[198.51.100.9] "+final)
+			f.is("a", "[198.51.100.9] "+final)
 		} else {
-			w.is("a", "[198.51.100.9] []")
+			f.is("a", "[198.51.100.9] []")
 		}
-		w.add("b", "", ccmtest.Annotate("ironlb.io/ips", "203.0.113.4"))
+		f.add("b", "", ccmtest.Annotate("ironlb.io/ips", "203.0.113.4"))
 		p.pass()
-		w.is("b", "[203.0.113.4] web Allocated [shared]")
+		f.is("b", "[203.0.113.4] web Allocated [shared]")
 	}
 }
 

@@ -24,10 +24,10 @@ import (
 )
 
 // cutOnce drops the response to the next patch of a Service. applied: the patch itself is applied.
-func (d *Desk) cutOnce(applied bool) {
+func (f *fixture) cutOnce(applied bool) {
 	done := false
-	through := k8stesting.ObjectReaction(d.Api.Tracker())
-	d.Api.PrependReactor("patch", "services", func(a k8stesting.Action) (bool, runtime.Object, error) {
+	through := k8stesting.ObjectReaction(f.Api.Tracker())
+	f.Api.PrependReactor("patch", "services", func(a k8stesting.Action) (bool, runtime.Object, error) {
 		if done {
 			return false, nil, nil
 		}
@@ -48,36 +48,36 @@ func TestPublishedAfterALostResponse(t *testing.T) {
 		for _, caught := range []bool{false, true} { // the cache shows the write by the second try
 			for outcome, event := range map[string]string{"served": "Normal Allocated", "waits": "Warning PoolExhausted", "moved": "Normal Allocated", "legacy": ""} {
 				t.Run(fmt.Sprint(outcome, applied, caught), func(t *testing.T) {
-					d := NewDesk(t, "203.0.113.4/32")
-					d.Adopt()
+					f := newFixture(t, "203.0.113.4/32")
+					f.Adopt()
 					s := ccmtest.ServiceFor("s")
 					switch outcome {
 					case "waits":
-						d.Ensure(ccmtest.ServiceFor("first", func(s *v1.Service) { s.UID = "first" }))
+						f.Ensure(ccmtest.ServiceFor("first", func(s *v1.Service) { s.UID = "first" }))
 					case "moved": // it waits, as published before
 						first := ccmtest.ServiceFor("first", func(s *v1.Service) { s.UID = "first" })
-						d.Ensure(first)
-						d.Ensure(s)
-						if err := d.Ledger.Release(t.Context(), servicerecord.KeyOf(first), first.UID); err != nil {
+						f.Ensure(first)
+						f.Ensure(s)
+						if err := f.Ledger.Release(t.Context(), servicerecord.KeyOf(first), first.UID); err != nil {
 							t.Fatal(err)
 						}
 					case "legacy": // it had the address before it had a condition: unchanged
 						ccmtest.Shows("203.0.113.4")(s)
 						ccmtest.Given("web")(s)
 					}
-					if _, err := d.Api.Tracker().Get(servicesResource, "default", "s"); err != nil {
-						if err := d.Api.Tracker().Add(s.DeepCopy()); err != nil {
+					if _, err := f.Api.Tracker().Get(servicesResource, "default", "s"); err != nil {
+						if err := f.Api.Tracker().Add(s.DeepCopy()); err != nil {
 							t.Fatal(err)
 						}
 					}
-					d.eventTexts()
-					d.cutOnce(applied)
-					if _, err := d.Lb.EnsureLoadBalancer(t.Context(), "", s, nil); !errors.Is(err, errCut) {
+					f.eventTexts()
+					f.cutOnce(applied)
+					if _, err := f.Lb.EnsureLoadBalancer(t.Context(), "", s, nil); !errors.Is(err, errCut) {
 						t.Fatalf("got %v", err)
 					}
-					d.expectEvents()
+					f.expectEvents()
 					if caught {
-						obj, err := d.Api.Tracker().Get(servicesResource, "default", "s")
+						obj, err := f.Api.Tracker().Get(servicesResource, "default", "s")
 						if err != nil {
 							t.Fatal(err)
 						}
@@ -86,12 +86,12 @@ func TestPublishedAfterALostResponse(t *testing.T) {
 							s.Annotations = map[string]string{}
 						}
 					}
-					d.Ensure(s)
-					d.Ensure(s)
+					f.Ensure(s)
+					f.Ensure(s)
 					if event == "" {
-						d.expectEvents()
+						f.expectEvents()
 					} else {
-						d.expectEvents(event)
+						f.expectEvents(event)
 					}
 				})
 			}
@@ -156,26 +156,26 @@ func TestWritesOfOneThatWaits(t *testing.T) {
 // controller's. A removed finalizer is restored.
 func TestFinalizerIsInTheOutcome(t *testing.T) {
 	for class, want := range map[string]string{"": "service.kubernetes.io/load-balancer-cleanup", "ironlb.io/lb": "ironlb.io/load-balancer"} {
-		d := NewDesk(t, "203.0.113.4/32")
-		d.Adopt()
+		f := newFixture(t, "203.0.113.4/32")
+		f.Adopt()
 		s := ccmtest.ServiceFor("s", func(s *v1.Service) {
 			s.Finalizers = []string{"example.com/other"}
 			if class != "" {
 				s.Spec.LoadBalancerClass = &class
 			}
 		})
-		d.Expect(d.Ensure(s), "1 writes, 203.0.113.4 Proxy, Allocated")
+		f.Expect(f.Ensure(s), "1 writes, 203.0.113.4 Proxy, Allocated")
 		if !slices.Equal(s.Finalizers, []string{"example.com/other", want}) && !slices.Equal(s.Finalizers, []string{want, "example.com/other"}) {
 			t.Errorf("got %v, want %s too", s.Finalizers, want)
 		}
 		s.Finalizers = []string{"example.com/other"}
-		if !d.Lb.Registrar.diverged(s) {
+		if !f.Lb.Registrar.diverged(s) {
 			t.Errorf("%s: its finalizer is missing and not restored", want)
 		}
-		if err := d.Api.Tracker().Update(servicesResource, s.DeepCopy(), "default"); err != nil {
+		if err := f.Api.Tracker().Update(servicesResource, s.DeepCopy(), "default"); err != nil {
 			t.Fatal(err)
 		}
-		d.Expect(d.Ensure(s), "1 writes, 203.0.113.4 Proxy, Allocated")
+		f.Expect(f.Ensure(s), "1 writes, 203.0.113.4 Proxy, Allocated")
 		if !servicerecord.HasFinalizer(s, want) {
 			t.Errorf("got %v", s.Finalizers)
 		}
@@ -185,16 +185,16 @@ func TestFinalizerIsInTheOutcome(t *testing.T) {
 // TestDeletedMeanwhile: a Service whose deletion is not in the cache yet gets no finalizer and nothing else, without an
 // error.
 func TestDeletedMeanwhile(t *testing.T) {
-	d := NewDesk(t, "203.0.113.4/32")
-	d.Adopt()
-	d.Api.PrependReactor("patch", "services", func(k8stesting.Action) (bool, runtime.Object, error) {
+	f := newFixture(t, "203.0.113.4/32")
+	f.Adopt()
+	f.Api.PrependReactor("patch", "services", func(k8stesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewInvalid(schema.GroupKind{Kind: "Service"}, "s", field.ErrorList{
 			field.Forbidden(field.NewPath("metadata", "finalizers"), "no new finalizers can be added if the object is being deleted"),
 		})
 	})
-	d.Expect(d.Ensure(ccmtest.ServiceFor("s")), "1 writes")
-	d.expectEvents()
-	if holders := d.Ledger.alloc.Holders(ccmtest.Address("203.0.113.4", "").Addr); len(holders) > 0 {
+	f.Expect(f.Ensure(ccmtest.ServiceFor("s")), "1 writes")
+	f.expectEvents()
+	if holders := f.Ledger.alloc.Holders(ccmtest.Address("203.0.113.4", "").Addr); len(holders) > 0 {
 		t.Errorf("held by %v", holders)
 	}
 }
@@ -202,21 +202,21 @@ func TestDeletedMeanwhile(t *testing.T) {
 // TestStatusIsPatched: the addresses are in the order of the families, with an explicit mode. The patch has no other
 // fields, so that another writer's conditions and annotations stay.
 func TestStatusIsPatched(t *testing.T) {
-	d := NewDesk(t, "203.0.113.4/32")
+	f := newFixture(t, "203.0.113.4/32")
 	r, err := pools.ParseRanges([]string{"203.0.113.4", "2001:db8::4"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.Ledger.SetPools([]pools.Pool{{Name: "web", Ranges: r, AutoAssign: true}})
-	d.Adopt()
+	f.Ledger.SetPools([]pools.Pool{{Name: "web", Ranges: r, AutoAssign: true}})
+	f.Adopt()
 	s := ccmtest.ServiceFor("s", ccmtest.Annotate("example.com/a", "1"), func(s *v1.Service) {
 		s.Spec.IPFamilies = []v1.IPFamily{v1.IPv6Protocol, v1.IPv4Protocol}
 		policy := v1.IPFamilyPolicyRequireDualStack
 		s.Spec.IPFamilyPolicy = &policy
 		s.Status.Conditions = []metav1.Condition{{Type: "example.com/Other", Status: metav1.ConditionTrue, Reason: "Theirs"}}
 	})
-	d.Expect(d.Ensure(s), "1 writes, 2001:db8::4 Proxy, 203.0.113.4 Proxy, Allocated, Theirs")
-	patch := d.Api.Actions()[0].(k8stesting.PatchAction)
+	f.Expect(f.Ensure(s), "1 writes, 2001:db8::4 Proxy, 203.0.113.4 Proxy, Allocated, Theirs")
+	patch := f.Api.Actions()[0].(k8stesting.PatchAction)
 	if patch.GetPatchType() != "application/strategic-merge-patch+json" || patch.GetSubresource() != "status" || strings.Contains(string(patch.GetPatch()), "spec") {
 		t.Errorf("wrote %s %s %s", patch.GetPatchType(), patch.GetSubresource(), patch.GetPatch())
 	}
@@ -224,6 +224,6 @@ func TestStatusIsPatched(t *testing.T) {
 		t.Errorf("annotations are %v", s.Annotations)
 	}
 	for range 5 { // the order is stable: no further write
-		d.Expect(d.Ensure(s), "0 writes, 2001:db8::4 Proxy, 203.0.113.4 Proxy, Allocated, Theirs")
+		f.Expect(f.Ensure(s), "0 writes, 2001:db8::4 Proxy, 203.0.113.4 Proxy, Allocated, Theirs")
 	}
 }

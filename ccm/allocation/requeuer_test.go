@@ -19,9 +19,9 @@ import (
 	"github.com/ironlb/ironlb/pools"
 )
 
-// requeuerDesk is the controllers whose requeuer calls a handler that records names. The informer is not started: its
-// store is filled here.
-type requeuerDesk struct {
+// requeuerFixture is the controllers whose requeuer calls a handler that records names. The informer is not started:
+// its store is filled here.
+type requeuerFixture struct {
 	*Controllers
 	t       *testing.T
 	added   []string
@@ -30,32 +30,32 @@ type requeuerDesk struct {
 	h       cache.ResourceEventHandler // called by the informer
 }
 
-func newRequeuerDesk(t *testing.T, services ...*v1.Service) *requeuerDesk {
+func newRequeuerFixture(t *testing.T, services ...*v1.Service) *requeuerFixture {
 	api := fake.NewClientset()
-	d := &requeuerDesk{t: t, Controllers: New(Config{
+	f := &requeuerFixture{t: t, Controllers: New(Config{
 		Log: slog.New(slog.DiscardHandler), Core: informers.NewSharedInformerFactory(api, 0),
 		Events: record.NewFakeRecorder(100), Scope: defaults, API: api.CoreV1(), Workers: 1,
 	})}
-	d.pool("203.0.113.4/32")
-	informer := d.services.Informer()
-	d.store = informer.GetStore()
-	wrapped := &requeuingInformer{SharedIndexInformer: capturing{informer, &d.h}, requeuer: d.requeuer}
+	f.pool("203.0.113.4/32")
+	informer := f.services.Informer()
+	f.store = informer.GetStore()
+	wrapped := &requeuingInformer{SharedIndexInformer: capturing{informer, &f.h}, requeuer: f.requeuer}
 	_, err := wrapped.AddEventHandlerWithResyncPeriod(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(o any) { d.added = append(d.added, o.(*v1.Service).Name) },
-		UpdateFunc: func(_, o any) { d.updated = append(d.updated, o.(*v1.Service).Name) },
+		AddFunc:    func(o any) { f.added = append(f.added, o.(*v1.Service).Name) },
+		UpdateFunc: func(_, o any) { f.updated = append(f.updated, o.(*v1.Service).Name) },
 	}, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, svc := range services {
 		svc.UID = types.UID(svc.Name)
-		d.put(svc)
-		d.h.OnAdd(svc, true)
+		f.put(svc)
+		f.h.OnAdd(svc, true)
 		if err := api.Tracker().Add(svc); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return d
+	return f
 }
 
 // capturing keeps the handler instead of calling it.
@@ -69,45 +69,45 @@ func (c capturing) AddEventHandlerWithResyncPeriod(h cache.ResourceEventHandler,
 	return nil, nil
 }
 
-func (d *requeuerDesk) put(svc *v1.Service) {
-	if err := d.store.Add(svc); err != nil {
-		d.t.Fatal(err)
+func (f *requeuerFixture) put(svc *v1.Service) {
+	if err := f.store.Add(svc); err != nil {
+		f.t.Fatal(err)
 	}
 }
 
-func (d *requeuerDesk) pool(entries ...string) {
+func (f *requeuerFixture) pool(entries ...string) {
 	r, err := pools.ParseRanges(entries)
 	if err != nil {
-		d.t.Fatal(err)
+		f.t.Fatal(err)
 	}
-	d.Ledger.SetPools([]pools.Pool{{Name: "web", Ranges: r, AutoAssign: true}})
+	f.Ledger.SetPools([]pools.Pool{{Name: "web", Ranges: r, AutoAssign: true}})
 }
 
 // start adopts the stored Services and passes on what was held back.
-func (d *requeuerDesk) start() {
+func (f *requeuerFixture) start() {
 	var all []v1.Service
-	for _, o := range d.store.List() {
+	for _, o := range f.store.List() {
 		all = append(all, *o.(*v1.Service))
 	}
-	d.Ledger.Adopt(all)
-	d.requeuer.Start(context.Background())
+	f.Ledger.Adopt(all)
+	f.requeuer.Start(context.Background())
 }
 
 // expect compares the calls since the last time.
-func (d *requeuerDesk) expect(what string, added, updated []string) {
-	d.t.Helper()
-	if !slices.Equal(d.added, added) || !slices.Equal(d.updated, updated) {
-		d.t.Errorf("%s: added %v, updated %v; want %v and %v", what, d.added, d.updated, added, updated)
+func (f *requeuerFixture) expect(what string, added, updated []string) {
+	f.t.Helper()
+	if !slices.Equal(f.added, added) || !slices.Equal(f.updated, updated) {
+		f.t.Errorf("%s: added %v, updated %v; want %v and %v", what, f.added, f.updated, added, updated)
 	}
-	d.added, d.updated = nil, nil
+	f.added, f.updated = nil, nil
 }
 
 // change delivers a change through the informer.
-func (d *requeuerDesk) change(svc *v1.Service, f func(*v1.Service)) *v1.Service {
+func (f *requeuerFixture) change(svc *v1.Service, edit func(*v1.Service)) *v1.Service {
 	after := svc.DeepCopy()
-	f(after)
-	d.put(after)
-	d.h.OnUpdate(svc, after)
+	edit(after)
+	f.put(after)
+	f.h.OnUpdate(svc, after)
 	return after
 }
 
@@ -116,33 +116,33 @@ func (d *requeuerDesk) change(svc *v1.Service, f func(*v1.Service)) *v1.Service 
 func TestRevisit(t *testing.T) {
 	theirs := ccmtest.ServiceFor("theirs", ccmtest.Shows("198.51.100.9"))
 	gone := ccmtest.ServiceFor("gone", ccmtest.Shows("198.51.100.10"))
-	d := newRequeuerDesk(t, theirs, gone,
+	f := newRequeuerFixture(t, theirs, gone,
 		ccmtest.ServiceFor("ours", ccmtest.Shows("203.0.113.4"), ccmtest.Given("web")),
 		ccmtest.ServiceFor("classed", ccmtest.Shows("198.51.100.9"), func(s *v1.Service) { class := "example.com/lb"; s.Spec.LoadBalancerClass = &class }),
 		ccmtest.ServiceFor("plain", func(s *v1.Service) { s.Spec.Type = v1.ServiceTypeClusterIP }))
-	d.start()
-	d.added = nil // ours has no condition yet; the service controller ignores the foreign ones
-	d.requeuer.Revisit()
-	d.expect("no pool has it", nil, nil)
-	d.pool("203.0.113.4/32", "198.51.100.9/32")
-	d.requeuer.Revisit()
-	d.expect("a pool has it", []string{"theirs"}, nil)
-	if err := d.registrar.serve(t.Context(), theirs); err != nil {
+	f.start()
+	f.added = nil // ours has no condition yet; the service controller ignores the foreign ones
+	f.requeuer.Revisit()
+	f.expect("no pool has it", nil, nil)
+	f.pool("203.0.113.4/32", "198.51.100.9/32")
+	f.requeuer.Revisit()
+	f.expect("a pool has it", []string{"theirs"}, nil)
+	if err := f.registrar.serve(t.Context(), theirs); err != nil {
 		t.Fatal(err)
 	}
-	got, err := d.registrar.api.Services("default").Get(t.Context(), "theirs", metav1.GetOptions{})
+	got, err := f.registrar.api.Services("default").Get(t.Context(), "theirs", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if ccmtest.IP(*got) != "198.51.100.9" || got.Annotations["ironlb.io/allocated-from"] != "web" {
 		t.Errorf("taken over with another address: %+v", got.Status)
 	}
-	d.put(got)
-	d.requeuer.Revisit()
-	d.expect("it is ours", nil, nil)
+	f.put(got)
+	f.requeuer.Revisit()
+	f.expect("it is ours", nil, nil)
 
-	d.change(gone, func(s *v1.Service) { s.Status.LoadBalancer = v1.LoadBalancerStatus{} })
-	d.expect("its address was removed", []string{"gone"}, []string{"gone"})
+	f.change(gone, func(s *v1.Service) { s.Status.LoadBalancer = v1.LoadBalancerStatus{} })
+	f.expect("its address was removed", []string{"gone"}, []string{"gone"})
 }
 
 // TestHeldBackUntilAdopted: after a start nothing passes before recorded addresses are adopted. Then the Services with
@@ -152,52 +152,52 @@ func TestHeldBackUntilAdopted(t *testing.T) {
 		return func(s *v1.Service) { s.CreationTimestamp = metav1.Unix(sec, 0) }
 	}
 	old := ccmtest.ServiceFor("old", at(1))
-	d := newRequeuerDesk(t, ccmtest.ServiceFor("younger", at(2)), old,
+	f := newRequeuerFixture(t, ccmtest.ServiceFor("younger", at(2)), old,
 		ccmtest.ServiceFor("settled", at(0), ccmtest.Shows("203.0.113.4"), ccmtest.Given("web"), func(s *v1.Service) {
 			s.Finalizers = []string{"service.kubernetes.io/load-balancer-cleanup"}
 			s.Status.Conditions = append(s.Status.Conditions, metav1.Condition{Type: "ironlb.io/Allocated", Status: "True", Reason: "Allocated", Message: "Allocated 203.0.113.4 from pool web"})
 		}),
 		ccmtest.ServiceFor("theirs", at(0), ccmtest.Shows("198.51.100.9")))
-	old = d.change(old, func(s *v1.Service) { s.Labels = map[string]string{"a": "b"} })
-	d.expect("before", nil, nil)
-	d.start()
-	d.expect("after", []string{"old", "younger"}, nil)
-	d.h.OnAdd(ccmtest.ServiceFor("new"), false)
-	d.expect("later", []string{"new"}, nil)
-	d.h.OnDelete(old)
-	d.expect("a deletion", nil, nil)
+	old = f.change(old, func(s *v1.Service) { s.Labels = map[string]string{"a": "b"} })
+	f.expect("before", nil, nil)
+	f.start()
+	f.expect("after", []string{"old", "younger"}, nil)
+	f.h.OnAdd(ccmtest.ServiceFor("new"), false)
+	f.expect("later", []string{"new"}, nil)
+	f.h.OnDelete(old)
+	f.expect("a deletion", nil, nil)
 }
 
 // TestWhatComesThrough: changes that the allocator uses pass as an addition, too; IronLB's own echo does not appear as
 // a change.
 func TestWhatComesThrough(t *testing.T) {
 	s := ccmtest.ServiceFor("s")
-	d := newRequeuerDesk(t, s)
-	d.start()
-	d.expect("the first time", []string{"s"}, nil)
-	for name, f := range map[string]func(*v1.Service){
+	f := newRequeuerFixture(t, s)
+	f.start()
+	f.expect("the first time", []string{"s"}, nil)
+	for name, edit := range map[string]func(*v1.Service){
 		"a label":        func(s *v1.Service) { s.Labels = map[string]string{"a": "b"} },
 		"the policy":     func(s *v1.Service) { p := v1.IPFamilyPolicyPreferDualStack; s.Spec.IPFamilyPolicy = &p },
 		"the selector":   func(s *v1.Service) { s.Spec.Selector = map[string]string{"app": "web"} },
 		"removed labels": func(s *v1.Service) { s.Labels = nil },
 	} {
-		d.change(s, f)
+		f.change(s, edit)
 		if name == "removed labels" {
-			d.expect(name, nil, []string{"s"})
+			f.expect(name, nil, []string{"s"})
 			continue
 		}
-		d.expect(name, []string{"s"}, []string{"s"})
+		f.expect(name, []string{"s"}, []string{"s"})
 	}
-	if err := d.registrar.serve(t.Context(), s); err != nil {
+	if err := f.registrar.serve(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
 	after := s.DeepCopy()
 	ccmtest.Annotate("ironlb.io/allocated-from", "web")(after)
-	if got := d.requeuer.withoutEcho(s, after); !annotationsEqual(got, after) {
+	if got := f.requeuer.withoutEcho(s, after); !annotationsEqual(got, after) {
 		t.Errorf("our own annotation comes through: %v", got.Annotations)
 	}
 	ccmtest.Annotate("ironlb.io/allocated-from", "other")(after)
-	if got := d.requeuer.withoutEcho(s, after); annotationsEqual(got, after) {
+	if got := f.requeuer.withoutEcho(s, after); annotationsEqual(got, after) {
 		t.Error("a foreign change of the annotation is not passed on")
 	}
 }

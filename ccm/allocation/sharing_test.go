@@ -25,34 +25,34 @@ func TestClashKeepsTheAddress(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := NewDesk(t, "203.0.113.4/30", ccmtest.ServiceFor("unrelated"))
+			f := newFixture(t, "203.0.113.4/30", ccmtest.ServiceFor("unrelated"))
 			first := ccmtest.ServiceFor("first", ccmtest.Annotate("ironlb.io/sharing-key", "k"))
 			first.Spec.Selector = map[string]string{"app": "x"}
 			s := ccmtest.ServiceFor("s", ccmtest.Annotate("ironlb.io/sharing-key", "k"), port(81))
-			d.Expect(d.Ensure(first), "1 writes, 203.0.113.4 Proxy, Allocated")
-			d.Expect(d.Ensure(s), "1 writes, 203.0.113.4 Proxy, Allocated")
-			d.eventTexts()
+			f.Expect(f.Ensure(first), "1 writes, 203.0.113.4 Proxy, Allocated")
+			f.Expect(f.Ensure(s), "1 writes, 203.0.113.4 Proxy, Allocated")
+			f.eventTexts()
 			c.clash(s)
-			d.Expect(d.Ensure(s), "1 writes, 203.0.113.4 Proxy, SharingRefused")
-			d.Expect(d.Ensure(s), "0 writes, 203.0.113.4 Proxy, SharingRefused")
-			d.expectEvents("Warning SharingRefused default/s keeps 203.0.113.4 although " + c.why)
-			d.Expect(d.Ensure(first), "0 writes, 203.0.113.4 Proxy, Allocated")
+			f.Expect(f.Ensure(s), "1 writes, 203.0.113.4 Proxy, SharingRefused")
+			f.Expect(f.Ensure(s), "0 writes, 203.0.113.4 Proxy, SharingRefused")
+			f.expectEvents("Warning SharingRefused default/s keeps 203.0.113.4 although " + c.why)
+			f.Expect(f.Ensure(first), "0 writes, 203.0.113.4 Proxy, Allocated")
 
-			restarted := NewDesk(t, "203.0.113.4/30", s, first)
+			restarted := newFixture(t, "203.0.113.4/30", s, first)
 			restarted.Expect(restarted.Ensure(first), "0 writes, 203.0.113.4 Proxy, Allocated")
 			restarted.Expect(restarted.Ensure(s), "0 writes, 203.0.113.4 Proxy, SharingRefused")
 			restarted.expectEvents()
 
 			c.agree(s)
-			d.Expect(d.Ensure(s), "1 writes, 203.0.113.4 Proxy, Allocated")
-			d.expectEvents("Normal Allocated")
+			f.Expect(f.Ensure(s), "1 writes, 203.0.113.4 Proxy, Allocated")
+			f.expectEvents("Normal Allocated")
 		})
 	}
 }
 
 // TestDirectShares: Services of policy Local with different Pods share an address while both are forwarded directly.
 func TestDirectShares(t *testing.T) {
-	d := NewDesk(t, "203.0.113.4/30", ccmtest.ServiceFor("unrelated"))
+	f := newFixture(t, "203.0.113.4/30", ccmtest.ServiceFor("unrelated"))
 	service := func(name string, port int32) *v1.Service {
 		s := ccmtest.ServiceFor(name, ccmtest.Annotate("ironlb.io/sharing-key", "k", "ironlb.io/forwarding", "direct"))
 		s.Spec.ExternalTrafficPolicy = v1.ServiceExternalTrafficPolicyLocal
@@ -60,21 +60,21 @@ func TestDirectShares(t *testing.T) {
 		return s
 	}
 	first, s := service("first", 80), service("s", 81)
-	d.Expect(d.Ensure(first), "1 writes, 203.0.113.4 Proxy, Allocated")
-	d.Expect(d.Ensure(s), "1 writes, 203.0.113.4 Proxy, Allocated")
+	f.Expect(f.Ensure(first), "1 writes, 203.0.113.4 Proxy, Allocated")
+	f.Expect(f.Ensure(s), "1 writes, 203.0.113.4 Proxy, Allocated")
 	delete(s.Annotations, "ironlb.io/forwarding")
-	d.Expect(d.Ensure(s), "1 writes, 203.0.113.4 Proxy, SharingRefused")
+	f.Expect(f.Ensure(s), "1 writes, 203.0.113.4 Proxy, SharingRefused")
 }
 
 // TestRefusedShareIsNamed: no address is free, and the shareable one is refused.
 func TestRefusedShareIsNamed(t *testing.T) {
-	d := NewDesk(t, "203.0.113.4/32", ccmtest.ServiceFor("unrelated"))
+	f := newFixture(t, "203.0.113.4/32", ccmtest.ServiceFor("unrelated"))
 	key := ccmtest.Annotate("ironlb.io/sharing-key", "k")
 	first, s := ccmtest.ServiceFor("first", key), ccmtest.ServiceFor("s", key)
-	d.Ensure(first)
-	d.eventTexts()
-	d.Expect(d.Ensure(s), "1 writes, SharingRefused")
-	d.expectEvents("Warning SharingRefused default/s gets no IPv4 address: default/first holds 203.0.113.4 " +
+	f.Ensure(first)
+	f.eventTexts()
+	f.Expect(f.Ensure(s), "1 writes, SharingRefused")
+	f.expectEvents("Warning SharingRefused default/s gets no IPv4 address: default/first holds 203.0.113.4 " +
 		"and has port TCP/80 as well, and no address is free in pool web")
 }
 
@@ -83,16 +83,16 @@ func TestSecondFamilyClash(t *testing.T) {
 	key := ccmtest.Annotate("ironlb.io/sharing-key", "k")
 	six := func(s *v1.Service) { s.Spec.IPFamilies = []v1.IPFamily{v1.IPv6Protocol} }
 	port := func(n int32) func(*v1.Service) { return func(s *v1.Service) { s.Spec.Ports[0].Port = n } }
-	d := NewDesk(t, "203.0.113.4/31", ccmtest.ServiceFor("unrelated"))
-	d.pools([]string{"web", "203.0.113.4/31", "2001:db8::/128"})
+	f := newFixture(t, "203.0.113.4/31", ccmtest.ServiceFor("unrelated"))
+	f.pools([]string{"web", "203.0.113.4/31", "2001:db8::/128"})
 	first, s := ccmtest.ServiceFor("first", key, six), ccmtest.ServiceFor("s", key, port(81), dual(v1.IPFamilyPolicyPreferDualStack))
-	d.Ensure(first)
-	d.Expect(d.Ensure(s), "1 writes, 203.0.113.4 Proxy, 2001:db8:: Proxy, Allocated")
-	d.eventTexts()
+	f.Ensure(first)
+	f.Expect(f.Ensure(s), "1 writes, 203.0.113.4 Proxy, 2001:db8:: Proxy, Allocated")
+	f.eventTexts()
 	port(80)(s)
-	d.Expect(d.Ensure(s), "1 writes, 203.0.113.4 Proxy, 2001:db8:: Proxy, SharingRefused")
-	d.expectEvents("Warning SharingRefused default/s keeps 2001:db8:: although default/first holds")
+	f.Expect(f.Ensure(s), "1 writes, 203.0.113.4 Proxy, 2001:db8:: Proxy, SharingRefused")
+	f.expectEvents("Warning SharingRefused default/s keeps 2001:db8:: although default/first holds")
 	late := ccmtest.ServiceFor("late", key, dual(v1.IPFamilyPolicyPreferDualStack))
-	d.Expect(d.Ensure(late), "1 writes, 203.0.113.5 Proxy, SharingRefused")
-	d.expectEvents("Warning SharingRefused default/late gets no IPv6 address: default/first holds 2001:db8::")
+	f.Expect(f.Ensure(late), "1 writes, 203.0.113.5 Proxy, SharingRefused")
+	f.expectEvents("Warning SharingRefused default/late gets no IPv6 address: default/first holds 2001:db8::")
 }

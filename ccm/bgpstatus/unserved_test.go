@@ -32,39 +32,39 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// routed is a Service with an address, and its endpoints as NODE[@PORT][/terminating], or NODE@other family.
-type routed struct {
+// fixture is a Service with an address, and its endpoints as NODE[@PORT][/terminating], or NODE@other family.
+type fixture struct {
 	*v1.Service
 	at        string
 	endpoints []string
 }
 
-func routedService(name, at string, local bool, endpoints ...string) routed {
+func newFixture(name, at string, local bool, endpoints ...string) fixture {
 	svc := &v1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{"app": name}}}
 	svc.Spec.Ports = []v1.ServicePort{{Port: 80}}
 	if local {
 		svc.Spec.ExternalTrafficPolicy = v1.ServiceExternalTrafficPolicyLocal
 	}
-	return routed{svc, at, endpoints}
+	return fixture{svc, at, endpoints}
 }
 
-func twoPorts(r routed) routed {
-	r.Spec.Ports = append(r.Spec.Ports, v1.ServicePort{Name: "metrics", Port: 81})
-	return r
+func twoPorts(f fixture) fixture {
+	f.Spec.Ports = append(f.Spec.Ports, v1.ServicePort{Name: "metrics", Port: 81})
+	return f
 }
 
-func direct(r routed) routed {
-	r.Annotations = map[string]string{v1alpha1.AnnotationForwarding: "direct"}
-	return r
+func direct(f fixture) fixture {
+	f.Annotations = map[string]string{v1alpha1.AnnotationForwarding: "direct"}
+	return f
 }
 
 // unservedOf has the Services with their addresses, of pool main, and their endpoints.
-func unservedOf(services ...routed) (unserved, []*v1.Service) {
-	byName := map[string]routed{}
+func unservedOf(services ...fixture) (unserved, []*v1.Service) {
+	byName := map[string]fixture{}
 	var all []*v1.Service
-	for _, r := range services {
-		byName[r.Name] = r
-		all = append(all, r.Service)
+	for _, f := range services {
+		byName[f.Name] = f
+		all = append(all, f.Service)
 	}
 	scope := servicerecord.DefaultScope()
 	return unserved{
@@ -122,59 +122,59 @@ func TestUnserved(t *testing.T) {
 		nodes    []*v1.Node
 		speakers []v1alpha1.SpeakerStatus
 		absent   map[string]v1alpha1.Absence
-		services []routed
+		services []fixture
 		want     string
 	}{
-		{name: "announced", services: []routed{routedService("web", addr, false, "b")}},
-		{name: "announced by one of two", speakers: first, services: []routed{routedService("web", addr, false, "b")}},
-		{name: "no endpoint", services: []routed{routedService("web", addr, false)}, want: "NoEndpoint all"},
-		{name: "a terminating endpoint", services: []routed{routedService("web", addr, false, "b/terminating")}},
-		{name: "local, here", services: []routed{routedService("web", addr, true, "a")}},
-		{name: "local, on the node without a peer", speakers: first, services: []routed{routedService("web", addr, true, "b")}, want: "NoLocalEndpoint all"},
-		{name: "local, ready there and terminating here", speakers: first, services: []routed{routedService("web", addr, true, "b", "a/terminating")}, want: "NoLocalEndpoint all"},
-		{name: "local, of another port", services: []routed{routedService("web", addr, true, "b@metrics")}, want: "NoLocalEndpoint all"},
-		{name: "not local, of another port", services: []routed{routedService("web", addr, false, "b@metrics")}, want: "NoEndpoint all"},
-		{name: "local, of the other family", services: []routed{routedService("web", addr, true, "b@other family")}, want: "NoLocalEndpoint all"},
-		{name: "local, two ports, apart", services: []routed{twoPorts(routedService("web", addr, true, "a", "b@metrics"))}, want: "NoLocalEndpoint all"},
-		{name: "local, two ports, together", services: []routed{twoPorts(routedService("web", addr, true, "a", "b", "a@metrics"))}},
-		{name: "local, two ports, one without endpoint", services: []routed{twoPorts(routedService("web", addr, true, "a"))}},
-		{name: "local, terminating here", speakers: first, services: []routed{routedService("web", addr, true, "a/terminating")}},
-		{name: "local and direct, on the node without a peer", speakers: first, services: []routed{direct(routedService("web", addr, true, "b"))}},
-		{name: "local, none", services: []routed{routedService("web", addr, true)}, want: "NoLocalEndpoint all"},
-		{name: "two local, apart", services: []routed{routedService("web", addr, true, "a"), routedService("api", addr, true, "b")}, want: "NoLocalEndpoint all"},
-		{name: "two local, together", services: []routed{routedService("web", addr, true, "a", "b"), routedService("api", addr, true, "a")}},
-		{name: "two local, one without endpoint", services: []routed{routedService("web", addr, true, "a"), routedService("api", addr, true)}},
-		{name: "local and not", services: []routed{routedService("web", addr, true), routedService("api", addr, false, "b")}},
-		{name: "no peer", speakers: []v1alpha1.SpeakerStatus{speaker("a"), speaker("b")}, services: []routed{routedService("web", addr, false, "b")}, want: "NoPeer all"},
-		{name: "no session of the peer", speakers: []v1alpha1.SpeakerStatus{speaker("a", "tor=Idle/PasswordMissing")}, services: []routed{routedService("web", addr, false, "b")}, want: "NoPeer all"},
-		{name: "a session whose password is not known yet", speakers: []v1alpha1.SpeakerStatus{speaker("a", "tor=Idle/PasswordUnknown")}, services: []routed{routedService("web", addr, false, "b")}},
-		{name: "a session of an earlier speaker", speakers: []v1alpha1.SpeakerStatus{speaker("a", "tor=Established")}, services: []routed{routedService("web", addr, false, "b"), routedService("six", "2001:db8::4", false, "b")}},
-		{name: "of an earlier speaker, down", speakers: []v1alpha1.SpeakerStatus{speaker("a", "tor=Active/Refused")}, services: []routed{routedService("web", addr, false, "b")}, want: "NoPeer all"},
-		{name: "no session is established", speakers: down, services: []routed{routedService("web", addr, false, "b")}, want: "NoSession all"},
-		{name: "no session, no endpoint", speakers: down, services: []routed{routedService("web", addr, false)}, want: "NoSession all"},
-		{name: "local, on the node whose session is down", services: []routed{routedService("web", addr, true, "b")}, want: "NoSession all"},
+		{name: "announced", services: []fixture{newFixture("web", addr, false, "b")}},
+		{name: "announced by one of two", speakers: first, services: []fixture{newFixture("web", addr, false, "b")}},
+		{name: "no endpoint", services: []fixture{newFixture("web", addr, false)}, want: "NoEndpoint all"},
+		{name: "a terminating endpoint", services: []fixture{newFixture("web", addr, false, "b/terminating")}},
+		{name: "local, here", services: []fixture{newFixture("web", addr, true, "a")}},
+		{name: "local, on the node without a peer", speakers: first, services: []fixture{newFixture("web", addr, true, "b")}, want: "NoLocalEndpoint all"},
+		{name: "local, ready there and terminating here", speakers: first, services: []fixture{newFixture("web", addr, true, "b", "a/terminating")}, want: "NoLocalEndpoint all"},
+		{name: "local, of another port", services: []fixture{newFixture("web", addr, true, "b@metrics")}, want: "NoLocalEndpoint all"},
+		{name: "not local, of another port", services: []fixture{newFixture("web", addr, false, "b@metrics")}, want: "NoEndpoint all"},
+		{name: "local, of the other family", services: []fixture{newFixture("web", addr, true, "b@other family")}, want: "NoLocalEndpoint all"},
+		{name: "local, two ports, apart", services: []fixture{twoPorts(newFixture("web", addr, true, "a", "b@metrics"))}, want: "NoLocalEndpoint all"},
+		{name: "local, two ports, together", services: []fixture{twoPorts(newFixture("web", addr, true, "a", "b", "a@metrics"))}},
+		{name: "local, two ports, one without endpoint", services: []fixture{twoPorts(newFixture("web", addr, true, "a"))}},
+		{name: "local, terminating here", speakers: first, services: []fixture{newFixture("web", addr, true, "a/terminating")}},
+		{name: "local and direct, on the node without a peer", speakers: first, services: []fixture{direct(newFixture("web", addr, true, "b"))}},
+		{name: "local, none", services: []fixture{newFixture("web", addr, true)}, want: "NoLocalEndpoint all"},
+		{name: "two local, apart", services: []fixture{newFixture("web", addr, true, "a"), newFixture("api", addr, true, "b")}, want: "NoLocalEndpoint all"},
+		{name: "two local, together", services: []fixture{newFixture("web", addr, true, "a", "b"), newFixture("api", addr, true, "a")}},
+		{name: "two local, one without endpoint", services: []fixture{newFixture("web", addr, true, "a"), newFixture("api", addr, true)}},
+		{name: "local and not", services: []fixture{newFixture("web", addr, true), newFixture("api", addr, false, "b")}},
+		{name: "no peer", speakers: []v1alpha1.SpeakerStatus{speaker("a"), speaker("b")}, services: []fixture{newFixture("web", addr, false, "b")}, want: "NoPeer all"},
+		{name: "no session of the peer", speakers: []v1alpha1.SpeakerStatus{speaker("a", "tor=Idle/PasswordMissing")}, services: []fixture{newFixture("web", addr, false, "b")}, want: "NoPeer all"},
+		{name: "a session whose password is not known yet", speakers: []v1alpha1.SpeakerStatus{speaker("a", "tor=Idle/PasswordUnknown")}, services: []fixture{newFixture("web", addr, false, "b")}},
+		{name: "a session of an earlier speaker", speakers: []v1alpha1.SpeakerStatus{speaker("a", "tor=Established")}, services: []fixture{newFixture("web", addr, false, "b"), newFixture("six", "2001:db8::4", false, "b")}},
+		{name: "of an earlier speaker, down", speakers: []v1alpha1.SpeakerStatus{speaker("a", "tor=Active/Refused")}, services: []fixture{newFixture("web", addr, false, "b")}, want: "NoPeer all"},
+		{name: "no session is established", speakers: down, services: []fixture{newFixture("web", addr, false, "b")}, want: "NoSession all"},
+		{name: "no session, no endpoint", speakers: down, services: []fixture{newFixture("web", addr, false)}, want: "NoSession all"},
+		{name: "local, on the node whose session is down", services: []fixture{newFixture("web", addr, true, "b")}, want: "NoSession all"},
 		{name: "no session on the node that is not excluded", nodes: []*v1.Node{ccmtest.Node("a", out), ccmtest.Node("b")},
-			services: []routed{routedService("web", addr, false, "b")}, want: "NoSession all"},
-		{name: "no peer of the family", services: []routed{routedService("web", "2001:db8::4", false, "b")}, want: "NoPeer all"},
+			services: []fixture{newFixture("web", addr, false, "b")}, want: "NoSession all"},
+		{name: "no peer of the family", services: []fixture{newFixture("web", "2001:db8::4", false, "b")}, want: "NoPeer all"},
 		{name: "another peer", ads: []v1alpha1.BGPAdvertisement{bgpAd("all", func(a *v1alpha1.BGPAdvertisementSpec) { a.Peers = []string{"six"} })},
-			services: []routed{routedService("web", addr, false, "b")}, want: "NoPeer all"},
-		{name: "excluded", nodes: []*v1.Node{ccmtest.Node("a", out), ccmtest.Node("b", out)}, services: []routed{routedService("web", addr, false, "b")}, want: "Excluded all"},
-		{name: "one excluded", nodes: []*v1.Node{ccmtest.Node("a"), ccmtest.Node("b", out)}, services: []routed{routedService("web", addr, false, "b")}},
-		{name: "one excluded, the other without a peer", nodes: []*v1.Node{ccmtest.Node("a", out), ccmtest.Node("b")}, speakers: first, services: []routed{routedService("web", addr, false, "b")}, want: "NoPeer all"},
-		{name: "no node", ads: []v1alpha1.BGPAdvertisement{bgpAd("all", on("3"))}, services: []routed{routedService("web", addr, false, "b")}},
-		{name: "the other rack", ads: []v1alpha1.BGPAdvertisement{bgpAd("all", on("2"))}, speakers: first, services: []routed{routedService("web", addr, false, "b")}, want: "NoPeer all"},
-		{name: "two advertisements", ads: []v1alpha1.BGPAdvertisement{bgpAd("all", on("2")), bgpAd("more", on("1"))}, speakers: first, services: []routed{routedService("web", addr, false, "b")}},
+			services: []fixture{newFixture("web", addr, false, "b")}, want: "NoPeer all"},
+		{name: "excluded", nodes: []*v1.Node{ccmtest.Node("a", out), ccmtest.Node("b", out)}, services: []fixture{newFixture("web", addr, false, "b")}, want: "Excluded all"},
+		{name: "one excluded", nodes: []*v1.Node{ccmtest.Node("a"), ccmtest.Node("b", out)}, services: []fixture{newFixture("web", addr, false, "b")}},
+		{name: "one excluded, the other without a peer", nodes: []*v1.Node{ccmtest.Node("a", out), ccmtest.Node("b")}, speakers: first, services: []fixture{newFixture("web", addr, false, "b")}, want: "NoPeer all"},
+		{name: "no node", ads: []v1alpha1.BGPAdvertisement{bgpAd("all", on("3"))}, services: []fixture{newFixture("web", addr, false, "b")}},
+		{name: "the other rack", ads: []v1alpha1.BGPAdvertisement{bgpAd("all", on("2"))}, speakers: first, services: []fixture{newFixture("web", addr, false, "b")}, want: "NoPeer all"},
+		{name: "two advertisements", ads: []v1alpha1.BGPAdvertisement{bgpAd("all", on("2")), bgpAd("more", on("1"))}, speakers: first, services: []fixture{newFixture("web", addr, false, "b")}},
 		{name: "two advertisements, local", ads: []v1alpha1.BGPAdvertisement{bgpAd("all", on("2")), bgpAd("more", on("1"))}, speakers: first,
-			services: []routed{routedService("web", addr, true, "b")}, want: "NoLocalEndpoint all more"},
+			services: []fixture{newFixture("web", addr, true, "b")}, want: "NoLocalEndpoint all more"},
 		{name: "not of the Service", ads: []v1alpha1.BGPAdvertisement{bgpAd("all", func(a *v1alpha1.BGPAdvertisementSpec) {
 			a.ServiceSelectors = []metav1.LabelSelector{{MatchLabels: map[string]string{"app": "db"}}}
-		})}, services: []routed{routedService("web", addr, false)}},
+		})}, services: []fixture{newFixture("web", addr, false)}},
 		{name: "without its community", ads: []v1alpha1.BGPAdvertisement{bgpAd("all", func(a *v1alpha1.BGPAdvertisementSpec) { a.Communities = []string{"none"} })},
-			services: []routed{routedService("web", addr, false)}},
-		{name: "a node without a Node object", nodes: []*v1.Node{nodes[1]}, speakers: first, services: []routed{routedService("web", addr, false, "b")}},
+			services: []fixture{newFixture("web", addr, false)}},
+		{name: "a node without a Node object", nodes: []*v1.Node{nodes[1]}, speakers: first, services: []fixture{newFixture("web", addr, false, "b")}},
 		{name: "that is gone", nodes: []*v1.Node{nodes[1]}, speakers: first, absent: map[string]v1alpha1.Absence{"a": v1alpha1.AbsenceSilent},
-			services: []routed{routedService("web", addr, false, "b")}, want: "NoPeer all"},
-		{name: "an absent speaker keeps its routes", absent: map[string]v1alpha1.Absence{"a": v1alpha1.AbsenceSilent}, speakers: first, services: []routed{routedService("web", addr, false, "b")}},
+			services: []fixture{newFixture("web", addr, false, "b")}, want: "NoPeer all"},
+		{name: "an absent speaker keeps its routes", absent: map[string]v1alpha1.Absence{"a": v1alpha1.AbsenceSilent}, speakers: first, services: []fixture{newFixture("web", addr, false, "b")}},
 	} {
 		u, services := unservedOf(tt.services...)
 		o := bgpObjects{services: services, nodes: nodes, absent: tt.absent}
@@ -229,10 +229,10 @@ func TestUnservedIsWritten(t *testing.T) {
 			}
 			return out
 		}
-		var services []routed
+		var services []fixture
 		index := store()
 		for i := range 100 {
-			services = append(services, routedService(fmt.Sprint("web", i), fmt.Sprint("203.0.113.", i), false, "a"))
+			services = append(services, newFixture(fmt.Sprint("web", i), fmt.Sprint("203.0.113.", i), false, "a"))
 			if err := index.Add(services[i].Service); err != nil {
 				t.Fatal(err)
 			}
@@ -287,7 +287,7 @@ func TestUnservedIsWritten(t *testing.T) {
 		pass("without a session", 0, 0, "")
 		time.Sleep(watch.UnannouncedFor)
 		pass("after the grace period", 1, 10, "NoPeer 100 10")
-		slices.SortFunc(services, func(a, b routed) int { return netip.MustParseAddr(a.at).Compare(netip.MustParseAddr(b.at)) })
+		slices.SortFunc(services, func(a, b fixture) int { return netip.MustParseAddr(a.at).Compare(netip.MustParseAddr(b.at)) })
 		if got := slices.MaxFunc(slices.Collect(maps.Keys(published)), netip.Addr.Compare); got.String() != services[9].at {
 			t.Errorf("the highest listed address is %v", got)
 		}

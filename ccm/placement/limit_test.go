@@ -6,28 +6,28 @@ import (
 	"testing"
 )
 
-// limited returns a world with many nodes and units, all placed and owned.
-func limited(t *testing.T, nodes, units int) *world {
-	w := newWorld(t)
+// limited returns a fixture with many nodes and units, all placed and owned.
+func limited(t *testing.T, nodes, units int) *fixture {
+	f := newFixture(t)
 	for i := range nodes {
-		w.ready[fmt.Sprintf("n%d", i)], w.alive[fmt.Sprintf("n%d", i)] = true, true
+		f.ready[fmt.Sprintf("n%d", i)], f.alive[fmt.Sprintf("n%d", i)] = true, true
 	}
 	for i := range units {
-		w.eligible[fmt.Sprintf("v%d", i)] = nil
+		f.eligible[fmt.Sprintf("v%d", i)] = nil
 	}
-	w.settle(true)
-	return w
+	f.settle(true)
+	return f
 }
 
 // changes places once, returns how many lists changed, and lets the speakers act.
-func (w *world) changes(exact bool) (n int) {
-	for _, l := range w.place(exact) {
+func (f *fixture) changes(exact bool) (n int) {
+	for _, l := range f.place(exact) {
 		if l.Reason != Unchanged {
 			n++
 		}
-		w.lists[l.Unit] = l.Nodes
+		f.lists[l.Unit] = l.Nodes
 	}
-	w.elect()
+	f.elect()
 	return n
 }
 
@@ -35,9 +35,9 @@ func (w *world) changes(exact bool) (n int) {
 // moved, and the removal of a node those that contain it.
 func TestLimit(t *testing.T) {
 	const nodes, units = 100, 1000
-	w := limited(t, nodes, units)
+	f := limited(t, nodes, units)
 	listed := 0
-	for _, list := range w.lists {
+	for _, list := range f.lists {
 		if len(list) != Most {
 			t.Fatalf("a list has %d nodes", len(list))
 		}
@@ -45,54 +45,54 @@ func TestLimit(t *testing.T) {
 			listed++
 		}
 	}
-	if least, most := w.load(); least != units/nodes || most != units/nodes {
+	if least, most := f.load(); least != units/nodes || most != units/nodes {
 		t.Errorf("nodes lead %d to %d units", least, most)
 	}
-	w.ready["new"], w.alive["new"] = true, true
-	if n := w.changes(true); n > 0 {
+	f.ready["new"], f.alive["new"] = true, true
+	if n := f.changes(true); n > 0 {
 		t.Errorf("a join changed %d lists", n)
 	}
 	moved := 0
-	for _, h := range w.holds {
+	for _, h := range f.holds {
 		if h == "n7" {
 			moved++
 		}
 	}
-	w.alive["n7"] = false
-	w.elect()
-	if n := w.changes(false); n != moved {
+	f.alive["n7"] = false
+	f.elect()
+	if n := f.changes(false); n != moved {
 		t.Errorf("a death changed %d lists, %d units moved", n, moved)
 	}
-	w.ready["n7"] = false
-	if n := w.changes(true); n > moved {
+	f.ready["n7"] = false
+	if n := f.changes(true); n > moved {
 		t.Errorf("a death changed %d more lists, %d units moved", n, moved)
 	}
-	if least, most := w.load(); most-units/nodes > 2 || w.alive["new"] && least > 0 {
+	if least, most := f.load(); most-units/nodes > 2 || f.alive["new"] && least > 0 {
 		t.Errorf("after the death a node leads %d units, another %d", most, least)
 	}
-	delete(w.ready, "n7")
-	delete(w.alive, "n7")
-	if n := w.changes(true); n == 0 || n > listed {
+	delete(f.ready, "n7")
+	delete(f.alive, "n7")
+	if n := f.changes(true); n == 0 || n > listed {
 		t.Errorf("a removal changed %d lists, %d contained the node", n, listed)
 	}
-	w.all = map[string]bool{"v3": true}
-	if n := w.changes(true); n != 1 || len(w.lists["v3"]) != nodes {
-		t.Errorf("%d lists changed, and a unit that requires all nodes lists %d", n, len(w.lists["v3"]))
+	f.all = map[string]bool{"v3": true}
+	if n := f.changes(true); n != 1 || len(f.lists["v3"]) != nodes {
+		t.Errorf("%d lists changed, and a unit that requires all nodes lists %d", n, len(f.lists["v3"]))
 	}
 }
 
 // TestLimitBoundary: the lists of Most nodes do not change when more nodes join, and have all nodes again when fewer
 // are left.
 func TestLimitBoundary(t *testing.T) {
-	w := limited(t, Most, 20)
+	f := limited(t, Most, 20)
 	for range 3 {
-		w.ready["new"], w.alive["new"] = true, true
-		if n := w.changes(true); n > 0 {
+		f.ready["new"], f.alive["new"] = true, true
+		if n := f.changes(true); n > 0 {
 			t.Errorf("node %d changed %d lists", Most+1, n)
 		}
-		delete(w.ready, "new")
-		delete(w.alive, "new")
-		if n := w.changes(true); n > 0 {
+		delete(f.ready, "new")
+		delete(f.alive, "new")
+		if n := f.changes(true); n > 0 {
 			t.Errorf("its removal changed %d lists", n)
 		}
 	}
@@ -101,46 +101,46 @@ func TestLimitBoundary(t *testing.T) {
 // TestAble: lists are filled with nodes that can answer, and again when fewer than a quarter of a list can.
 func TestAble(t *testing.T) {
 	const nodes = 200
-	w := limited(t, nodes, 50)
+	f := limited(t, nodes, 50)
 	able := func(list []string) (n int) {
 		for _, node := range list {
-			if w.able[node] && w.ready[node] {
+			if f.able[node] && f.ready[node] {
 				n++
 			}
 		}
 		return n
 	}
-	w.able = map[string]bool{} // first reports: one rack of ten is attached to the subnet
+	f.able = map[string]bool{} // first reports: one rack of ten is attached to the subnet
 	for i := range nodes {
-		w.able[fmt.Sprintf("n%d", i)] = i%10 == 0
+		f.able[fmt.Sprintf("n%d", i)] = i%10 == 0
 	}
-	w.changes(true)
-	for unit, list := range w.lists {
+	f.changes(true)
+	for unit, list := range f.lists {
 		if n := able(list); n != nodes/10 {
 			t.Errorf("%s lists %d of %d nodes that can answer", unit, n, nodes/10)
 		}
-		if !w.able[list[1]] {
+		if !f.able[list[1]] {
 			t.Errorf("%s: second is %s, which cannot answer", unit, list[1])
 		}
 	}
-	if n := w.changes(true); n > 0 {
+	if n := f.changes(true); n > 0 {
 		t.Errorf("placed again, %d lists changed", n)
 	}
 	for i := range nodes {
-		w.able[fmt.Sprintf("n%d", i)] = i%10 < 8
+		f.able[fmt.Sprintf("n%d", i)] = i%10 < 8
 	}
-	if n := w.changes(true); n > 0 {
+	if n := f.changes(true); n > 0 {
 		t.Errorf("more nodes that can answer changed %d lists", n)
 	}
-	for unit, list := range w.lists { // all but the owner and two others go down
+	for unit, list := range f.lists { // all but the owner and two others go down
 		if unit == "v9" {
 			for _, n := range list[3:] {
-				w.ready[n], w.alive[n] = false, false
+				f.ready[n], f.alive[n] = false, false
 			}
 		}
 	}
-	w.changes(true)
-	if n := able(w.lists["v9"]); n != Most {
+	f.changes(true)
+	if n := able(f.lists["v9"]); n != Most {
 		t.Errorf("v9 lists %d nodes that can answer after most of them went down", n)
 	}
 }

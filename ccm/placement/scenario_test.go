@@ -15,7 +15,7 @@ import (
 
 var update = flag.Bool("update", false, "write the actual results to testdata")
 
-// world is a cluster that a scenario changes. After each command every unit is placed, then the speakers act,
+// fixture is a cluster that a scenario changes. After each command every unit is placed, then the speakers act,
 // repeatedly until nothing changes.
 //
 //	node a b ...        nodes join, alive and ready
@@ -31,7 +31,7 @@ var update = flag.Bool("update", false, "write the actual results to testdata")
 //	exact               spreads exactly
 //	move v1 ...         makes the moves that help, of these units or all; drain makes those away from cordoned nodes
 //	led                 prints how many units each node leads, and which nodes would inherit them
-type world struct {
+type fixture struct {
 	t        testing.TB
 	placer   Placer
 	alive    map[string]bool // in the speakers' view
@@ -49,107 +49,107 @@ type world struct {
 	moves    int                 // of live owners, since the last check of the test
 }
 
-func newWorld(t testing.TB) *world {
-	return &world{
+func newFixture(t testing.TB) *fixture {
+	return &fixture{
 		t: t, alive: map[string]bool{}, ready: map[string]bool{}, cordoned: map[string]bool{}, eligible: map[string][]string{},
 		weights: map[string]int{}, lists: map[string][]string{}, holds: map[string]string{}, status: map[string]string{}, by: map[string][]string{},
 	}
 }
 
 // input returns the arguments of Place, in random order.
-func (w *world) input() ([]Unit, []Node) {
+func (f *fixture) input() ([]Unit, []Node) {
 	var nodes []Node
-	for name, r := range w.ready {
-		nodes = append(nodes, Node{Name: name, Ready: r, Cordoned: w.cordoned[name]})
+	for name, r := range f.ready {
+		nodes = append(nodes, Node{Name: name, Ready: r, Cordoned: f.cordoned[name]})
 	}
 	var weights Weights
-	if len(w.weights) > 0 {
-		weights = &w.weights
+	if len(f.weights) > 0 {
+		weights = &f.weights
 	}
 	var units []Unit
-	for name, only := range w.eligible {
+	for name, only := range f.eligible {
 		if only == nil {
-			only = slices.Collect(maps.Keys(w.ready))
+			only = slices.Collect(maps.Keys(f.ready))
 		}
-		u := Unit{Name: name, Eligible: only, Weights: weights, All: w.all[name], Previous: w.lists[name], Owner: w.status[name]}
-		if w.able != nil {
-			u.Able = &w.able
+		u := Unit{Name: name, Eligible: only, Weights: weights, All: f.all[name], Previous: f.lists[name], Owner: f.status[name]}
+		if f.able != nil {
+			u.Able = &f.able
 		}
 		units = append(units, u)
 	}
 	return units, nodes
 }
 
-// place runs Place on the world and returns the lists.
-func (w *world) place(exact bool) []List {
-	units, nodes := w.input()
-	return w.placer.Place(units, nodes, exact)
+// place runs Place and returns the lists.
+func (f *fixture) place(exact bool) []List {
+	units, nodes := f.input()
+	return f.placer.Place(units, nodes, exact)
 }
 
 // elect makes the speakers elect owners by the lists that they have, and report them.
-func (w *world) elect() {
-	for unit := range w.by {
-		if _, ok := w.lists[unit]; !ok && !w.away {
-			delete(w.by, unit)
-			delete(w.holds, unit)
-			delete(w.status, unit)
+func (f *fixture) elect() {
+	for unit := range f.by {
+		if _, ok := f.lists[unit]; !ok && !f.away {
+			delete(f.by, unit)
+			delete(f.holds, unit)
+			delete(f.status, unit)
 		}
 	}
-	for unit, list := range w.lists {
-		if w.away {
-			list = w.by[unit]
+	for unit, list := range f.lists {
+		if f.away {
+			list = f.by[unit]
 		}
-		h := w.holds[unit]
+		h := f.holds[unit]
 		first := ""
-		if i := slices.IndexFunc(list, func(n string) bool { return w.alive[n] }); i >= 0 {
+		if i := slices.IndexFunc(list, func(n string) bool { return f.alive[n] }); i >= 0 {
 			first = list[i]
 		}
 		switch {
-		case !w.alive[h] || !slices.Contains(list, h):
-			w.holds[unit] = first
-		case !slices.Equal(w.by[unit], list) && first != h: // a newer list with another first candidate
-			w.moves++
-			w.holds[unit] = first
+		case !f.alive[h] || !slices.Contains(list, h):
+			f.holds[unit] = first
+		case !slices.Equal(f.by[unit], list) && first != h: // a newer list with another first candidate
+			f.moves++
+			f.holds[unit] = first
 		}
-		w.by[unit] = list
-		if !w.away {
-			w.status[unit] = w.holds[unit]
+		f.by[unit] = list
+		if !f.away {
+			f.status[unit] = f.holds[unit]
 		}
 	}
 }
 
 // settle runs placement and speakers until nothing changes, and returns what was placed.
-func (w *world) settle(exact bool) string {
+func (f *fixture) settle(exact bool) string {
 	var out strings.Builder
 	for range 10 {
-		w.elect()
-		if w.away {
+		f.elect()
+		if f.away {
 			return ""
 		}
 		changed := false
-		for _, l := range w.place(exact) {
+		for _, l := range f.place(exact) {
 			if l.Reason != Unchanged {
 				changed = true
 				fmt.Fprintf(&out, "%s: %s (%s)\n", l.Unit, strings.Join(l.Nodes, " "), l.Reason)
 			}
-			w.lists[l.Unit] = l.Nodes
+			f.lists[l.Unit] = l.Nodes
 		}
-		w.elect()
+		f.elect()
 		if !changed {
 			return out.String()
 		}
 	}
-	w.t.Fatalf("no end:\n%s", out.String())
+	f.t.Fatalf("no end:\n%s", out.String())
 	return ""
 }
 
 // move makes one move that helps, of the given units or of all.
-func (w *world) move(only []string, movable bool) string {
-	units, nodes := w.input()
+func (f *fixture) move(only []string, movable bool) string {
+	units, nodes := f.input()
 	for i := range units {
 		units[i].Movable = movable && (len(only) == 0 || slices.Contains(only, units[i].Name))
 	}
-	m, ok := NextMove(units, w.placer.Place(units, nodes, true), nodes)
+	m, ok := NextMove(units, f.placer.Place(units, nodes, true), nodes)
 	if !ok {
 		return ""
 	}
@@ -159,98 +159,98 @@ func (w *world) move(only []string, movable bool) string {
 		}
 	}
 	out := fmt.Sprintf("%s from %s to %s\n", m.Unit, m.From, m.To)
-	for _, l := range w.placer.Place(units, nodes, true) {
+	for _, l := range f.placer.Place(units, nodes, true) {
 		if l.Unit == m.Unit {
 			out += fmt.Sprintf("%s: %s (%s)\n", l.Unit, strings.Join(l.Nodes, " "), l.Reason)
 		}
-		w.lists[l.Unit] = l.Nodes
+		f.lists[l.Unit] = l.Nodes
 	}
-	w.elect()
-	if w.holds[m.Unit] != m.To {
-		w.t.Fatalf("%+v has not moved: %s holds", m, w.holds[m.Unit])
+	f.elect()
+	if f.holds[m.Unit] != m.To {
+		f.t.Fatalf("%+v has not moved: %s holds", m, f.holds[m.Unit])
 	}
-	return out + w.settle(true)
+	return out + f.settle(true)
 }
 
 // do runs one command and returns what to print.
-func (w *world) do(line string) string {
-	w.t.Helper()
-	f := strings.Fields(line)
-	switch f[0] {
+func (f *fixture) do(line string) string {
+	f.t.Helper()
+	words := strings.Fields(line)
+	switch words[0] {
 	case "led":
-		return w.led()
+		return f.led()
 	case "exact":
-		return w.settle(true)
+		return f.settle(true)
 	case "move", "drain":
 		out := ""
 		for range 1000 {
-			more := w.move(f[1:], f[0] == "move")
+			more := f.move(words[1:], words[0] == "move")
 			if out += more; more == "" {
 				return out
 			}
 		}
-		w.t.Fatalf("%s: no end:\n%s", line, out)
+		f.t.Fatalf("%s: no end:\n%s", line, out)
 	}
-	for _, arg := range f[1:] {
-		switch f[0] {
+	for _, arg := range words[1:] {
+		switch words[0] {
 		case "node":
-			w.ready[arg], w.alive[arg] = true, true
+			f.ready[arg], f.alive[arg] = true, true
 		case "gone":
-			delete(w.ready, arg)
-			delete(w.alive, arg)
+			delete(f.ready, arg)
+			delete(f.alive, arg)
 		case "dies", "lives":
-			w.alive[arg] = f[0] == "lives"
+			f.alive[arg] = words[0] == "lives"
 		case "down", "up":
-			w.ready[arg] = f[0] == "up"
+			f.ready[arg] = words[0] == "up"
 		case "cordon", "uncordon":
-			w.cordoned[arg] = f[0] == "cordon"
+			f.cordoned[arg] = words[0] == "cordon"
 		case "api":
-			w.away = arg == "off"
+			f.away = arg == "off"
 		case "drop":
-			delete(w.eligible, arg)
-			delete(w.lists, arg)
+			delete(f.eligible, arg)
+			delete(f.lists, arg)
 		default:
-			w.unit(f[0], arg)
+			f.unit(words[0], arg)
 		}
 	}
-	return w.settle(false)
+	return f.settle(false)
 }
 
 // unit runs one of the commands about units.
-func (w *world) unit(command, arg string) {
+func (f *fixture) unit(command, arg string) {
 	name, value, given := strings.Cut(arg, "=")
 	switch command {
 	case "vip":
-		w.eligible[name] = nil
+		f.eligible[name] = nil
 		if given {
-			w.eligible[name] = append([]string{}, strings.FieldsFunc(value, func(r rune) bool { return r == ',' })...)
+			f.eligible[name] = append([]string{}, strings.FieldsFunc(value, func(r rune) bool { return r == ',' })...)
 		}
 	case "vips", "prefer":
 		n, err := strconv.Atoi(arg[strings.Index(arg, "=")+1:])
 		if err != nil {
-			w.t.Fatalf("%s %s: %v", command, arg, err)
+			f.t.Fatalf("%s %s: %v", command, arg, err)
 		}
 		if command == "prefer" {
-			w.weights[name] = n
+			f.weights[name] = n
 			return
 		}
 		for i := range n {
-			w.eligible[fmt.Sprintf("v%02d", i+1)] = nil
+			f.eligible[fmt.Sprintf("v%02d", i+1)] = nil
 		}
 	default:
-		w.t.Fatalf("unknown command %q", command)
+		f.t.Fatalf("unknown command %q", command)
 	}
 }
 
-func (w *world) led() string {
+func (f *fixture) led() string {
 	var out strings.Builder
-	for _, node := range slices.Sorted(maps.Keys(w.ready)) {
+	for _, node := range slices.Sorted(maps.Keys(f.ready)) {
 		heirs := map[string]int{}
 		n := 0
-		for _, list := range w.lists {
+		for _, list := range f.lists {
 			if len(list) > 0 && list[0] == node {
 				n++
-				if i := slices.IndexFunc(list[1:], func(n string) bool { return w.ready[n] }); i >= 0 {
+				if i := slices.IndexFunc(list[1:], func(n string) bool { return f.ready[n] }); i >= 0 {
 					heirs[list[i+1]]++
 				}
 			}
@@ -275,7 +275,7 @@ func TestScenarios(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			w, out := newWorld(t), &bytes.Buffer{}
+			f, out := newFixture(t), &bytes.Buffer{}
 			for line := range strings.Lines(string(text)) {
 				line = strings.TrimSpace(line)
 				switch {
@@ -283,7 +283,7 @@ func TestScenarios(t *testing.T) {
 					fmt.Fprintln(out, line)
 				case strings.HasPrefix(line, "> "):
 					fmt.Fprintln(out, line)
-					for l := range strings.Lines(w.do(line[2:])) {
+					for l := range strings.Lines(f.do(line[2:])) {
 						fmt.Fprint(out, l)
 					}
 				}

@@ -70,7 +70,7 @@ func TestManyNodes(t *testing.T) {
 	for i := range 60 {
 		names = append(names, fmt.Sprintf("n%02d", i))
 	}
-	d := settledBureau(t, strings.Join(names, " "), 20)
+	f := settledPlacerFixture(t, strings.Join(names, " "), 20)
 	var speakers []v1alpha1.SpeakerStatus
 	for i, name := range names {
 		s := v1alpha1.SpeakerStatus{}
@@ -80,11 +80,11 @@ func TestManyNodes(t *testing.T) {
 		}
 		speakers = append(speakers, s)
 	}
-	d.placer.attached = newAttached(speakers)
-	d.pass(exactAfter)
-	d.elect()
-	d.pass(exactAfter)
-	for name, vip := range d.seen() {
+	f.placer.attached = newAttached(speakers)
+	f.pass(exactAfter)
+	f.elect()
+	f.pass(exactAfter)
+	for name, vip := range f.seen() {
 		on := 0
 		for _, n := range vip.Spec.Nodes {
 			if strings.HasSuffix(n, "0") {
@@ -95,13 +95,13 @@ func TestManyNodes(t *testing.T) {
 			t.Errorf("VirtualIP %s lists %d nodes, %d of 6 on the subnet", name, len(vip.Spec.Nodes), on)
 		}
 	}
-	d.join("new")
-	if wrote := d.pass(exactAfter); wrote != "" {
+	f.join("new")
+	if wrote := f.pass(exactAfter); wrote != "" {
 		t.Errorf("a join: %s", wrote)
 	}
-	d.units[3].local = true
-	d.pass(exactAfter)
-	if list := d.seen()[d.units[3].name()].Spec.Nodes; len(list) != 61 {
+	f.units[3].local = true
+	f.pass(exactAfter)
+	if list := f.seen()[f.units[3].name()].Spec.Nodes; len(list) != 61 {
 		t.Errorf("a VirtualIP with policy Local lists %d nodes", len(list))
 	}
 }

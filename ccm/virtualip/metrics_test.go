@@ -19,13 +19,13 @@ func TestPlacementsCounted(t *testing.T) {
 		return n
 	}
 	created, leads := count(placement.Created), count(placement.OwnerLeads)
-	d := settledBureau(t, "a b c", 6)
+	f := settledPlacerFixture(t, "a b c", 6)
 	if n := count(placement.Created) - created; n != 6 {
 		t.Errorf("%v created, want 6", n)
 	}
-	v := d.seen()[d.units[0].name()]
-	d.hold(v.Name, v.Spec.Nodes[1])
-	d.pass(exactAfter)
+	v := f.seen()[f.units[0].name()]
+	f.hold(v.Name, v.Spec.Nodes[1])
+	f.pass(exactAfter)
 	if n := count(placement.OwnerLeads) - leads; n != 1 {
 		t.Errorf("%v lists follow an owner, want 1", n)
 	}

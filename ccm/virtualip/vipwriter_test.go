@@ -23,8 +23,8 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// registry is a fake API of VirtualIPs. It counts writes and refuses those of some names.
-type registry struct {
+// writerFixture is a fake API of VirtualIPs. It counts writes and refuses those of some names.
+type writerFixture struct {
 	t      *testing.T
 	client client.WithWatch
 	writer *vipWriter
@@ -36,28 +36,28 @@ type registry struct {
 	now     time.Time
 }
 
-func newRegistry(t *testing.T) *registry {
+func newWriterFixture(t *testing.T) *writerFixture {
 	sch := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(sch); err != nil {
 		t.Fatal(err)
 	}
-	r := &registry{t: t, events: record.NewFakeRecorder(1000), created: func(client.Object) {}, now: time.Now()}
+	f := &writerFixture{t: t, events: record.NewFakeRecorder(1000), created: func(client.Object) {}, now: time.Now()}
 	var mu sync.Mutex
 	logWrite := func(verb, name string) error {
 		mu.Lock()
 		defer mu.Unlock()
-		r.writes = append(r.writes, verb+" "+name)
-		if name == r.refuse {
+		f.writes = append(f.writes, verb+" "+name)
+		if name == f.refuse {
 			return errors.New("refused")
 		}
 		return nil
 	}
-	r.client = fake.NewClientBuilder().WithScheme(sch).WithStatusSubresource(&v1alpha1.VirtualIP{}, &v1alpha1.IPAddressPool{}).WithInterceptorFuncs(interceptor.Funcs{
+	f.client = fake.NewClientBuilder().WithScheme(sch).WithStatusSubresource(&v1alpha1.VirtualIP{}, &v1alpha1.IPAddressPool{}).WithInterceptorFuncs(interceptor.Funcs{
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
 			o.SetUID("1") // the fake sets none
 			o.SetGeneration(1)
 			err := errors.Join(logWrite("create", o.GetName()), c.Create(ctx, o, opts...))
-			r.created(o)
+			f.created(o)
 			return err
 		},
 		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
@@ -73,25 +73,25 @@ func newRegistry(t *testing.T) *registry {
 			return errors.Join(logWrite("delete", o.GetName()), c.Delete(ctx, o, opts...))
 		},
 		SubResourceApply: func(ctx context.Context, c client.Client, sub string, a runtime.ApplyConfiguration, opts ...client.SubResourceApplyOption) error {
-			r.writes = append(r.writes, "apply "+sub)
+			f.writes = append(f.writes, "apply "+sub)
 			return c.SubResource(sub).Apply(ctx, a, opts...)
 		},
 	}).Build()
-	r.writer = newVIPWriter(slog.New(slog.DiscardHandler), r.events, r.client, func() {})
-	r.writer.atOnce = 1 // in order
-	return r
+	f.writer = newVIPWriter(slog.New(slog.DiscardHandler), f.events, f.client, func() {})
+	f.writer.atOnce = 1 // in order
+	return f
 }
 
 // seen returns the content of a cache that has caught up.
-func (r *registry) seen() map[string]*v1alpha1.VirtualIP {
+func (f *writerFixture) seen() map[string]*v1alpha1.VirtualIP {
 	var list v1alpha1.VirtualIPList
-	if err := r.client.List(context.Background(), &list); err != nil {
-		r.t.Fatal(err)
+	if err := f.client.List(context.Background(), &list); err != nil {
+		f.t.Fatal(err)
 	}
 	seen := map[string]*v1alpha1.VirtualIP{}
 	for i := range list.Items {
 		v := &list.Items[i]
-		if w, ok := r.writer.written[v.Name]; ok {
+		if w, ok := f.writer.written[v.Name]; ok {
 			v.Generation = w.vip.Generation
 		}
 		seen[v.Name] = v
@@ -99,22 +99,22 @@ func (r *registry) seen() map[string]*v1alpha1.VirtualIP {
 	return seen
 }
 
-func (r *registry) write(seen map[string]*v1alpha1.VirtualIP, want ...wantedVIP) error {
-	r.writes = nil
-	newer, err := r.writer.write(context.Background(), r.writer.existing(r.now, seen), want)
+func (f *writerFixture) write(seen map[string]*v1alpha1.VirtualIP, want ...wantedVIP) error {
+	f.writes = nil
+	newer, err := f.writer.write(context.Background(), f.writer.existing(f.now, seen), want)
 	if newer {
-		r.writes = append(r.writes, "conflict")
+		f.writes = append(f.writes, "conflict")
 	}
 	return err
 }
 
-func (r *registry) expect(err error, writes ...string) {
-	r.t.Helper()
+func (f *writerFixture) expect(err error, writes ...string) {
+	f.t.Helper()
 	if err != nil {
-		r.t.Error(err)
+		f.t.Error(err)
 	}
-	if !slices.Equal(r.writes, writes) {
-		r.t.Errorf("wrote %q, want %q", r.writes, writes)
+	if !slices.Equal(f.writes, writes) {
+		f.t.Errorf("wrote %q, want %q", f.writes, writes)
 	}
 }
 
@@ -128,148 +128,148 @@ func vip(name string, nodes ...string) wantedVIP {
 }
 
 func TestWritesOnlyChanges(t *testing.T) {
-	r := newRegistry(t)
+	f := newWriterFixture(t)
 	a, b := vip("192.0.2.1", "n1", "n2"), vip("192.0.2.2", "n2", "n1")
-	stale := r.seen()
-	r.expect(r.write(stale, a, b), "create 192.0.2.1", "create 192.0.2.2")
-	r.expect(r.write(stale, a, b)) // the cache lags
-	r.expect(r.write(r.seen(), a, b))
+	stale := f.seen()
+	f.expect(f.write(stale, a, b), "create 192.0.2.1", "create 192.0.2.2")
+	f.expect(f.write(stale, a, b)) // the cache lags
+	f.expect(f.write(f.seen(), a, b))
 
-	stale = r.seen()
+	stale = f.seen()
 	a.spec.Nodes = []string{"n2", "n1"}
-	r.expect(r.write(stale, a, b), "patch 192.0.2.1")
-	r.expect(r.write(stale, a, b))
-	if got := fmt.Sprint(r.seen()["192.0.2.1"].Spec.Nodes); got != "[n2 n1]" {
+	f.expect(f.write(stale, a, b), "patch 192.0.2.1")
+	f.expect(f.write(stale, a, b))
+	if got := fmt.Sprint(f.seen()["192.0.2.1"].Spec.Nodes); got != "[n2 n1]" {
 		t.Errorf("nodes are %s", got)
 	}
-	stale = r.seen()
-	r.expect(r.write(stale, a), "delete 192.0.2.2")
-	r.expect(r.write(stale, a))
-	r.expect(r.write(r.seen(), a))
-	r.expect(r.write(r.seen(), a, b), "create 192.0.2.2")
+	stale = f.seen()
+	f.expect(f.write(stale, a), "delete 192.0.2.2")
+	f.expect(f.write(stale, a))
+	f.expect(f.write(f.seen(), a))
+	f.expect(f.write(f.seen(), a, b), "create 192.0.2.2")
 }
 
 // A VirtualIP that is deleted before the next pass is created again, although the cache shows it at no pass.
 func TestDeletedAtOnce(t *testing.T) {
-	r := newRegistry(t)
+	f := newWriterFixture(t)
 	a := vip("192.0.2.1", "n1")
-	never := r.seen()
-	r.expect(r.write(never, a), "create 192.0.2.1")
-	made := r.seen()["192.0.2.1"]
-	if err := r.client.Delete(t.Context(), made); err != nil {
+	never := f.seen()
+	f.expect(f.write(never, a), "create 192.0.2.1")
+	made := f.seen()["192.0.2.1"]
+	if err := f.client.Delete(t.Context(), made); err != nil {
 		t.Fatal(err)
 	}
-	p := Placer{writer: r.writer, Trigger: make(chan struct{}, 1)}
+	p := Placer{writer: f.writer, Trigger: make(chan struct{}, 1)}
 	p.Handler().OnDelete(made)
 	if len(p.Trigger) != 1 {
 		t.Error("placement is not triggered")
 	}
-	r.expect(r.write(never, a), "create 192.0.2.1")
-	r.expect(r.write(never, a))
+	f.expect(f.write(never, a), "create 192.0.2.1")
+	f.expect(f.write(never, a))
 }
 
 // TestDeletedBeforeTheAnswer: the watch shows the deletion of a VirtualIP before the response to its creation.
 func TestDeletedBeforeTheAnswer(t *testing.T) {
-	r := newRegistry(t)
-	a, never := vip("192.0.2.1", "n1"), r.seen()
-	p := Placer{writer: r.writer, Trigger: make(chan struct{}, 1)}
-	r.created = func(made client.Object) {
-		if err := r.client.Delete(t.Context(), made); err != nil {
+	f := newWriterFixture(t)
+	a, never := vip("192.0.2.1", "n1"), f.seen()
+	p := Placer{writer: f.writer, Trigger: make(chan struct{}, 1)}
+	f.created = func(made client.Object) {
+		if err := f.client.Delete(t.Context(), made); err != nil {
 			t.Fatal(err)
 		}
 		p.Handler().OnDelete(made)
 	}
-	r.expect(r.write(never, a), "create 192.0.2.1", "delete 192.0.2.1")
-	r.created = func(client.Object) {}
-	r.expect(r.write(never, a), "create 192.0.2.1")
-	r.expect(r.write(never, a))
+	f.expect(f.write(never, a), "create 192.0.2.1", "delete 192.0.2.1")
+	f.created = func(client.Object) {}
+	f.expect(f.write(never, a), "create 192.0.2.1")
+	f.expect(f.write(never, a))
 }
 
 // TestDeletedWhileTheWatchIsBroken: a VirtualIP is created and deleted between two lists of the cache, without an
 // event. It is created again at the time that the writer returns.
 func TestDeletedWhileTheWatchIsBroken(t *testing.T) {
-	r := newRegistry(t)
-	a, never := vip("192.0.2.1", "n1"), r.seen()
-	r.expect(r.write(never, a), "create 192.0.2.1")
-	if err := r.client.Delete(t.Context(), r.seen()["192.0.2.1"]); err != nil {
+	f := newWriterFixture(t)
+	a, never := vip("192.0.2.1", "n1"), f.seen()
+	f.expect(f.write(never, a), "create 192.0.2.1")
+	if err := f.client.Delete(t.Context(), f.seen()["192.0.2.1"]); err != nil {
 		t.Fatal(err)
 	}
-	at := r.writer.expires()
-	if !at.After(r.now) {
-		t.Fatalf("next evaluation at %v, it is %v", at, r.now)
+	at := f.writer.expires()
+	if !at.After(f.now) {
+		t.Fatalf("next evaluation at %v, it is %v", at, f.now)
 	}
-	r.now = at.Add(-time.Millisecond)
-	r.expect(r.write(never, a))
-	r.now = at
-	r.expect(r.write(never, a), "create 192.0.2.1")
-	if err := r.write(r.seen(), a); err != nil || !r.writer.expires().IsZero() {
-		t.Errorf("%v, expires at %v though the cache shows all", err, r.writer.expires())
+	f.now = at.Add(-time.Millisecond)
+	f.expect(f.write(never, a))
+	f.now = at
+	f.expect(f.write(never, a), "create 192.0.2.1")
+	if err := f.write(f.seen(), a); err != nil || !f.writer.expires().IsZero() {
+		t.Errorf("%v, expires at %v though the cache shows all", err, f.writer.expires())
 	}
 }
 
 func TestOneFailureHoldsUpNoOther(t *testing.T) {
-	r := newRegistry(t)
-	r.refuse = "192.0.2.1"
-	err := r.write(r.seen(), vip("192.0.2.1", "n1"), vip("192.0.2.2", "n1"))
+	f := newWriterFixture(t)
+	f.refuse = "192.0.2.1"
+	err := f.write(f.seen(), vip("192.0.2.1", "n1"), vip("192.0.2.2", "n1"))
 	if err == nil || !strings.Contains(err.Error(), "creating VirtualIP 192.0.2.1") {
 		t.Errorf("got error %v", err)
 	}
-	if !slices.Equal(r.writes, []string{"create 192.0.2.1", "create 192.0.2.2"}) {
-		t.Errorf("wrote %q", r.writes)
+	if !slices.Equal(f.writes, []string{"create 192.0.2.1", "create 192.0.2.2"}) {
+		t.Errorf("wrote %q", f.writes)
 	}
 }
 
 func TestNoEligibleNode(t *testing.T) {
-	r := newRegistry(t)
+	f := newWriterFixture(t)
 	none := vip("192.0.2.1")
 	none.whyNone = match{reason: reasonNoNodeMatches, message: "label a node"}
-	stale := r.seen()
-	r.expect(r.write(stale, none), "create 192.0.2.1", "apply status")
-	r.expect(r.write(stale, none))
-	r.expect(r.write(r.seen(), none))
-	if !meta.IsStatusConditionTrue(r.seen()["192.0.2.1"].Status.Conditions, v1alpha1.ConditionNoEligibleNode) {
+	stale := f.seen()
+	f.expect(f.write(stale, none), "create 192.0.2.1", "apply status")
+	f.expect(f.write(stale, none))
+	f.expect(f.write(f.seen(), none))
+	if !meta.IsStatusConditionTrue(f.seen()["192.0.2.1"].Status.Conditions, v1alpha1.ConditionNoEligibleNode) {
 		t.Error("the condition is not there")
 	}
 	none.whyNone = match{reason: reasonNodesExcluded, message: "n1 (being deleted)"}
-	r.expect(r.write(r.seen(), none), "apply status")
-	r.expect(r.write(r.seen(), none))
-	if c := meta.FindStatusCondition(r.seen()["192.0.2.1"].Status.Conditions, v1alpha1.ConditionNoEligibleNode); c.Reason != reasonNodesExcluded {
+	f.expect(f.write(f.seen(), none), "apply status")
+	f.expect(f.write(f.seen(), none))
+	if c := meta.FindStatusCondition(f.seen()["192.0.2.1"].Status.Conditions, v1alpha1.ConditionNoEligibleNode); c.Reason != reasonNodesExcluded {
 		t.Errorf("the condition is %+v", c)
 	}
-	r.expect(r.write(r.seen(), vip("192.0.2.1", "n1")), "patch 192.0.2.1", "apply status")
-	if !meta.IsStatusConditionFalse(r.seen()["192.0.2.1"].Status.Conditions, v1alpha1.ConditionNoEligibleNode) {
+	f.expect(f.write(f.seen(), vip("192.0.2.1", "n1")), "patch 192.0.2.1", "apply status")
+	if !meta.IsStatusConditionFalse(f.seen()["192.0.2.1"].Status.Conditions, v1alpha1.ConditionNoEligibleNode) {
 		t.Error("the condition has not been cleared")
 	}
-	r.expect(r.write(r.seen(), vip("192.0.2.1", "n1")))
+	f.expect(f.write(f.seen(), vip("192.0.2.1", "n1")))
 }
 
 // TestStatusWins: a list does not overwrite a status that has not been read.
 func TestStatusWins(t *testing.T) {
-	r := newRegistry(t)
-	r.expect(r.write(r.seen(), vip("192.0.2.1", "n1", "n2")), "create 192.0.2.1")
-	stale := r.seen()
-	r.hold("192.0.2.1", "n2")
-	r.expect(r.write(stale, vip("192.0.2.1", "n1", "n3", "n2")), "patch 192.0.2.1", "conflict")
-	if v := r.seen()["192.0.2.1"]; v.Status.Node != "n2" || !slices.Equal(v.Spec.Nodes, []string{"n1", "n2"}) {
+	f := newWriterFixture(t)
+	f.expect(f.write(f.seen(), vip("192.0.2.1", "n1", "n2")), "create 192.0.2.1")
+	stale := f.seen()
+	f.hold("192.0.2.1", "n2")
+	f.expect(f.write(stale, vip("192.0.2.1", "n1", "n3", "n2")), "patch 192.0.2.1", "conflict")
+	if v := f.seen()["192.0.2.1"]; v.Status.Node != "n2" || !slices.Equal(v.Spec.Nodes, []string{"n1", "n2"}) {
 		t.Errorf("held by %s, nodes %v", v.Status.Node, v.Spec.Nodes)
 	}
-	r.expect(r.write(r.seen(), vip("192.0.2.1", "n2", "n3", "n1")), "patch 192.0.2.1")
+	f.expect(f.write(f.seen(), vip("192.0.2.1", "n2", "n3", "n1")), "patch 192.0.2.1")
 }
 
 // hold writes the status as the node's speaker does.
-func (r *registry) hold(name, node string) {
-	r.t.Helper()
-	v := r.seen()[name]
+func (f *writerFixture) hold(name, node string) {
+	f.t.Helper()
+	v := f.seen()[name]
 	v.Status.Node = node
-	if err := r.client.Status().Update(context.Background(), v); err != nil {
-		r.t.Fatal(err)
+	if err := f.client.Status().Update(context.Background(), v); err != nil {
+		f.t.Fatal(err)
 	}
 }
 
 // TestManyAtOnce writes concurrently as the process does. Run it with -race.
 func TestManyAtOnce(t *testing.T) {
-	r := newRegistry(t)
-	r.writer.atOnce = vipWrites
+	f := newWriterFixture(t)
+	f.writer.atOnce = vipWrites
 	var want []wantedVIP
 	var creates, patches, removes []string
 	for i := range 100 {
@@ -279,23 +279,23 @@ func TestManyAtOnce(t *testing.T) {
 	}
 	sorted := func(err error, writes []string) {
 		t.Helper()
-		slices.Sort(r.writes)
-		r.expect(err, slices.Sorted(slices.Values(writes))...)
+		slices.Sort(f.writes)
+		f.expect(err, slices.Sorted(slices.Values(writes))...)
 	}
-	stale := r.seen()
-	sorted(r.write(stale, want...), creates)
-	sorted(r.write(stale, want...), nil)
+	stale := f.seen()
+	sorted(f.write(stale, want...), creates)
+	sorted(f.write(stale, want...), nil)
 	for i := range 50 {
 		want[i].spec.Nodes = []string{"n2"}
 	}
-	stale = r.seen()
-	err := r.write(stale, want[:50]...)
-	if first := slices.IndexFunc(r.writes, func(w string) bool { return strings.HasPrefix(w, "delete") }); first != 50 {
+	stale = f.seen()
+	err := f.write(stale, want[:50]...)
+	if first := slices.IndexFunc(f.writes, func(w string) bool { return strings.HasPrefix(w, "delete") }); first != 50 {
 		t.Errorf("the first delete is write %d, want 50: after all changes", first)
 	}
 	sorted(err, slices.Concat(patches[:50], removes[50:]))
-	sorted(r.write(stale, want[:50]...), nil)
-	if got := len(r.seen()); got != 50 {
+	sorted(f.write(stale, want[:50]...), nil)
+	if got := len(f.seen()); got != 50 {
 		t.Errorf("%d are there, want 50", got)
 	}
 }

@@ -18,37 +18,37 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// stage has announcements with their own clock, a Service default/web with 203.0.113.4 from pool web, and the objects
+// fixture has announcements with their own clock, a Service default/web with 203.0.113.4 from pool web, and the objects
 // of the case.
-type stage struct {
+type fixture struct {
 	*announcements
 	clock       time.Time
 	svc         *v1.Service
 	changedKeys []pools.ServiceKey
 }
 
-func newStage() *stage {
-	s := &stage{announcements: newAnnouncements(NewUnserved()), clock: time.Unix(1000, 0)}
-	s.svc = ccmtest.WarnedService("web", func(svc *v1.Service) { svc.Labels = map[string]string{"app": "web"} })
-	s.announcements.now = func() time.Time { return s.clock }
-	s.announcements.changed = func(key pools.ServiceKey) { s.changedKeys = append(s.changedKeys, key) }
-	s.unserved.onChange(func() { s.changed(allServices) })
-	s.announcements.held = func(*v1.Service) []pools.Address {
+func newFixture() *fixture {
+	f := &fixture{announcements: newAnnouncements(NewUnserved()), clock: time.Unix(1000, 0)}
+	f.svc = ccmtest.WarnedService("web", func(svc *v1.Service) { svc.Labels = map[string]string{"app": "web"} })
+	f.announcements.now = func() time.Time { return f.clock }
+	f.announcements.changed = func(key pools.ServiceKey) { f.changedKeys = append(f.changedKeys, key) }
+	f.unserved.onChange(func() { f.changed(allServices) })
+	f.announcements.held = func(*v1.Service) []pools.Address {
 		return []pools.Address{{Addr: netip.MustParseAddr("203.0.113.4"), Pool: "web"}}
 	}
-	s.set(&v1alpha1.IPAddressPool{ObjectMeta: metav1.ObjectMeta{Name: "web", Labels: map[string]string{"tier": "gold"}}})
-	return s
+	f.set(&v1alpha1.IPAddressPool{ObjectMeta: metav1.ObjectMeta{Name: "web", Labels: map[string]string{"tier": "gold"}}})
+	return f
 }
 
-func (s *stage) set(objects ...any) {
+func (f *fixture) set(objects ...any) {
 	for _, o := range objects {
-		s.handler().OnUpdate(nil, o)
+		f.handler().OnUpdate(nil, o)
 	}
 }
 
 // summary returns the warnings, one per line, and when there may be more.
-func (s *stage) summary() string {
-	all, recheck := s.warnings(s.svc)
+func (f *fixture) summary() string {
+	all, recheck := f.warnings(f.svc)
 	var lines []string
 	for _, one := range all {
 		lines = append(lines, one.reason+": "+one.message)
@@ -91,11 +91,11 @@ func TestNotAdvertised(t *testing.T) {
 		"by BGP":             {bgpFor("web"), ""},
 		"another by BGP":     {bgpFor("db"), bare},
 	} {
-		s := newStage()
+		f := newFixture()
 		if c.ad != nil {
-			s.set(c.ad)
+			f.set(c.ad)
 		}
-		if got := s.summary(); got != c.want {
+		if got := f.summary(); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}
@@ -104,8 +104,8 @@ func TestNotAdvertised(t *testing.T) {
 // TestAffinityOverBGP: a router may break session affinity unless the Service is forwarded directly.
 func TestAffinityOverBGP(t *testing.T) {
 	all := &v1alpha1.BGPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: "b"}}
-	direct := func(s *stage) {
-		s.svc.Annotations = map[string]string{v1alpha1.AnnotationForwarding: string(v1alpha1.ForwardingDirect)}
+	direct := func(f *fixture) {
+		f.svc.Annotations = map[string]string{v1alpha1.AnnotationForwarding: string(v1alpha1.ForwardingDirect)}
 	}
 	const want = "AffinityPerNode: sessionAffinity is ClientIP, but each node that announces 203.0.113.4 from pool web over BGP chooses endpoints " +
 		"alone: a router that spreads connections by port breaks the affinity. Set annotation ironlb.io/forwarding to direct, or have the router " +
@@ -113,23 +113,23 @@ func TestAffinityOverBGP(t *testing.T) {
 	for name, c := range map[string]struct {
 		affinity v1.ServiceAffinity
 		ad       any
-		change   func(*stage)
+		change   func(*fixture)
 		want     string
 	}{
 		"over BGP":              {v1.ServiceAffinityClientIP, all, nil, want},
 		"by ARP":                {v1.ServiceAffinityClientIP, l2("a", v1alpha1.L2AdvertisementSpec{}), nil, ""},
 		"without affinity":      {v1.ServiceAffinityNone, all, nil, ""},
 		"directly":              {v1.ServiceAffinityClientIP, all, direct, ""},
-		"directly, by default":  {v1.ServiceAffinityClientIP, all, func(s *stage) { s.forwarding = v1alpha1.ForwardingDirect }, ""},
-		"an address of no pool": {v1.ServiceAffinityClientIP, all, func(s *stage) { s.held = func(*v1.Service) []pools.Address { return nil } }, ""},
+		"directly, by default":  {v1.ServiceAffinityClientIP, all, func(f *fixture) { f.forwarding = v1alpha1.ForwardingDirect }, ""},
+		"an address of no pool": {v1.ServiceAffinityClientIP, all, func(f *fixture) { f.held = func(*v1.Service) []pools.Address { return nil } }, ""},
 	} {
-		s := newStage()
-		s.svc.Spec.SessionAffinity = c.affinity
+		f := newFixture()
+		f.svc.Spec.SessionAffinity = c.affinity
 		if c.change != nil {
-			c.change(s)
+			c.change(f)
 		}
-		s.set(c.ad)
-		if got := s.summary(); got != c.want {
+		f.set(c.ad)
+		if got := f.summary(); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}
@@ -137,22 +137,22 @@ func TestAffinityOverBGP(t *testing.T) {
 
 // TestAdvertisedLater: a new address has seven seconds; a deleted advertisement is reported at once.
 func TestAdvertisedLater(t *testing.T) {
-	s := newStage()
-	since := metav1.NewTime(s.clock.Add(-4 * time.Second))
-	s.svc.Status.Conditions = []metav1.Condition{{Type: servicerecord.ConditionAllocated, LastTransitionTime: since}}
-	if got := s.summary(); got != "recheck in 3s" {
+	f := newFixture()
+	since := metav1.NewTime(f.clock.Add(-4 * time.Second))
+	f.svc.Status.Conditions = []metav1.Condition{{Type: servicerecord.ConditionAllocated, LastTransitionTime: since}}
+	if got := f.summary(); got != "recheck in 3s" {
 		t.Errorf("after 4 s: %q", got)
 	}
 	ad := l2("a", v1alpha1.L2AdvertisementSpec{})
-	s.set(ad)
-	s.clock = s.clock.Add(6 * time.Second)
-	if got := s.summary(); got != "" {
+	f.set(ad)
+	f.clock = f.clock.Add(6 * time.Second)
+	if got := f.summary(); got != "" {
 		t.Errorf("advertised: %q", got)
 	}
-	s.changedKeys = nil
-	s.handler().OnDelete(ad)
-	if got := s.summary(); got != bare || !slices.Equal(s.changedKeys, affectsAll) {
-		t.Errorf("without the advertisement: %q, changed %v", got, s.changedKeys)
+	f.changedKeys = nil
+	f.handler().OnDelete(ad)
+	if got := f.summary(); got != bare || !slices.Equal(f.changedKeys, affectsAll) {
+		t.Errorf("without the advertisement: %q, changed %v", got, f.changedKeys)
 	}
 }
 
@@ -163,51 +163,51 @@ func announced(status metav1.ConditionStatus, reason string) metav1.Condition {
 
 // TestReasonOfAWhile: a reason counts from when it appeared, not from when the address was last announced.
 func TestReasonOfAWhile(t *testing.T) {
-	s := newStage()
-	s.set(l2("a", v1alpha1.L2AdvertisementSpec{}))
-	s.clock = s.clock.Add(time.Minute)
+	f := newFixture()
+	f.set(l2("a", v1alpha1.L2AdvertisementSpec{}))
+	f.clock = f.clock.Add(time.Minute)
 	for _, step := range []struct{ reason, want string }{
 		{"NoLocalEndpoint", "NoLocalEndpoint: No node announces 203.0.113.4: "},
 		{"Probing", "recheck in 7s"},
 		{"NodeDeclined", "recheck in 7s"},
 	} {
-		s.set(ccmtest.VIPOf("203.0.113.4", announced(metav1.ConditionFalse, step.reason)))
-		if got := s.summary(); got != step.want {
+		f.set(ccmtest.VIPOf("203.0.113.4", announced(metav1.ConditionFalse, step.reason)))
+		if got := f.summary(); got != step.want {
 			t.Errorf("%s: %q, want %q", step.reason, got, step.want)
 		}
-		s.clock = s.clock.Add(2 * time.Second)
+		f.clock = f.clock.Add(2 * time.Second)
 	}
-	if got := s.summary(); got != "recheck in 5s" {
+	if got := f.summary(); got != "recheck in 5s" {
 		t.Errorf("NodeDeclined, later: %q", got)
 	}
 }
 
 // TestMissingAdvertisementIsTheCause: without an advertisement, what the speakers report of the address is its effect.
 func TestMissingAdvertisementIsTheCause(t *testing.T) {
-	s := newStage()
-	s.set(ccmtest.VIPOf("203.0.113.4", announced(metav1.ConditionFalse, "NoAdvertisement")))
-	if got := s.summary(); got != bare {
+	f := newFixture()
+	f.set(ccmtest.VIPOf("203.0.113.4", announced(metav1.ConditionFalse, "NoAdvertisement")))
+	if got := f.summary(); got != bare {
 		t.Errorf("%q, want %q", got, bare)
 	}
 }
 
 // TestConflictFlaps: one Event for a conflict that several nodes report one after the other.
 func TestConflictFlaps(t *testing.T) {
-	s := newStage()
-	s.set(l2("a", v1alpha1.L2AdvertisementSpec{}))
-	s.announcements.now = time.Now
-	w, stop := startPublisherOf(t, fake.NewClientset(s.svc), newGuard(&Settings{}), s.announcements)
+	f := newFixture()
+	f.set(l2("a", v1alpha1.L2AdvertisementSpec{}))
+	f.announcements.now = time.Now
+	p, stop := startPublisherOf(t, fake.NewClientset(f.svc), newGuard(&Settings{}), f.announcements)
 	for _, node := range []string{"a", "b", "c"} {
 		conflict := metav1.Condition{Type: v1alpha1.ConditionConflict, Status: metav1.ConditionTrue, Reason: "AddressConflict", Message: "node " + node + ": another host"}
-		s.set(ccmtest.VIPOf("203.0.113.4", announced(metav1.ConditionFalse, "AddressConflict"), conflict))
-		w.condition("web", "AddressConflict")
-		s.set(ccmtest.VIPOf("203.0.113.4", announced(metav1.ConditionFalse, "Probing")))
-		w.condition("web", "")
+		f.set(ccmtest.VIPOf("203.0.113.4", announced(metav1.ConditionFalse, "AddressConflict"), conflict))
+		p.condition("web", "AddressConflict")
+		f.set(ccmtest.VIPOf("203.0.113.4", announced(metav1.ConditionFalse, "Probing")))
+		p.condition("web", "")
 	}
 	stop()
-	w.event("Warning AddressConflict 203.0.113.4: node a: another host")
-	if len(w.events) > 0 {
-		t.Errorf("one more Event: %q", <-w.events)
+	p.event("Warning AddressConflict 203.0.113.4: node a: another host")
+	if len(p.events) > 0 {
+		t.Errorf("one more Event: %q", <-p.events)
 	}
 }
 
@@ -238,23 +238,23 @@ func TestNotAnnounced(t *testing.T) {
 		},
 		"no speaker yet": {vip: ccmtest.VIPOf("203.0.113.4")},
 	} {
-		s := newStage()
-		s.set(l2("a", v1alpha1.L2AdvertisementSpec{}))
-		s.changedKeys = nil
-		s.set(c.vip)
-		if want := []pools.ServiceKey{servicerecord.KeyOf(s.svc)}; !slices.Equal(s.changedKeys, want) {
-			t.Errorf("%s: changed %v, want %v", name, s.changedKeys, want)
+		f := newFixture()
+		f.set(l2("a", v1alpha1.L2AdvertisementSpec{}))
+		f.changedKeys = nil
+		f.set(c.vip)
+		if want := []pools.ServiceKey{servicerecord.KeyOf(f.svc)}; !slices.Equal(f.changedKeys, want) {
+			t.Errorf("%s: changed %v, want %v", name, f.changedKeys, want)
 		}
-		if got := s.summary(); got != c.now {
+		if got := f.summary(); got != c.now {
 			t.Errorf("%s, at once: %q, want %q", name, got, c.now)
 		}
-		s.clock = s.clock.Add(20 * time.Second)
-		if got := s.summary(); got != c.later {
+		f.clock = f.clock.Add(20 * time.Second)
+		if got := f.summary(); got != c.later {
 			t.Errorf("%s, later: %q, want %q", name, got, c.later)
 		}
-		s.handler().OnDelete(c.vip)
-		if got := s.summary(); got != "" || len(s.vips)+len(s.of) > 0 {
-			t.Errorf("%s, deleted: %q, left %v %v", name, got, s.vips, s.of)
+		f.handler().OnDelete(c.vip)
+		if got := f.summary(); got != "" || len(f.vips)+len(f.of) > 0 {
+			t.Errorf("%s, deleted: %q, left %v %v", name, got, f.vips, f.of)
 		}
 	}
 }
@@ -262,9 +262,9 @@ func TestNotAnnounced(t *testing.T) {
 // TestNotAnnouncedByBGP: the BGP controller's warning about an address of the Service counts. All Services are
 // evaluated again only when a warning changed.
 func TestNotAnnouncedByBGP(t *testing.T) {
-	s := newStage()
-	s.set(l2("a", v1alpha1.L2AdvertisementSpec{}))
-	s.unserved.Expect()
+	f := newFixture()
+	f.set(l2("a", v1alpha1.L2AdvertisementSpec{}))
+	f.unserved.Expect()
 	of := func(address string) map[netip.Addr]condition.Problem {
 		return map[netip.Addr]condition.Problem{netip.MustParseAddr(address): {Reason: "NoPeer", Message: address + " by BGP: why"}}
 	}
@@ -279,29 +279,29 @@ func TestNotAnnouncedByBGP(t *testing.T) {
 		{"another address", of("203.0.113.5"), "", true},
 		{"none", nil, "", true},
 	} {
-		before := s.unserved.known()
-		s.changedKeys = nil
-		s.unserved.Set(step.unserved)
-		if got := s.summary(); got != step.want || (len(s.changedKeys) > 0) != step.changed || before != (step.what != "unserved") {
-			t.Errorf("%s: %q, changed %v, complete before: %v", step.what, got, s.changedKeys, before)
+		before := f.unserved.known()
+		f.changedKeys = nil
+		f.unserved.Set(step.unserved)
+		if got := f.summary(); got != step.want || (len(f.changedKeys) > 0) != step.changed || before != (step.what != "unserved") {
+			t.Errorf("%s: %q, changed %v, complete before: %v", step.what, got, f.changedKeys, before)
 		}
 	}
 }
 
 // TestUnannouncedIsOnTheService: the warning is an Event and a condition; the condition ends with the cause.
 func TestUnannouncedIsOnTheService(t *testing.T) {
-	s := newStage()
-	s.announcements.now = time.Now
-	s.set(ccmtest.VIPOf("203.0.113.4", metav1.Condition{
+	f := newFixture()
+	f.announcements.now = time.Now
+	f.set(ccmtest.VIPOf("203.0.113.4", metav1.Condition{
 		Type: v1alpha1.ConditionNoEligibleNode, Status: metav1.ConditionTrue, Message: "Every node is out",
 	}))
-	w, stop := startPublisherOf(t, fake.NewClientset(s.svc), newGuard(&Settings{}), s.announcements)
+	p, stop := startPublisherOf(t, fake.NewClientset(f.svc), newGuard(&Settings{}), f.announcements)
 	defer stop()
-	w.event("Warning NotAdvertised No L2Advertisement or BGPAdvertisement covers 203.0.113.4")
-	w.condition("web", "NotAdvertised")
-	s.set(l2("a", v1alpha1.L2AdvertisementSpec{}))
-	w.event("Warning NoEligibleNode No eligible node for 203.0.113.4. Every node is out")
-	w.condition("web", "NoEligibleNode")
-	s.set(ccmtest.VIPOf("203.0.113.4", metav1.Condition{Type: v1alpha1.ConditionAnnounced, Status: metav1.ConditionTrue}))
-	w.condition("web", "")
+	p.event("Warning NotAdvertised No L2Advertisement or BGPAdvertisement covers 203.0.113.4")
+	p.condition("web", "NotAdvertised")
+	f.set(l2("a", v1alpha1.L2AdvertisementSpec{}))
+	p.event("Warning NoEligibleNode No eligible node for 203.0.113.4. Every node is out")
+	p.condition("web", "NoEligibleNode")
+	f.set(ccmtest.VIPOf("203.0.113.4", metav1.Condition{Type: v1alpha1.ConditionAnnounced, Status: metav1.ConditionTrue}))
+	p.condition("web", "")
 }

@@ -56,7 +56,7 @@ func TestRefusedAddress(t *testing.T) {
 		pools.RuleSubnet: "n1[192.0.2.0 192.0.2.255 2001:db8::]"}; !maps.Equal(withheld, want) {
 		t.Errorf("withheld %v, want %v", withheld, want)
 	}
-	w, stop := startPublisherWith(t, client, g)
+	p, stop := startPublisherWith(t, client, g)
 	defer stop()
 	want := map[string]string{
 		"notallowed": "spec.externalIPs[0]: 203.0.113.9 is not used by any node: it is in none of the CIDRs that the cluster's operator allows for external IPs " +
@@ -65,10 +65,10 @@ func TestRefusedAddress(t *testing.T) {
 		"router": "spec.externalIPs[0]: 192.0.2.254 is not used by any node: it is a gateway of Node n1 (rule Gateway). Choose another one",
 	}
 	for name := range want {
-		w.condition(name, "AddressRefused")
+		p.condition(name, "AddressRefused")
 	}
 	for range len(want) {
-		got := <-w.events
+		got := <-p.events
 		text, ok := strings.CutPrefix(got, "Warning AddressRefused ")
 		found := ""
 		for name, message := range want {
@@ -84,33 +84,33 @@ func TestRefusedAddress(t *testing.T) {
 
 	// An address of a pool that becomes an address of a node, of an endpoint, and of the API server.
 	h.OnAdd(&v1.Node{ObjectMeta: ccmtest.Named("n2"), Status: v1.NodeStatus{Addresses: []v1.NodeAddress{{Type: v1.NodeExternalIP, Address: "203.0.113.4"}}}}, false)
-	w.event("Warning AddressRefused status.loadBalancer: 203.0.113.4 is not used by any node: it is an address of Node n2 (rule NodeAddress). " +
+	p.event("Warning AddressRefused status.loadBalancer: 203.0.113.4 is not used by any node: it is an address of Node n2 (rule NodeAddress). " +
 		"Ask the operator to remove it from the IPAddressPool")
-	w.condition("ours", "AddressRefused")
+	p.condition("ours", "AddressRefused")
 	ccmtest.Create(t, client.CoreV1().Services("default"), ccmtest.WarnedService("endpoint", proxied("192.0.2.77")))
-	w.condition("endpoint", "")
+	p.condition("endpoint", "")
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: "pods-1", Labels: map[string]string{discoveryv1.LabelServiceName: "pods"}},
 		AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"192.0.2.77"}}},
 	}
-	if _, err := client.DiscoveryV1().EndpointSlices("default").Create(w.ctx, slice, metav1.CreateOptions{}); err != nil {
+	if _, err := client.DiscoveryV1().EndpointSlices("default").Create(p.ctx, slice, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	w.event("Warning AddressRefused spec.externalIPs[0]: 192.0.2.77 is not used by any node: it is an endpoint of Service default/pods (rule Endpoint)")
-	w.condition("endpoint", "AddressRefused")
+	p.event("Warning AddressRefused spec.externalIPs[0]: 192.0.2.77 is not used by any node: it is an endpoint of Service default/pods (rule Endpoint)")
+	p.condition("endpoint", "AddressRefused")
 	ccmtest.Create(t, client.CoreV1().Services("default"), ccmtest.WarnedService("apiserver", proxied("192.0.2.249")))
-	w.event("Warning AddressRefused spec.externalIPs[0]: 192.0.2.249 is not used by any node: it is an address of the API server (rule APIServer)")
+	p.event("Warning AddressRefused spec.externalIPs[0]: 192.0.2.249 is not used by any node: it is an address of the API server (rule APIServer)")
 
 	// And back.
-	if err := client.DiscoveryV1().EndpointSlices("default").Delete(w.ctx, "pods-1", metav1.DeleteOptions{}); err != nil {
+	if err := client.DiscoveryV1().EndpointSlices("default").Delete(p.ctx, "pods-1", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	w.condition("endpoint", "")
+	p.condition("endpoint", "")
 	h.OnDelete(network)
-	w.condition("dns", "")
+	p.condition("dns", "")
 	h.OnUpdate(speaker, &v1alpha1.SpeakerStatus{ObjectMeta: ccmtest.Named("n1")})
-	w.condition("router", "")
+	p.condition("router", "")
 	for _, name := range []string{"node", "kubeproxys"} {
-		w.condition(name, "")
+		p.condition(name, "")
 	}
 }

@@ -141,25 +141,25 @@ func TestClaims(t *testing.T) {
 	}
 }
 
-// publisherWorld runs a warningPublisher over an in-memory API server.
-type publisherWorld struct {
+// publisherFixture runs a warningPublisher over an in-memory API server.
+type publisherFixture struct {
 	t      *testing.T
 	client *fake.Clientset
 	events chan string
 	ctx    context.Context
 }
 
-func startPublisher(t *testing.T, client *fake.Clientset) (*publisherWorld, func()) {
+func startPublisher(t *testing.T, client *fake.Clientset) (*publisherFixture, func()) {
 	t.Helper()
 	return startPublisherWith(t, client, newGuard(&Settings{}))
 }
 
-func startPublisherWith(t *testing.T, client *fake.Clientset, g *guard) (*publisherWorld, func()) {
+func startPublisherWith(t *testing.T, client *fake.Clientset, g *guard) (*publisherFixture, func()) {
 	t.Helper()
 	return startPublisherOf(t, client, g, newAnnouncements(NewUnserved()))
 }
 
-func startPublisherOf(t *testing.T, client *fake.Clientset, g *guard, of *announcements) (*publisherWorld, func()) {
+func startPublisherOf(t *testing.T, client *fake.Clientset, g *guard, of *announcements) (*publisherFixture, func()) {
 	t.Helper()
 	recorder := record.NewFakeRecorder(100)
 	factory := informers.NewSharedInformerFactory(client, 0)
@@ -178,7 +178,7 @@ func startPublisherOf(t *testing.T, client *fake.Clientset, g *guard, of *announ
 	factory.Start(ctx.Done())
 	done := make(chan error, 1)
 	go func() { done <- a.Run(ctx) }()
-	return &publisherWorld{t, client, recorder.Events, ctx}, func() {
+	return &publisherFixture{t, client, recorder.Events, ctx}, func() {
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
@@ -187,23 +187,23 @@ func startPublisherOf(t *testing.T, client *fake.Clientset, g *guard, of *announ
 	}
 }
 
-func (w *publisherWorld) event(want string) {
-	w.t.Helper()
+func (p *publisherFixture) event(want string) {
+	p.t.Helper()
 	select {
-	case got := <-w.events:
+	case got := <-p.events:
 		if !strings.HasPrefix(got, want) {
-			w.t.Fatalf("Event %q, want %q", got, want)
+			p.t.Fatalf("Event %q, want %q", got, want)
 		}
 	case <-time.After(10 * time.Second):
-		w.t.Fatalf("no Event %q", want)
+		p.t.Fatalf("no Event %q", want)
 	}
 }
 
-func (w *publisherWorld) condition(name, want string) {
-	w.t.Helper()
+func (p *publisherFixture) condition(name, want string) {
+	p.t.Helper()
 	got := ""
-	err := wait.PollUntilContextTimeout(w.ctx, 5*time.Millisecond, 10*time.Second, true, func(ctx context.Context) (bool, error) {
-		svc, err := w.client.CoreV1().Services("default").Get(ctx, name, metav1.GetOptions{})
+	err := wait.PollUntilContextTimeout(p.ctx, 5*time.Millisecond, 10*time.Second, true, func(ctx context.Context) (bool, error) {
+		svc, err := p.client.CoreV1().Services("default").Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return false, err
 		}
@@ -214,19 +214,19 @@ func (w *publisherWorld) condition(name, want string) {
 		return got == want, nil
 	})
 	if err != nil {
-		w.t.Fatalf("condition of %s: %q, want %q (%v)", name, got, want, err)
+		p.t.Fatalf("condition of %s: %q, want %q (%v)", name, got, want, err)
 	}
 }
 
-func (w *publisherWorld) update(svc *v1.Service) {
-	w.t.Helper()
-	old, err := w.client.CoreV1().Services("default").Get(w.ctx, svc.Name, metav1.GetOptions{})
+func (p *publisherFixture) update(svc *v1.Service) {
+	p.t.Helper()
+	old, err := p.client.CoreV1().Services("default").Get(p.ctx, svc.Name, metav1.GetOptions{})
 	if err == nil {
 		svc.Status.Conditions = old.Status.Conditions
-		_, err = w.client.CoreV1().Services("default").Update(w.ctx, svc, metav1.UpdateOptions{})
+		_, err = p.client.CoreV1().Services("default").Update(p.ctx, svc, metav1.UpdateOptions{})
 	}
 	if err != nil {
-		w.t.Fatal(err)
+		p.t.Fatal(err)
 	}
 }
 
@@ -246,12 +246,12 @@ func TestTooLarge(t *testing.T) {
 		svc.Spec.LoadBalancerSourceRanges = append(svc.Spec.LoadBalancerSourceRanges, fmt.Sprintf("10.%d.%d.0/24", i>>8, i&255))
 	}
 	v1alpha1.LimitService(svc)
-	w, stop := startPublisherWith(t, fake.NewClientset(svc), newGuard(&Settings{Scope: servicerecord.DefaultScope()}))
+	p, stop := startPublisherWith(t, fake.NewClientset(svc), newGuard(&Settings{Scope: servicerecord.DefaultScope()}))
 	defer stop()
-	w.event("Warning TooLarge The Service is not served: its ports (")
-	w.condition("large", "TooLarge")
-	if len(w.events) > 0 {
-		t.Errorf("another Event: %q", <-w.events)
+	p.event("Warning TooLarge The Service is not served: its ports (")
+	p.condition("large", "TooLarge")
+	if len(p.events) > 0 {
+		t.Errorf("another Event: %q", <-p.events)
 	}
 }
 
@@ -264,30 +264,30 @@ func TestWarningPublisher(t *testing.T) {
 		closed(s)
 		s.Spec.ExternalIPs = []string{"203.0.113.4"}
 	}))
-	w, stop := startPublisher(t, client)
-	w.event("Warning FamilyClosed ")
-	w.condition("web", "FamilyClosed")
+	p, stop := startPublisher(t, client)
+	p.event("Warning FamilyClosed ")
+	p.condition("web", "FamilyClosed")
 
 	// Each warning is published once: a new one has an Event, an earlier one has none.
-	w.update(ccmtest.WarnedService("web", func(s *v1.Service) {
+	p.update(ccmtest.WarnedService("web", func(s *v1.Service) {
 		closed(s)
 		s.Spec.ExternalIPs = []string{"203.0.113.4"}
 		s.Annotations[v1alpha1.AnnotationScheduler] = "best"
 	}))
-	w.event("Warning UnknownScheduler ")
+	p.event("Warning UnknownScheduler ")
 
 	// An unmanaged Service gets an Event and nothing else.
-	if _, err := client.CoreV1().Services("default").Create(w.ctx, ccmtest.WarnedService("other", other), metav1.CreateOptions{}); err != nil {
+	if _, err := client.CoreV1().Services("default").Create(p.ctx, ccmtest.WarnedService("other", other), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	w.event("Warning PortConflict TCP 203.0.113.4:80 belongs to Service default/web")
+	p.event("Warning PortConflict TCP 203.0.113.4:80 belongs to Service default/web")
 
 	// Nothing is left to report: the condition is removed, and the other Service has the endpoint alone.
-	w.update(ccmtest.WarnedService("web", nil))
-	w.condition("web", "")
-	w.update(ccmtest.WarnedService("web", closed))
-	w.event("Warning FamilyClosed ")
-	w.condition("web", "FamilyClosed")
+	p.update(ccmtest.WarnedService("web", nil))
+	p.condition("web", "")
+	p.update(ccmtest.WarnedService("web", closed))
+	p.event("Warning FamilyClosed ")
+	p.condition("web", "FamilyClosed")
 	stop()
 	if n := Patches(client); n != 4 {
 		t.Errorf("%d writes, want 4: %v", n, client.Actions())
@@ -295,13 +295,13 @@ func TestWarningPublisher(t *testing.T) {
 
 	// The next leader finds the warning in the condition.
 	client.ClearActions()
-	w, stop = startPublisher(t, client)
-	w.update(ccmtest.WarnedService("plain", closed))
-	w.event("Warning FamilyClosed ")
-	w.condition("plain", "FamilyClosed")
+	p, stop = startPublisher(t, client)
+	p.update(ccmtest.WarnedService("plain", closed))
+	p.event("Warning FamilyClosed ")
+	p.condition("plain", "FamilyClosed")
 	stop()
 	select {
-	case more := <-w.events:
+	case more := <-p.events:
 		t.Errorf("one more Event: %q", more)
 	default:
 	}
@@ -344,33 +344,33 @@ func TestRefusedEndpoint(t *testing.T) {
 		text = "Warning EndpointRefused EndpointSlice %s-1: connections to endpoint %s are refused" + of
 	)
 	refused := func(name, addr, owner string) string { return fmt.Sprintf(text, name, addr, owner) }
-	w, stop := startPublisher(t, client)
-	w.event(refused("alias", "203.0.113.4", "web"))
-	w.condition("alias", "EndpointRefused")
-	w.update(ccmtest.WarnedService("web2", has("203.0.113.5")))
-	w.event(refused("alias", "203.0.113.5", "web2"))
+	p, stop := startPublisher(t, client)
+	p.event(refused("alias", "203.0.113.4", "web"))
+	p.condition("alias", "EndpointRefused")
+	p.update(ccmtest.WarnedService("web2", has("203.0.113.5")))
+	p.event(refused("alias", "203.0.113.5", "web2"))
 	mirrored := slice("late", "endpointslicemirroring-controller.k8s.io", "203.0.113.5")
-	if _, err := client.DiscoveryV1().EndpointSlices("default").Create(w.ctx, mirrored, metav1.CreateOptions{}); err != nil {
+	if _, err := client.DiscoveryV1().EndpointSlices("default").Create(p.ctx, mirrored, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	w.event(refused("late", "203.0.113.5", "web2"))
-	w.condition("late", "EndpointRefused")
+	p.event(refused("late", "203.0.113.5", "web2"))
+	p.condition("late", "EndpointRefused")
 	stop()
 
 	client.ClearActions()
-	w, stop = startPublisher(t, client)
+	p, stop = startPublisher(t, client)
 	defer stop()
-	w.update(ccmtest.WarnedService("web2", nil))
-	w.condition("late", "")
-	if _, err := client.DiscoveryV1().EndpointSlices("default").Update(w.ctx, slice("alias", "", "198.51.100.1"), metav1.UpdateOptions{}); err != nil {
+	p.update(ccmtest.WarnedService("web2", nil))
+	p.condition("late", "")
+	if _, err := client.DiscoveryV1().EndpointSlices("default").Update(p.ctx, slice("alias", "", "198.51.100.1"), metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	w.condition("alias", "")
-	if len(w.events) > 0 {
-		t.Errorf("one more Event: %q", <-w.events)
+	p.condition("alias", "")
+	if len(p.events) > 0 {
+		t.Errorf("one more Event: %q", <-p.events)
 	}
 	for _, name := range []string{"pods", "theirs", "web"} {
-		w.condition(name, "")
+		p.condition(name, "")
 	}
 	if n := Patches(client); n > 3 {
 		t.Errorf("%d writes of the next leader, want 3 at most: %v", n, client.Actions())

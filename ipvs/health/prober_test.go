@@ -19,8 +19,8 @@ import (
 	"github.com/ironlb/ironlb/ipvs/health"
 )
 
-// world serves checks under a fake clock, and records requests and reports.
-type world struct {
+// fixture serves checks under a fake clock, and records requests and reports.
+type fixture struct {
 	mu      sync.Mutex
 	answers map[string]func() (*http.Response, error) // by host
 	asked   map[string][]time.Duration
@@ -30,8 +30,8 @@ type world struct {
 	changes []string
 }
 
-func newWorld() *world {
-	return &world{answers: map[string]func() (*http.Response, error){}, asked: map[string][]time.Duration{}, start: time.Now()}
+func newFixture() *fixture {
+	return &fixture{answers: map[string]func() (*http.Response, error){}, asked: map[string][]time.Duration{}, start: time.Now()}
 }
 
 func status(code int, weight string) func() (*http.Response, error) {
@@ -44,17 +44,17 @@ func status(code int, weight string) func() (*http.Response, error) {
 	}
 }
 
-func (w *world) RoundTrip(r *http.Request) (*http.Response, error) {
-	w.mu.Lock()
-	w.asked[r.URL.Host] = append(w.asked[r.URL.Host], time.Since(w.start))
-	w.busy++
-	w.most = max(w.most, w.busy)
-	answer := w.answers[r.URL.Host]
-	w.mu.Unlock()
+func (f *fixture) RoundTrip(r *http.Request) (*http.Response, error) {
+	f.mu.Lock()
+	f.asked[r.URL.Host] = append(f.asked[r.URL.Host], time.Since(f.start))
+	f.busy++
+	f.most = max(f.most, f.busy)
+	answer := f.answers[r.URL.Host]
+	f.mu.Unlock()
 	defer func() {
-		w.mu.Lock()
-		w.busy--
-		w.mu.Unlock()
+		f.mu.Lock()
+		f.busy--
+		f.mu.Unlock()
 	}()
 	if answer == nil { // a dead host
 		<-r.Context().Done()
@@ -63,28 +63,28 @@ func (w *world) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer()
 }
 
-func (w *world) set(host string, answer func() (*http.Response, error)) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.answers[host] = answer
+func (f *fixture) set(host string, answer func() (*http.Response, error)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.answers[host] = answer
 }
 
 // changed returns what was reported since the last call.
-func (w *world) changed() string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	text := strings.Join(w.changes, ", ")
-	w.changes = nil
+func (f *fixture) changed() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	text := strings.Join(f.changes, ", ")
+	f.changes = nil
 	return text
 }
 
-func (w *world) config() health.ProberConfig {
+func (f *fixture) config() health.ProberConfig {
 	return health.ProberConfig{
-		Log: slog.New(slog.DiscardHandler), Transport: w,
+		Log: slog.New(slog.DiscardHandler), Transport: f,
 		Changed: func(c health.Check, r health.Result) {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			w.changes = append(w.changes, fmt.Sprintf("%s %v %d", c.Node, r.Healthy, r.Weight))
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.changes = append(f.changes, fmt.Sprintf("%s %v %d", c.Node, r.Healthy, r.Weight))
 		},
 	}
 }
@@ -120,30 +120,30 @@ func run(t *testing.T, cfg health.ProberConfig) *health.Prober {
 
 func TestProberRiseAndFall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		f := newFixture()
 		host := "192.0.2.1:30100"
-		w.set(host, status(200, "5"))
-		p := run(t, w.config())
+		f.set(host, status(200, "5"))
+		p := run(t, f.config())
 		p.Set(checks("node1"))
 		expect := func(after time.Duration, want string) {
 			t.Helper()
 			time.Sleep(after)
 			synctest.Wait()
-			if got := w.changed(); got != want {
-				t.Errorf("%v: reported %q, want %q", time.Since(w.start), got, want)
+			if got := f.changed(); got != want {
+				t.Errorf("%v: reported %q, want %q", time.Since(f.start), got, want)
 			}
 		}
 		expect(0, "node1 true 5") // the first response counts
 		expect(10*time.Second, "")
-		w.set(host, status(200, "3"))
+		f.set(host, status(200, "3"))
 		expect(2500*time.Millisecond, "node1 true 3") // another weight at once
-		w.set(host, status(503, "0"))
+		f.set(host, status(503, "0"))
 		expect(3500*time.Millisecond, "") // at most two of these
 		expect(5*time.Second, "node1 false 3")
-		w.set(host, status(200, ""))
+		f.set(host, status(200, ""))
 		expect(1700*time.Millisecond, "") // at most one
 		expect(5*time.Second, "node1 true 1")
-		w.set(host, nil)
+		f.set(host, nil)
 		expect(3*2200*time.Millisecond+3*time.Second, "node1 false 1")
 	})
 }
@@ -151,21 +151,21 @@ func TestProberRiseAndFall(t *testing.T) {
 // One bad response between good ones has no effect, nor has one good response between bad ones.
 func TestProberFlaps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		f := newFixture()
 		n := 0
 		pattern := "1001100110010000" + "0100010001" // falls once, never rises
-		w.set("192.0.2.1:30100", func() (*http.Response, error) {
+		f.set("192.0.2.1:30100", func() (*http.Response, error) {
 			n++
 			if n <= len(pattern) && pattern[n-1] == '1' {
 				return status(200, "1")()
 			}
 			return nil, errors.New("reset")
 		})
-		p := run(t, w.config())
+		p := run(t, f.config())
 		p.Set(checks("node1"))
 		time.Sleep(2300 * time.Millisecond * time.Duration(len(pattern)))
 		synctest.Wait()
-		if got := w.changed(); got != "node1 true 1, node1 false 1" {
+		if got := f.changed(); got != "node1 true 1, node1 false 1" {
 			t.Errorf("reported %q", got)
 		}
 	})
@@ -174,17 +174,17 @@ func TestProberFlaps(t *testing.T) {
 // An unhealthy first response is reported, too: before it nothing is known.
 func TestProberFirstBad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
-		p := run(t, w.config())
+		f := newFixture()
+		p := run(t, f.config())
 		p.Set(checks("node1"))
 		time.Sleep(999 * time.Millisecond)
 		synctest.Wait()
-		if got := w.changed(); got != "" {
+		if got := f.changed(); got != "" {
 			t.Errorf("reported %q before the time-out", got)
 		}
 		time.Sleep(2 * time.Millisecond)
 		synctest.Wait()
-		if got := w.changed(); got != "node1 false 0" {
+		if got := f.changed(); got != "node1 false 0" {
 			t.Errorf("reported %q", got)
 		}
 	})
@@ -194,25 +194,25 @@ func TestProberFirstBad(t *testing.T) {
 // under way. One that is added again starts over.
 func TestProberSet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
-		w.set("192.0.2.1:30100", status(200, "1"))
-		p := run(t, w.config())
+		f := newFixture()
+		f.set("192.0.2.1:30100", status(200, "1"))
+		p := run(t, f.config())
 		p.Set(checks("node1", "node2"))
 		time.Sleep(500 * time.Millisecond)
 		p.Set(checks("node1"))
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		if got := w.changed(); got != "node1 true 1" {
+		if got := f.changed(); got != "node1 true 1" {
 			t.Errorf("reported %q", got)
 		}
-		if n := len(w.asked["192.0.2.2:30100"]); n != 1 {
+		if n := len(f.asked["192.0.2.2:30100"]); n != 1 {
 			t.Errorf("node2 was asked %d times", n)
 		}
 		for range 20 {
 			p.Set(checks("node1"))
 			time.Sleep(100 * time.Millisecond)
 		}
-		at := w.asked["192.0.2.1:30100"]
+		at := f.asked["192.0.2.1:30100"]
 		for i := range at[1:] {
 			if pause := at[i+1] - at[i]; pause < 1800*time.Millisecond || pause > 2200*time.Millisecond {
 				t.Errorf("asked at %v and %v, want about 2 s between", at[i], at[i+1])
@@ -222,7 +222,7 @@ func TestProberSet(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		p.Set(checks("node1"))
 		synctest.Wait()
-		if got := w.changed(); got != "node1 true 1" {
+		if got := f.changed(); got != "node1 true 1" {
 			t.Errorf("after it came back: reported %q", got)
 		}
 	})
@@ -232,35 +232,35 @@ func TestProberSet(t *testing.T) {
 // delayed indefinitely.
 func TestProberConcurrency(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		f := newFixture()
 		set := map[health.Check]struct{}{}
 		for i := range 1000 {
 			c := check(fmt.Sprintf("node%d", i))
 			set[c] = struct{}{}
 			if i%2 == 0 {
-				w.set(netip.AddrPortFrom(c.Addr, c.Port).String(), status(200, "1"))
+				f.set(netip.AddrPortFrom(c.Addr, c.Port).String(), status(200, "1"))
 			}
 		}
-		cfg := w.config()
+		cfg := f.config()
 		cfg.Concurrency = 16
 		p := run(t, cfg)
 		p.Set(set)
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if w.most != 16 {
-			t.Errorf("%d at a time, want 16", w.most)
+		if f.most != 16 {
+			t.Errorf("%d at a time, want 16", f.most)
 		}
-		if n := len(w.asked); n != 1000 {
+		if n := len(f.asked); n != 1000 {
 			t.Errorf("%d of 1000 asked", n)
 		}
 		good := 0
-		for _, change := range w.changes {
+		for _, change := range f.changes {
 			if strings.HasSuffix(change, "true 1") {
 				good++
 			}
 		}
-		if good != 500 || len(w.changes) != 1000 {
-			t.Errorf("reported %d, %d of them good; want 1000 and 500", len(w.changes), good)
+		if good != 500 || len(f.changes) != 1000 {
+			t.Errorf("reported %d, %d of them good; want 1000 and 500", len(f.changes), good)
 		}
 	})
 }

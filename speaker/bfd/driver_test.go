@@ -349,7 +349,7 @@ func TestRouted(t *testing.T) {
 
 // TestTickAllocatesNothing: a tick that receives and sends periodic packets allocates nothing.
 func TestTickAllocatesNothing(t *testing.T) {
-	core := newWorld(t, 1)
+	core := newFixture(t, 1)
 	core.pair(func(string) Config { return Config{Timers: fast} })
 	core.run(3*time.Second, nil)
 	s := core.sides["a"]

@@ -55,7 +55,7 @@ func TestScenarios(t *testing.T) {
 
 // play is a running scenario.
 type play struct {
-	*world
+	*fixture
 	out     *strings.Builder
 	packets bool
 	silent  bool
@@ -63,7 +63,7 @@ type play struct {
 
 func (p *play) do(t *testing.T, f []string) (err error) {
 	if f[0] == "scenario" {
-		p.world, p.packets = newWorld(t, 1), false
+		p.fixture, p.packets = newFixture(t, 1), false
 		p.log = func(format string, args ...any) {
 			line := fmt.Sprintf(format, args...)
 			if p.silent {

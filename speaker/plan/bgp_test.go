@@ -20,16 +20,16 @@ import (
 )
 
 // bgpCommand changes BGP objects, and reports whether the command was one of them.
-func (w *world) bgpCommand(words []string) bool {
+func (f *fixture) bgpCommand(words []string) bool {
 	switch {
 	case words[0] == "peer":
-		w.view.BGPPeers[words[1]] = parsePeer(words[2], words[3:])
+		f.view.BGPPeers[words[1]] = parsePeer(words[2], words[3:])
 	case words[0] == "route":
-		w.view.BGPAdvertisements[words[1]] = parseRoute(words[2:])
+		f.view.BGPAdvertisements[words[1]] = parseRoute(words[2:])
 	case words[0] == "delete" && words[1] == "peer":
-		delete(w.view.BGPPeers, words[2])
+		delete(f.view.BGPPeers, words[2])
 	case words[0] == "delete" && words[1] == "route":
-		delete(w.view.BGPAdvertisements, words[2])
+		delete(f.view.BGPAdvertisements, words[2])
 	default:
 		return false
 	}
@@ -125,23 +125,23 @@ func parseRoute(words []string) view.BGPAdvertisement {
 }
 
 // bgp plans a node and returns the lines about its BGP that are new or gone since the last call.
-func (w *world) bgp(node string) []string {
-	lines := strings.Split(strings.TrimRight(bgpText(w.plan(node)), "\n"), "\n")
-	if w.published == nil {
-		w.published = map[string][]string{}
+func (f *fixture) bgp(node string) []string {
+	lines := strings.Split(strings.TrimRight(bgpText(f.plan(node)), "\n"), "\n")
+	if f.published == nil {
+		f.published = map[string][]string{}
 	}
 	var out []string
-	for _, l := range w.published[node] {
+	for _, l := range f.published[node] {
 		if !slices.Contains(lines, l) && l != "" {
 			out = append(out, "- "+l)
 		}
 	}
 	for _, l := range lines {
-		if !slices.Contains(w.published[node], l) && l != "" {
+		if !slices.Contains(f.published[node], l) && l != "" {
 			out = append(out, "+ "+l)
 		}
 	}
-	w.published[node] = lines
+	f.published[node] = lines
 	if len(out) == 0 {
 		out = []string{"the same"}
 	}

@@ -33,17 +33,17 @@ type station struct {
 	published map[string]view.Claim
 }
 
-func (w *world) station(node string) *station {
-	if w.stations[node] == nil {
-		w.stations[node] = &station{isolated: map[string]struct{}{}, unable: map[netip.Addr]view.Reason{}, asymmetric: map[string]bool{}}
+func (f *fixture) station(node string) *station {
+	if f.stations[node] == nil {
+		f.stations[node] = &station{isolated: map[string]struct{}{}, unable: map[netip.Addr]view.Reason{}, asymmetric: map[string]bool{}}
 	}
-	return w.stations[node]
+	return f.stations[node]
 }
 
 // viewOf returns the View of one node's speaker. Every Node of the API has a speaker.
-func (w *world) viewOf(node string) *view.View {
-	s := w.station(node)
-	v := *w.view
+func (f *fixture) viewOf(node string) *view.View {
+	s := f.station(node)
+	v := *f.view
 	if s.view != nil {
 		v = *s.view
 	}
@@ -57,11 +57,11 @@ func (w *world) viewOf(node string) *view.View {
 	}
 	v.DirectIPv4Only = s.ipv4tunnels
 	v.Members = view.Members{Observer: s.observer, Isolated: s.isolated, Returned: s.returned, Peers: map[string]view.Member{}}
-	for name := range w.view.Nodes {
+	for name := range f.view.Nodes {
 		if name == node {
 			continue
 		}
-		o := w.station(name)
+		o := f.station(name)
 		m := view.Member{Alive: !o.dead && !s.asymmetric[name], Observer: o.observer, Leaving: o.stopping, Synced: !o.unsynced, Direct: !o.notunnels,
 			DirectIPv4Only: o.ipv4tunnels,
 			Returned:       o.paused, On: map[string]struct{}{}, Claims: map[view.VIPID]view.Claim{}}
@@ -95,19 +95,19 @@ func (w *world) viewOf(node string) *view.View {
 //	cut|linkup NODE        its connection to the API server
 //	recreated NODE         its speaker restarts
 //	link NAME [SUBNET...]  on every node
-func (w *world) stationCommand(words []string) bool {
+func (f *fixture) stationCommand(words []string) bool {
 	if words[0] == "link" {
 		l := view.Link{Name: words[1]}
 		for _, p := range words[2:] {
 			l.Subnets = append(l.Subnets, netip.MustParsePrefix(p))
 		}
-		w.view.Links[l.Name] = l
+		f.view.Links[l.Name] = l
 		return true
 	}
 	if len(words) < 2 {
 		return false
 	}
-	s := w.station(words[1])
+	s := f.station(words[1])
 	switch words[0] {
 	case "dead":
 		s.dead = true
@@ -150,13 +150,13 @@ func (w *world) stationCommand(words []string) bool {
 	case "linked":
 		s.links = nil
 	case "cut":
-		s.view = frozen(w.view)
+		s.view = frozen(f.view)
 	case "linkup":
 		s.view = nil
 	case "recreated":
-		delete(w.planners, words[1])
-		delete(w.stations, words[1])
-		w.station(words[1]).observer = true
+		delete(f.planners, words[1])
+		delete(f.stations, words[1])
+		f.station(words[1]).observer = true
 	default:
 		return false
 	}
@@ -177,10 +177,10 @@ func frozen(v *view.View) *view.View {
 
 // owners returns the decision of each node about every VirtualIP, one per line. A node receives the claims of those
 // before it.
-func (w *world) owners(nodes []string) []string {
+func (f *fixture) owners(nodes []string) []string {
 	var out []string
 	for _, node := range nodes {
-		d := w.plan(node)
+		d := f.plan(node)
 		for _, name := range slices.Sorted(maps.Keys(d.VIPs)) {
 			dec := d.VIPs[name]
 			line := fmt.Sprintf("%s: %s %s", node, name, dec.Reason)
@@ -219,8 +219,8 @@ func (w *world) owners(nodes []string) []string {
 					line += ",from=" + dec.From
 				}
 			}
-			if at := w.planners[node].owners.WakeOf(name); !at.IsZero() {
-				line += fmt.Sprintf(" wake=%v", at.Sub(w.now))
+			if at := f.planners[node].owners.WakeOf(name); !at.IsZero() {
+				line += fmt.Sprintf(" wake=%v", at.Sub(f.now))
 			}
 			out = append(out, line)
 		}
@@ -231,6 +231,6 @@ func (w *world) owners(nodes []string) []string {
 var states = map[view.ClaimState]string{view.Held: "held", view.HandingOver: "handover", view.Declined: "declined"}
 
 // observe records the published claims of a node.
-func (w *world) observe(node string, d *Desired) {
-	w.station(node).published = maps.Clone(d.Claims)
+func (f *fixture) observe(node string, d *Desired) {
+	f.station(node).published = maps.Clone(d.Claims)
 }

@@ -84,7 +84,7 @@ func runScenario(t *testing.T, file string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := newWorld()
+	f := newFixture()
 	var out strings.Builder
 	for lines := bufio.NewScanner(strings.NewReader(string(before))); lines.Scan(); {
 		line := lines.Text()
@@ -96,27 +96,27 @@ func runScenario(t *testing.T, file string) {
 		switch {
 		case len(words) == 0 || strings.HasPrefix(line, "#"):
 		case words[0] == "plan":
-			for _, l := range strings.Split(strings.TrimRight(text(w.plan(words[1])), "\n"), "\n") {
+			for _, l := range strings.Split(strings.TrimRight(text(f.plan(words[1])), "\n"), "\n") {
 				out.WriteString("\t" + l + "\n")
 			}
 		case words[0] == "health":
-			for l := range strings.Lines(text(w.plan(words[1]))) {
+			for l := range strings.Lines(text(f.plan(words[1]))) {
 				if strings.HasPrefix(l, "healthCheckNodePort") {
 					out.WriteString("\t" + l)
 				}
 			}
 		case words[0] == "who":
-			for _, l := range w.owners(words[1:]) {
+			for _, l := range f.owners(words[1:]) {
 				out.WriteString("\t" + l + "\n")
 			}
 		case words[0] == "bgp":
-			for _, l := range w.bgp(words[1]) {
+			for _, l := range f.bgp(words[1]) {
 				out.WriteString("\t" + l + "\n")
 			}
 		case words[0] == "trace":
-			out.WriteString("\t" + w.trace(words[1:]) + "\n")
+			out.WriteString("\t" + f.trace(words[1:]) + "\n")
 		default:
-			if err := w.command(words); err != nil {
+			if err := f.command(words); err != nil {
 				t.Fatalf("%s: %s: %v", file, line, err)
 			}
 		}
@@ -137,8 +137,8 @@ func serviceKey(text string) pools.ServiceKey {
 	return pools.ServiceKey{Namespace: ns, Name: name}
 }
 
-// world is the state that a scenario changes.
-type world struct {
+// fixture is the state that a scenario changes.
+type fixture struct {
 	view     *view.View
 	options  Options
 	now      time.Time
@@ -148,12 +148,12 @@ type world struct {
 	published map[string][]string
 }
 
-// newWorld returns a world whose nodes have two interfaces.
-func newWorld() *world {
+// newFixture returns a fixture whose nodes have two interfaces.
+func newFixture() *fixture {
 	v := view.New()
 	v.Links["eth0"] = view.Link{Name: "eth0", Subnets: prefixes("203.0.113.0/24,2001:db8::/64")}
 	v.Links["eth1"] = view.Link{Name: "eth1"}
-	return &world{view: v, options: defaultOptions(), now: time.Unix(0, 0), planners: map[string]*Planner{}, stations: map[string]*station{}}
+	return &fixture{view: v, options: defaultOptions(), now: time.Unix(0, 0), planners: map[string]*Planner{}, stations: map[string]*station{}}
 }
 
 // defaultOptions accept the external IPs of most scenarios.
@@ -161,21 +161,21 @@ func defaultOptions() Options {
 	return Options{BGP: true, Options: forwarding.Options{ExternalIPs: prefixes("203.0.113.200/29")}}
 }
 
-func (w *world) plan(node string) *Desired {
-	if w.planners[node] == nil {
-		o := w.options
+func (f *fixture) plan(node string) *Desired {
+	if f.planners[node] == nil {
+		o := f.options
 		o.Node = node
-		w.planners[node] = NewPlanner(o)
+		f.planners[node] = NewPlanner(o)
 	}
-	d, _ := w.planners[node].Plan(w.viewOf(node), view.Touched{All: true}, w.now)
-	w.observe(node, d)
+	d, _ := f.planners[node].Plan(f.viewOf(node), view.Touched{All: true}, f.now)
+	f.observe(node, d)
 	return d
 }
 
-func (w *world) trace(words []string) string {
-	d := w.plan(words[0])
+func (f *fixture) trace(words []string) string {
+	d := f.plan(words[0])
 	n := ipvstest.Node{Local: d.Local, Filter: d.Filter, Table: d.Table, ClusterInternal: d.ClusterInternal, Own: map[netip.Addr]struct{}{}}
-	for _, a := range w.view.Nodes[words[0]].Addresses {
+	for _, a := range f.view.Nodes[words[0]].Addresses {
 		n.Own[a] = struct{}{}
 	}
 	client := ipvstest.Client{Self: words[1] == "self"}
@@ -188,68 +188,68 @@ func (w *world) trace(words []string) string {
 }
 
 // settings runs a command about options, time or reachability, and reports whether it was one.
-func (w *world) settings(words []string) bool {
+func (f *fixture) settings(words []string) bool {
 	switch words[0] {
 	case "later":
-		w.now = w.now.Add(duration(words[1]))
+		f.now = f.now.Add(duration(words[1]))
 		return true
 	case "options":
-		w.options = defaultOptions()
+		f.options = defaultOptions()
 		for _, option := range words[1:] {
 			switch key, value, _ := strings.Cut(option, "="); key {
 			case "serviceproxy":
-				w.options.ServiceProxy = true
+				f.options.ServiceProxy = true
 			case "scheduler":
-				w.options.Scheduler = value
+				f.options.Scheduler = value
 			case "flags":
-				w.options.Flags = ipvs.Flags(atoi(value))
+				f.options.Flags = ipvs.Flags(atoi(value))
 			case "nodeports":
-				w.options.NodePortCIDRs = prefixes(value)
+				f.options.NodePortCIDRs = prefixes(value)
 			case "pods":
-				w.options.DetectLocal = forwarding.DetectLocal{Mode: forwarding.ClusterCIDR, CIDRs: prefixes(value)}
+				f.options.DetectLocal = forwarding.DetectLocal{Mode: forwarding.ClusterCIDR, CIDRs: prefixes(value)}
 			case "detect":
 				mode, name, _ := strings.Cut(value, ":")
-				w.options.DetectLocal = forwarding.DetectLocal{Mode: forwarding.LocalMode(mode), Interface: name}
+				f.options.DetectLocal = forwarding.DetectLocal{Mode: forwarding.LocalMode(mode), Interface: name}
 			case "endpointchecks":
-				w.options.EndpointChecks = true
+				f.options.EndpointChecks = true
 			case "external":
-				if w.options.ExternalIPs = nil; value != "" {
-					w.options.ExternalIPs = prefixes(value)
+				if f.options.ExternalIPs = nil; value != "" {
+					f.options.ExternalIPs = prefixes(value)
 				}
 			case "apiserver":
-				w.options.APIServers = []netip.Addr{netip.MustParseAddr(value)}
+				f.options.APIServers = []netip.Addr{netip.MustParseAddr(value)}
 			case "drain":
-				w.options.DrainLimit = duration(value)
+				f.options.DrainLimit = duration(value)
 			case "reset":
-				w.options.ResetAfter = duration(value)
+				f.options.ResetAfter = duration(value)
 			default:
 				panic(key)
 			}
 		}
 	case "unreachable", "reachable":
 		for _, name := range words[1:] {
-			incremental.Set(w.view.Unreachable, name, w.now, words[0] == "unreachable")
+			incremental.Set(f.view.Unreachable, name, f.now, words[0] == "unreachable")
 		}
 		return true
 	case "restart":
 	default:
 		return false
 	}
-	clear(w.planners)
-	clear(w.stations)
+	clear(f.planners)
+	clear(f.stations)
 	return true
 }
 
-func (w *world) command(words []string) (err error) {
+func (f *fixture) command(words []string) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("bad command: %v", r)
 		}
 	}()
-	if w.settings(words) || w.bgpCommand(words) || w.stationCommand(words) {
+	if f.settings(words) || f.bgpCommand(words) || f.stationCommand(words) {
 		return nil
 	}
-	v, name, rest := w.view, words[1], words[2:]
+	v, name, rest := f.view, words[1], words[2:]
 	switch words[0] {
 	case "node":
 		v.Nodes[name] = parseNode(rest)

@@ -36,39 +36,39 @@ func manyRoutes(names ...string) map[netip.Prefix]routes.Route {
 // BenchmarkTable: 10,000 prefixes to a BIRD and an FRR from an empty table, then 100 times one more prefix.
 func BenchmarkTable(b *testing.B) {
 	for b.Loop() {
-		w := newWorld(b, "bird", "frr")
+		f := newFixture(b, "bird", "frr")
 		peers, monitors := map[string]routes.Peer{}, []*router.Monitor{}
-		for _, f := range w.routers {
-			n := f.neighbor()
-			n.Address = f.node6
-			f.neighbors(b, n)
-			peers[f.kind] = f.peer6()
-			m, err := f.place.Monitor(b.Context())
+		for _, r := range f.routers {
+			n := r.neighbor()
+			n.Address = r.node6
+			r.neighbors(b, n)
+			peers[r.kind] = r.peer6()
+			m, err := r.place.Monitor(b.Context())
 			if err != nil {
 				b.Fatal(err)
 			}
 			monitors = append(monitors, m)
 		}
-		d := startNode(b, w.node)
+		d := startNode(b, f.node)
 		start := time.Now()
 		d.apply(b, wanted(peers, manyRoutes("bird", "frr")))
 		b.ReportMetric(time.Since(start).Seconds(), "s/apply")
-		for _, f := range w.routers {
-			d.up(b, f.kind)
+		for _, r := range f.routers {
+			d.up(b, r.kind)
 		}
-		for i, f := range w.routers {
+		for i, r := range f.routers {
 			last := 0
-			eventuallyElse(b, f.kind+" has all", func() bool {
+			eventuallyElse(b, r.kind+" has all", func() bool {
 				last = len(monitors[i].Events())
 				return last >= many
 			}, func() string { return fmt.Sprint(last) })
 			at := monitors[i].Events()[many-1].At
-			b.ReportMetric(at.Sub(d.upAt(f.kind)).Seconds(), "s/"+f.kind)
+			b.ReportMetric(at.Sub(d.upAt(r.kind)).Seconds(), "s/"+r.kind)
 		}
 		cpu, rss := usage(b, d)
 		b.ReportMetric(cpu.Seconds(), "cpu-s")
 		b.ReportMetric(rss, "MB-peak")
-		one(b, d, w, monitors)
+		one(b, d, f, monitors)
 		for _, m := range monitors {
 			m.Stop()
 		}
@@ -77,7 +77,7 @@ func BenchmarkTable(b *testing.B) {
 }
 
 // one adds a prefix and waits for it in both kernels, 100 times.
-func one(b *testing.B, d *node, w *world, monitors []*router.Monitor) {
+func one(b *testing.B, d *node, f *fixture, monitors []*router.Monitor) {
 	ctx, cancel := context.WithTimeout(b.Context(), patience)
 	defer cancel()
 	times := map[string][]time.Duration{}
@@ -85,12 +85,12 @@ func one(b *testing.B, d *node, w *world, monitors []*router.Monitor) {
 		prefix := netip.PrefixFrom(addr(fmt.Sprintf("2001:db8:e::%x", i+1)), 128)
 		start := time.Now()
 		d.apply(b, routes.Change{RouterID: nodeID, Routes: map[netip.Prefix]routes.Route{prefix: to("bird", "frr")}})
-		for j, f := range w.routers {
+		for j, r := range f.routers {
 			e, err := monitors[j].Wait(ctx, func(e router.Event) bool { return e.Prefix == prefix && !e.Deleted })
 			if err != nil {
 				b.Fatal(err)
 			}
-			times[f.kind] = append(times[f.kind], e.At.Sub(start))
+			times[r.kind] = append(times[r.kind], e.At.Sub(start))
 		}
 	}
 	for kind, t := range times {

@@ -21,11 +21,11 @@ func TestPeersComeAndGo(t *testing.T) {
 	for _, kinds := range [][]string{{"bird", "frr"}, {"frr", "bird"}} {
 		t.Run(kinds[0]+" stays", func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, kinds...)
-			stays, moves := w.routers[0], w.routers[1]
+			f := newFixture(t, kinds...)
+			stays, moves := f.routers[0], f.routers[1]
 			stays.neighbors(t, stays.neighbor())
 			moves.neighbors(t, moves.neighbor())
-			d := startNode(t, w.node)
+			d := startNode(t, f.node)
 			d.apply(t, wanted(map[string]routes.Peer{"stays": stays.peer()}, map[netip.Prefix]routes.Route{vip4: to("stays"), pool4: to("stays")}))
 			both := map[netip.Prefix][]netip.Addr{vip4: {stays.link.node}, pool4: {stays.link.node}}
 			stays.kernel(t, 4, both)
@@ -83,31 +83,31 @@ func TestPeersComeAndGo(t *testing.T) {
 
 // TestNextHopChanges: a changed next hop of the other family reaches the router without a new session.
 func TestNextHopChanges(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f *far) {
-		n := f.neighbor()
+	each(t, func(t *testing.T, f *fixture, r *far) {
+		n := r.neighbor()
 		n.IPv4, n.IPv6 = true, true
-		f.neighbors(t, n)
-		w.node.Address(t, "eth0", "2001:db8:1::3/64")
-		d := startNode(t, w.node)
-		p := f.peer()
-		p.IPv6, p.NextHop6 = true, f.node6
+		r.neighbors(t, n)
+		f.node.Address(t, "eth0", "2001:db8:1::3/64")
+		d := startNode(t, f.node)
+		p := r.peer()
+		p.IPv6, p.NextHop6 = true, r.node6
 		d.apply(t, wanted(map[string]routes.Peer{"r": p}, map[netip.Prefix]routes.Route{vip6: to("r")}))
-		f.kernel(t, 6, map[netip.Prefix][]netip.Addr{vip6: {f.node6}})
-		since := f.since(t, "node")
+		r.kernel(t, 6, map[netip.Prefix][]netip.Addr{vip6: {r.node6}})
+		since := r.since(t, "node")
 		p.NextHop6 = addr("2001:db8:1::3")
 		d.apply(t, routes.Change{RouterID: nodeID, Peers: map[string]*routes.Peer{"r": &p}})
-		f.kernel(t, 6, map[netip.Prefix][]netip.Addr{vip6: {p.NextHop6}})
-		f.still(t, "node", since)
+		r.kernel(t, 6, map[netip.Prefix][]netip.Addr{vip6: {p.NextHop6}})
+		r.still(t, "node", since)
 	})
 }
 
 // TestDown: the session goes down at once, even while a change is applied, with the reason, and comes up again by
 // itself.
 func TestDown(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f *far) {
-		f.neighbors(t, f.neighbor())
-		d := startNode(t, w.node)
-		d.apply(t, wanted(map[string]routes.Peer{"r": f.peer()}, map[netip.Prefix]routes.Route{vip4: to("r")}))
+	each(t, func(t *testing.T, f *fixture, r *far) {
+		r.neighbors(t, r.neighbor())
+		d := startNode(t, f.node)
+		d.apply(t, wanted(map[string]routes.Peer{"r": r.peer()}, map[netip.Prefix]routes.Route{vip4: to("r")}))
 		d.up(t, "r")
 		d.order(t, order{Busy: true, Down: []string{"r", "BFD: no packets for 300ms"}})
 		s := d.session(t, "r", "down", func(s routes.Session) bool { return s.State != routes.SessionEstablished })
@@ -118,35 +118,35 @@ func TestDown(t *testing.T) {
 		if s.Reason != routes.BFDWentDown || s.Changes != 2 {
 			t.Errorf("up again, but not with why it was down: %+v", s)
 		}
-		f.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {f.link.node}})
+		r.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {r.link.node}})
 	})
 }
 
 // TestReaddRejected: a peer that GoBGP had, and then rejects, is retried until GoBGP accepts it.
 func TestReaddRejected(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "bird")
-	f := w.routers[0]
-	f.neighbors(t, f.neighbor())
-	d := startNode(t, w.node)
-	d.apply(t, wanted(map[string]routes.Peer{"r": f.peer()}, map[netip.Prefix]routes.Route{vip4: to("r")}))
+	f := newFixture(t, "bird")
+	r := f.routers[0]
+	r.neighbors(t, r.neighbor())
+	d := startNode(t, f.node)
+	d.apply(t, wanted(map[string]routes.Peer{"r": r.peer()}, map[netip.Prefix]routes.Route{vip4: to("r")}))
 	d.up(t, "r")
 	d.order(t, order{Lose: "r"})
 	d.fails(t, "r", routes.NotConfigured)
 	if s := d.up(t, "r"); s.Changes != 2 {
 		t.Errorf("up again: %+v", s)
 	}
-	f.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {f.link.node}})
+	r.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {r.link.node}})
 }
 
 // TestRouterEndsSession: the router ends the session; the reason contains its message.
 func TestRouterEndsSession(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f *far) {
-		f.neighbors(t, f.neighbor())
-		d := startNode(t, w.node)
-		d.apply(t, wanted(map[string]routes.Peer{"r": f.peer()}, nil))
+	each(t, func(t *testing.T, f *fixture, r *far) {
+		r.neighbors(t, r.neighbor())
+		d := startNode(t, f.node)
+		d.apply(t, wanted(map[string]routes.Peer{"r": r.peer()}, nil))
 		d.up(t, "r")
-		f.neighbors(t)
+		r.neighbors(t)
 		s := d.fails(t, "r", routes.Rejected)
 		if !strings.Contains(s.Message, "cease") {
 			t.Errorf("not the router's message: %s", s.Message)
@@ -154,7 +154,7 @@ func TestRouterEndsSession(t *testing.T) {
 		d.session(t, "r", "rejected", func(s routes.Session) bool {
 			return s.Reason == routes.Refused || s.Reason == routes.Rejected && s.Changes == 1
 		})
-		f.neighbors(t, f.neighbor())
+		r.neighbors(t, r.neighbor())
 		d.up(t, "r")
 	})
 }
@@ -169,20 +169,20 @@ func TestLeave(t *testing.T) {
 	for _, kinds := range [][]string{{"bird", "frr", "frr"}, {"frr", "bird", "bird"}} {
 		t.Run(kinds[0]+" is internal", func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, kinds...)
-			internal, external, graceful := w.routers[0], w.routers[1], w.routers[2]
+			f := newFixture(t, kinds...)
+			internal, external, graceful := f.routers[0], f.routers[1], f.routers[2]
 			internal.conf.ASN = nodeASN
-			for _, f := range w.routers {
-				f.neighbors(t, f.neighbor())
+			for _, r := range f.routers {
+				r.neighbors(t, r.neighbor())
 			}
-			d := startNode(t, w.node)
+			d := startNode(t, f.node)
 			in, p := internal.peer(), graceful.peer()
 			in.PeerASN, p.GracefulRestart = nodeASN, true
 			attributes := view.Attributes{LocalPref: 300, Communities: view.NewCommunitySet(65001<<16 | 7)}
 			prefixes := map[netip.Prefix]routes.Route{vip4: {"internal": attributes, "external": attributes, "graceful": attributes}}
 			d.apply(t, wanted(map[string]routes.Peer{"internal": in, "external": external.peer(), "graceful": p}, prefixes))
-			for _, f := range w.routers {
-				f.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {f.link.node}})
+			for _, r := range f.routers {
+				r.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {r.link.node}})
 			}
 			internal.path(t, vip4, func(p router.Path) bool { return p.LocalPref == 300 })
 			left := make(chan error, 1)
@@ -191,11 +191,11 @@ func TestLeave(t *testing.T) {
 				left <- err
 			}()
 			var both sync.WaitGroup // at the same time: the state lasts for three seconds
-			for _, f := range w.routers[:2] {
+			for _, r := range f.routers[:2] {
 				both.Go(func() {
-					waitPath(t, f, vip4, func(p router.Path) bool {
+					waitPath(t, r, vip4, func(p router.Path) bool {
 						shut := slices.ContainsFunc(p.Communities, func(c string) bool { return c == "65535:0" || c == "graceful-shutdown" })
-						return shut && len(p.Communities) == 2 && (f == external || noPref.MatchString(p.Text))
+						return shut && len(p.Communities) == 2 && (r == external || noPref.MatchString(p.Text))
 					})
 				})
 			}

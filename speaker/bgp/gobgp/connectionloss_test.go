@@ -32,23 +32,23 @@ func cut(t *testing.T, space *netspace.Space, with netip.Addr) {
 }
 
 // graceful configures both families over one session, with graceful restart, on the first router.
-func (f *far) graceful(t *testing.T) routes.Peer {
+func (r *far) graceful(t *testing.T) routes.Peer {
 	t.Helper()
-	n, p := f.neighbor(), f.peer()
-	n.IPv4, n.IPv6, p.IPv4, p.IPv6, p.NextHop6, p.GracefulRestart = true, true, true, true, f.node6, true
-	f.neighbors(t, n)
+	n, p := r.neighbor(), r.peer()
+	n.IPv4, n.IPv6, p.IPv4, p.IPv6, p.NextHop6, p.GracefulRestart = true, true, true, true, r.node6, true
+	r.neighbors(t, n)
 	return p
 }
 
 // table waits until the router's kernel has exactly the routes of both families, plus these.
-func (f *far) table(t *testing.T, four ...netip.Prefix) {
+func (r *far) table(t *testing.T, four ...netip.Prefix) {
 	t.Helper()
-	want := map[netip.Prefix][]netip.Addr{vip4: {f.link.node}, pool4: {f.link.node}}
+	want := map[netip.Prefix][]netip.Addr{vip4: {r.link.node}, pool4: {r.link.node}}
 	for _, p := range four {
-		want[p] = []netip.Addr{f.link.node}
+		want[p] = []netip.Addr{r.link.node}
 	}
-	f.kernel(t, 4, want)
-	f.kernel(t, 6, map[netip.Prefix][]netip.Addr{vip6: {f.node6}, pool6: {f.node6}})
+	r.kernel(t, 4, want)
+	r.kernel(t, 6, map[netip.Prefix][]netip.Addr{vip6: {r.node6}, pool6: {r.node6}})
 }
 
 // both returns a full set of one peer with prefixes of both families.
@@ -57,31 +57,31 @@ func both(p routes.Peer) routes.Change {
 }
 
 // nextSession waits for the session that follows a previous one, and until the router has received its full table.
-func (f *far) nextSession(t *testing.T, d *node, before routes.Session) routes.Session {
+func (r *far) nextSession(t *testing.T, d *node, before routes.Session) routes.Session {
 	t.Helper()
 	s := d.session(t, "r", "up again", func(s routes.Session) bool {
 		return s.State == routes.SessionEstablished && s.Changes == before.Changes+1
 	})
 	d.apply(t, routes.Change{RouterID: nodeID, Routes: map[netip.Prefix]routes.Route{more: to("r")}})
-	f.table(t, more)
+	r.table(t, more)
 	d.apply(t, routes.Change{RouterID: nodeID, Routes: map[netip.Prefix]routes.Route{more: nil}})
-	f.table(t)
+	r.table(t)
 	return s
 }
 
 // TestConnectionBroken: with graceful restart only the connection is lost, at either end: no router changes a route,
 // and the session is up again within seconds.
 func TestConnectionBroken(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f *far) {
-		d := startNode(t, w.node)
-		d.apply(t, both(f.graceful(t)))
+	each(t, func(t *testing.T, f *fixture, r *far) {
+		d := startNode(t, f.node)
+		d.apply(t, both(r.graceful(t)))
 		s := d.up(t, "r")
-		f.table(t)
-		stays := unchanged(t, w, more)
-		for _, end := range []func(){func() { cut(t, w.node, f.link.router) }, func() { cut(t, f.space, f.link.node) }} {
+		r.table(t)
+		stays := unchanged(t, f, more)
+		for _, end := range []func(){func() { cut(t, f.node, r.link.router) }, func() { cut(t, r.space, r.link.node) }} {
 			end()
 			began := time.Now()
-			s = f.nextSession(t, d, s)
+			s = r.nextSession(t, d, s)
 			if s.Reason != routes.Unreachable {
 				t.Errorf("the session is back, but not with why it was down: %+v", s)
 			}
@@ -95,41 +95,41 @@ func TestConnectionBroken(t *testing.T) {
 // sessions stay, and no router changes a route.
 func TestConnectionsBrokenOfSome(t *testing.T) {
 	t.Parallel()
-	w, d, _ := gracefully(t)
-	stays := unchanged(t, w, more)
+	f, d, _ := gracefully(t)
+	stays := unchanged(t, f, more)
 	var before []router.Session
-	for _, f := range w.routers {
-		before = append(before, f.since(t, "node"))
+	for _, r := range f.routers {
+		before = append(before, r.since(t, "node"))
 	}
-	cut(t, w.node, w.routers[0].link.router)
-	cut(t, w.node, w.routers[2].router6)
+	cut(t, f.node, f.routers[0].link.router)
+	cut(t, f.node, f.routers[2].router6)
 	for _, name := range []string{"r0", "r2"} {
 		d.session(t, name, "up again", func(s routes.Session) bool { return s.State == routes.SessionEstablished && s.Changes == 2 })
 	}
 	d.apply(t, routes.Change{RouterID: nodeID, Routes: map[netip.Prefix]routes.Route{more: to("r0", "r1", "r2", "r3")}})
-	for _, f := range w.routers {
-		f.table(t, more)
+	for _, r := range f.routers {
+		r.table(t, more)
 	}
 	for _, i := range []int{1, 3} {
-		w.routers[i].still(t, "node", before[i])
+		f.routers[i].still(t, "node", before[i])
 	}
 	stays()
 }
 
 // TestDownIsNoRestart: BFD takes a session with graceful restart down: the routes are removed.
 func TestDownIsNoRestart(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f *far) {
-		d := startNode(t, w.node)
-		d.apply(t, both(f.graceful(t)))
+	each(t, func(t *testing.T, f *fixture, r *far) {
+		d := startNode(t, f.node)
+		d.apply(t, both(r.graceful(t)))
 		s := d.up(t, "r")
-		f.table(t)
-		monitor, err := f.place.Monitor(t.Context())
+		r.table(t)
+		monitor, err := r.place.Monitor(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer monitor.Stop()
 		d.order(t, order{Down: []string{"r", "BFD: no packets for 300ms"}})
-		f.nextSession(t, d, s)
+		r.nextSession(t, d, s)
 		gone := map[netip.Prefix]bool{}
 		for _, e := range monitor.Events() {
 			gone[e.Prefix] = gone[e.Prefix] || e.Deleted

@@ -24,12 +24,12 @@ func table(n int) (out []netip.Prefix) {
 // TestTooManyPrefixes: a router that announces more prefixes than allowed loses its session at once, with a reason on
 // both sides, and is not tried again. With a higher limit there is a session, and its limit is changed in place.
 func TestTooManyPrefixes(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f *far) {
+	each(t, func(t *testing.T, f *fixture, r *far) {
 		const n = 2000
-		f.conf.Announce = table(n)
-		f.neighbors(t, f.neighbor())
-		d := startNode(t, w.node)
-		p := f.peer()
+		r.conf.Announce = table(n)
+		r.neighbors(t, r.neighbor())
+		d := startNode(t, f.node)
+		p := r.peer()
 		p.MaxReceivedPrefixes = n - 1
 		prefixes := map[netip.Prefix]routes.Route{vip4: to("r")}
 		d.apply(t, wanted(map[string]routes.Peer{"r": p}, prefixes))
@@ -38,21 +38,21 @@ func TestTooManyPrefixes(t *testing.T) {
 			t.Errorf("the message is %q", s.Message)
 		}
 		eventuallyElse(t, "the router has the reason", func() bool {
-			return strings.Contains(strings.ToLower(f.Log()), "maximum number of prefixes reached")
-		}, f.Log)
+			return strings.Contains(strings.ToLower(r.Log()), "maximum number of prefixes reached")
+		}, r.Log)
 		d.kill()
 
-		d = startNode(t, w.node)
+		d = startNode(t, f.node)
 		p.MaxReceivedPrefixes = n + 1 // FRR announces the address back
 		d.apply(t, wanted(map[string]routes.Peer{"r": p}, prefixes))
 		d.up(t, "r")
-		f.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {f.link.node}})
-		before := f.since(t, "node")
-		eventually(t, "all came", func() bool { return len(d.order(t, order{Paths: true}).Came[f.link.router.String()]) >= n })
+		r.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {r.link.node}})
+		before := r.since(t, "node")
+		eventually(t, "all came", func() bool { return len(d.order(t, order{Paths: true}).Came[r.link.router.String()]) >= n })
 		p.MaxReceivedPrefixes = n + 2
 		change := func() { d.apply(t, routes.Change{RouterID: nodeID, Peers: map[string]*routes.Peer{"r": &p}}) }
 		change()
-		f.still(t, "node", before)
+		r.still(t, "node", before)
 		p.MaxReceivedPrefixes = n - 1
 		change()
 		s = d.fails(t, "r", routes.TooManyPrefixes)

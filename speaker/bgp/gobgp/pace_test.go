@@ -180,22 +180,22 @@ func TestPaceUp(t *testing.T) {
 // TestPaceOfTries: the attempts as seen by a router, for one that is unreachable and one that is refused. A change ends
 // the pause.
 func TestPaceOfTries(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f *far) {
+	each(t, func(t *testing.T, f *fixture, r *far) {
 		const port = 1790
-		f.neighbors(t, f.neighbor())
-		closed := watch(t, w.node, func(p capture.Packet) bool {
-			return !p.Outgoing && p.From == netip.AddrPortFrom(f.router6, port) // RSTs
+		r.neighbors(t, r.neighbor())
+		closed := watch(t, f.node, func(p capture.Packet) bool {
+			return !p.Outgoing && p.From == netip.AddrPortFrom(r.router6, port) // RSTs
 		})
-		opened := watch(t, w.node, func(p capture.Packet) bool {
-			return p.Outgoing && p.To == netip.AddrPortFrom(f.link.router, 179) && len(p.Payload) > 18 && p.Payload[18] == bgp.BGP_MSG_OPEN
+		opened := watch(t, f.node, func(p capture.Packet) bool {
+			return p.Outgoing && p.To == netip.AddrPortFrom(r.link.router, 179) && len(p.Payload) > 18 && p.Payload[18] == bgp.BGP_MSG_OPEN
 		})
-		d := startNode(t, w.node)
+		d := startNode(t, f.node)
 		d.order(t, order{InitialPace: 500 * time.Millisecond})
-		wrong, refused := f.peer(), f.peer6()
+		wrong, refused := r.peer(), r.peer6()
 		wrong.PeerASN, refused.Port = 65099, port
-		_, queried := f.pair(t, w, 0, false)
+		_, queried := r.pair(t, f, 0, false)
 		queried.Port, queried.PeerASN, queried.Dynamic = port, 0, view.AnyExternal
-		queries := watch(t, w.node, func(p capture.Packet) bool { return !p.Outgoing && p.From == netip.AddrPortFrom(queried.Address, port) })
+		queries := watch(t, f.node, func(p capture.Packet) bool { return !p.Outgoing && p.From == netip.AddrPortFrom(queried.Address, port) })
 		d.apply(t, wanted(map[string]routes.Peer{"wrong": wrong, "refused": refused, "queried": queried}, nil))
 		// It pauses for 2, 4 and 8 s, up to a quarter less, and GoBGP then waits for one second to two.
 		paced := func(what string, gaps []time.Duration, wait time.Duration) {

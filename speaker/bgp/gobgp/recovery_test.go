@@ -36,11 +36,11 @@ func restartFlags(body []byte) (flags uint8, err error) {
 
 // TestRouterRestarts: a router that has restarted does not receive a restart state of this node.
 func TestRouterRestarts(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f *far) {
+	each(t, func(t *testing.T, f *fixture, r *far) {
 		var mu sync.Mutex
 		var opens []uint8
-		watch(t, w.node, func(p capture.Packet) bool {
-			is := p.Outgoing && p.To.Addr() == f.link.router && len(p.Payload) > bgp.BGP_HEADER_LENGTH && p.Payload[18] == bgp.BGP_MSG_OPEN
+		watch(t, f.node, func(p capture.Packet) bool {
+			is := p.Outgoing && p.To.Addr() == r.link.router && len(p.Payload) > bgp.BGP_HEADER_LENGTH && p.Payload[18] == bgp.BGP_MSG_OPEN
 			if is {
 				flags, err := restartFlags(p.Payload[bgp.BGP_HEADER_LENGTH:])
 				if err != nil {
@@ -52,19 +52,19 @@ func TestRouterRestarts(t *testing.T) {
 			}
 			return is
 		})
-		d := startNode(t, w.node)
-		d.apply(t, both(f.graceful(t)))
+		d := startNode(t, f.node)
+		d.apply(t, both(r.graceful(t)))
 		before := d.up(t, "r")
-		f.table(t)
-		if err := f.Router.Stop(); err != nil {
+		r.table(t)
+		if err := r.Router.Stop(); err != nil {
 			t.Fatal(err)
 		}
 		d.session(t, "r", "down", func(s routes.Session) bool { return s.State != routes.SessionEstablished })
 		var err error
-		if f.Router, err = router.Kinds[f.kind](t.Context(), f.place, f.conf); err != nil {
+		if r.Router, err = router.Kinds[r.kind](t.Context(), r.place, r.conf); err != nil {
 			t.Fatal(err)
 		}
-		f.nextSession(t, d, before)
+		r.nextSession(t, d, before)
 		mu.Lock()
 		defer mu.Unlock()
 		if len(opens) < 2 || opens[0]&restartState == 0 || opens[len(opens)-1]&restartState != 0 {

@@ -12,65 +12,65 @@ import (
 	"github.com/ironlb/ironlb/test/lab/router"
 )
 
-// gracefully returns a world with two routers of each kind, one with a fixed and one with any AS, both families, and a
-// driver with graceful restart; all routes are in the kernels.
-func gracefully(t *testing.T) (w *world, d *node, set routes.Change) {
-	w = newWorld(t, "bird", "frr", "bird", "frr")
+// gracefully returns a fixture with two routers of each kind, one with a fixed and one with any AS, both families, and
+// a driver with graceful restart; all routes are in the kernels.
+func gracefully(t *testing.T) (f *fixture, d *node, set routes.Change) {
+	f = newFixture(t, "bird", "frr", "bird", "frr")
 	peers := map[string]routes.Peer{}
 	names := []string{}
-	for i, f := range w.routers {
-		n, p := f.neighbor(), f.peer()
+	for i, r := range f.routers {
+		n, p := r.neighbor(), r.peer()
 		if i >= 2 {
-			n.Address, p = f.node6, f.peer6()
+			n.Address, p = r.node6, r.peer6()
 		}
 		n.IPv4, n.IPv6, p.IPv4, p.IPv6 = true, true, true, true
-		p.NextHop4, p.NextHop6, p.GracefulRestart = f.link.node, f.node6, true
+		p.NextHop4, p.NextHop6, p.GracefulRestart = r.link.node, r.node6, true
 		if i == 1 || i == 2 {
 			p.PeerASN, p.Dynamic = 0, view.AnyExternal
 		}
-		f.neighbors(t, n)
+		r.neighbors(t, n)
 		name := fmt.Sprintf("r%d", i)
 		peers[name], names = p, append(names, name)
 	}
 	set = wanted(peers, map[netip.Prefix]routes.Route{vip4: to(names...), vip6: to(names...), pool4: to(names...), pool6: to(names...)})
-	d = startNode(t, w.node)
+	d = startNode(t, f.node)
 	d.apply(t, set)
-	for i, f := range w.routers {
+	for i, r := range f.routers {
 		d.up(t, fmt.Sprintf("r%d", i))
-		f.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {f.link.node}, pool4: {f.link.node}})
-		f.kernel(t, 6, map[netip.Prefix][]netip.Addr{vip6: {f.node6}, pool6: {f.node6}})
+		r.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {r.link.node}, pool4: {r.link.node}})
+		r.kernel(t, 6, map[netip.Prefix][]netip.Addr{vip6: {r.node6}, pool6: {r.node6}})
 	}
-	return w, d, set
+	return f, d, set
 }
 
 // TestKilled: the process is killed and started again: no router changes a route.
 func TestKilled(t *testing.T) {
 	t.Parallel()
-	w, d, set := gracefully(t)
-	stays := unchanged(t, w, more)
+	f, d, set := gracefully(t)
+	stays := unchanged(t, f, more)
 	for range 2 {
 		d.kill()
 		eventually(t, "every router misses the session", func() bool {
-			for _, f := range w.routers {
-				if s, err := f.Sessions(t.Context()); err != nil || s["node"].Established {
+			for _, r := range f.routers {
+				if s, err := r.Sessions(t.Context()); err != nil || s["node"].Established {
 					return false
 				}
 			}
 			return true
 		})
-		d = startNode(t, w.node)
+		d = startNode(t, f.node)
 		d.apply(t, set)
-		for i := range w.routers {
+		for i := range f.routers {
 			d.up(t, fmt.Sprintf("r%d", i))
 		}
 		names := to("r0", "r1", "r2", "r3")
 		d.apply(t, routes.Change{RouterID: nodeID, Routes: map[netip.Prefix]routes.Route{more: names}})
-		for _, f := range w.routers {
-			f.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {f.link.node}, pool4: {f.link.node}, more: {f.link.node}})
+		for _, r := range f.routers {
+			r.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {r.link.node}, pool4: {r.link.node}, more: {r.link.node}})
 		}
 		d.apply(t, routes.Change{RouterID: nodeID, Routes: map[netip.Prefix]routes.Route{more: nil}})
-		for _, f := range w.routers {
-			f.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {f.link.node}, pool4: {f.link.node}})
+		for _, r := range f.routers {
+			r.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {r.link.node}, pool4: {r.link.node}})
 		}
 		stays()
 	}
@@ -81,11 +81,11 @@ func TestKilled(t *testing.T) {
 var more = pfx("192.0.2.77/32")
 
 // unchanged watches the routers' kernels; the returned function fails the test if any route but this one changed.
-func unchanged(t *testing.T, w *world, but netip.Prefix) func() {
+func unchanged(t *testing.T, f *fixture, but netip.Prefix) func() {
 	t.Helper()
-	monitors := make([]*router.Monitor, len(w.routers))
-	for i, f := range w.routers {
-		m, err := f.place.Monitor(t.Context())
+	monitors := make([]*router.Monitor, len(f.routers))
+	for i, r := range f.routers {
+		m, err := r.place.Monitor(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -97,7 +97,7 @@ func unchanged(t *testing.T, w *world, but netip.Prefix) func() {
 		for i, m := range monitors {
 			for _, e := range m.Events() {
 				if e.Prefix != but {
-					t.Errorf("router %d (%s) changed a route at %v: deleted %v: %s", i, w.routers[i].kind, e.At, e.Deleted, e.Text)
+					t.Errorf("router %d (%s) changed a route at %v: deleted %v: %s", i, f.routers[i].kind, e.At, e.Deleted, e.Text)
 				}
 			}
 		}
@@ -109,14 +109,14 @@ func unchanged(t *testing.T, w *world, but netip.Prefix) func() {
 func TestCrash(t *testing.T) {
 	t.Parallel()
 	evil := routes.Peer{Address: addr("203.0.113.200"), Port: 1790, MyASN: nodeASN, PeerASN: routerASN, IPv4: true, MultiHop: true, ConnectTime: time.Second}
-	w, d, _ := gracefully(t)
-	stays := unchanged(t, w, more)
+	f, d, _ := gracefully(t)
+	stays := unchanged(t, f, more)
 	// The attacker is on the first router.
-	f := w.routers[0]
-	f.space.Address(t, "eth0", "203.0.113.200/32")
-	w.node.Route(t, "203.0.113.200/32", f.link.router.String())
+	r := f.routers[0]
+	r.space.Address(t, "eth0", "203.0.113.200/32")
+	f.node.Route(t, "203.0.113.200/32", r.link.router.String())
 	var l net.Listener
-	f.space.Must(t, func() (err error) {
+	r.space.Must(t, func() (err error) {
 		l, err = net.Listen("tcp4", "203.0.113.200:1790")
 		return err
 	})
@@ -129,7 +129,7 @@ func TestCrash(t *testing.T) {
 				t.Error(err)
 			}
 		}()
-		attacked := startNode(t, w.node)
+		attacked := startNode(t, f.node)
 		attacked.change(t, wanted(map[string]routes.Peer{"evil": evil}, nil)) // may end unanswered
 		select {
 		case <-attacked.ended:
@@ -139,12 +139,12 @@ func TestCrash(t *testing.T) {
 		}
 		<-done
 		d.apply(t, routes.Change{RouterID: nodeID, Routes: map[netip.Prefix]routes.Route{more: to("r0", "r1", "r2", "r3")}})
-		for _, f := range w.routers {
-			f.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {f.link.node}, pool4: {f.link.node}, more: {f.link.node}})
+		for _, r := range f.routers {
+			r.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {r.link.node}, pool4: {r.link.node}, more: {r.link.node}})
 		}
 		d.apply(t, routes.Change{RouterID: nodeID, Routes: map[netip.Prefix]routes.Route{more: nil}})
-		for _, f := range w.routers {
-			f.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {f.link.node}, pool4: {f.link.node}})
+		for _, r := range f.routers {
+			r.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {r.link.node}, pool4: {r.link.node}})
 		}
 		stays()
 	}

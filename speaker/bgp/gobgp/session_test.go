@@ -16,24 +16,24 @@ import (
 // TestFirstChanges: the first change must be complete; another router ID needs a new process.
 func TestFirstChanges(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "bird")
-	f := w.routers[0]
-	f.neighbors(t, f.neighbor())
-	d := startNode(t, w.node)
-	p := f.peer()
+	f := newFixture(t, "bird")
+	r := f.routers[0]
+	r.neighbors(t, r.neighbor())
+	d := startNode(t, f.node)
+	p := r.peer()
 	p.RouterID = nodeID
 	c := peerChange{Peer: p}
-	r := d.child(t, "r")
-	if _, err := r.try(order{Change: &c}); err == nil {
+	child := d.child(t, "r")
+	if _, err := child.try(order{Change: &c}); err == nil {
 		t.Error("a change was applied before a full set")
 	}
 	c.Full, c.Routes = true, map[netip.Prefix]*view.Attributes{vip4: {}}
-	if _, err := r.try(order{Change: &c}); err != nil {
+	if _, err := child.try(order{Change: &c}); err != nil {
 		t.Fatal(err)
 	}
-	f.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {f.link.node}})
+	r.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {r.link.node}})
 	c.Peer.RouterID = addr("203.0.113.10")
-	_, err := r.try(order{Change: &c})
+	_, err := child.try(order{Change: &c})
 	if err == nil || !strings.Contains(err.Error(), "needs another process") {
 		t.Errorf("another router id: %v", err)
 	}
@@ -77,18 +77,18 @@ var kinds = []struct {
 // TestSessions: one router with a session of each kind, each with its own prefix. The router accepts each session from
 // one address of the node only, the sourceAddress, and sees the configured router ID, timers and AS in each.
 func TestSessions(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f *far) {
-		w.node.Address(t, "eth0", "fe80::a1/64")
-		f.space.Address(t, "eth0", "fe80::b1/64")
+	each(t, func(t *testing.T, f *fixture, r *far) {
+		f.node.Address(t, "eth0", "fe80::a1/64")
+		r.space.Address(t, "eth0", "fe80::b1/64")
 		var neighbors []router.Neighbor
 		peers, prefixes := map[string]routes.Peer{}, map[netip.Prefix]routes.Route{}
 		want := map[bool]map[netip.Prefix][]netip.Addr{true: {}, false: {}}
 		count := map[bool]int{}
 		for i, k := range kinds {
-			n, p := f.pair(t, w, count[k.six], k.six)
+			n, p := r.pair(t, f, count[k.six], k.six)
 			count[k.six]++
 			n.Name = fmt.Sprintf("n%d", i)
-			hop4, hop6 := f.link.node, f.node6 // of the other family, or of none that is link-local
+			hop4, hop6 := r.link.node, r.node6 // of the other family, or of none that is link-local
 			if k.both {
 				n.IPv4, n.IPv6, p.IPv4, p.IPv6, p.NextHop4, p.NextHop6 = true, true, true, true, hop4, hop6
 			}
@@ -101,7 +101,7 @@ func TestSessions(t *testing.T) {
 				k.set(&n, &p)
 			}
 			if p.Address.Zone() != "" {
-				hop6 = f.node6
+				hop6 = r.node6
 			}
 			neighbors, peers[k.name] = append(neighbors, n), p
 			for _, four := range []bool{true, false} {
@@ -115,8 +115,8 @@ func TestSessions(t *testing.T) {
 				}
 			}
 		}
-		f.neighbors(t, neighbors...)
-		d := startNode(t, w.node)
+		r.neighbors(t, neighbors...)
+		d := startNode(t, f.node)
 		d.apply(t, wanted(peers, prefixes))
 		for _, k := range kinds {
 			s := d.up(t, k.name)
@@ -124,13 +124,13 @@ func TestSessions(t *testing.T) {
 			if k.both {
 				prefixes = 2
 			}
-			if s.PeerASN != routerASN || s.PeerID != f.conf.ID || s.Changes != 1 || s.Reason != "" || s.Prefixes != prefixes {
+			if s.PeerASN != routerASN || s.PeerID != r.conf.ID || s.Changes != 1 || s.Reason != "" || s.Prefixes != prefixes {
 				t.Errorf("%s: session %+v", k.name, s)
 			}
 		}
-		f.kernel(t, 4, want[true])
-		f.kernel(t, 6, want[false])
-		sessions, err := f.Sessions(t.Context())
+		r.kernel(t, 4, want[true])
+		r.kernel(t, 6, want[false])
+		sessions, err := r.Sessions(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -141,7 +141,7 @@ func TestSessions(t *testing.T) {
 			}
 			for prefix := range prefixes {
 				if _, announced := prefixes[prefix][k.name]; announced && (prefix.Addr().Is4() && peers[k.name].IPv4 || prefix.Addr().Is6() && peers[k.name].IPv6) {
-					f.path(t, prefix, func(p router.Path) bool { return p.ASPath == fmt.Sprint(cmp.Or(k.asn, nodeASN)) })
+					r.path(t, prefix, func(p router.Path) bool { return p.ASPath == fmt.Sprint(cmp.Or(k.asn, nodeASN)) })
 				}
 			}
 		}
@@ -156,23 +156,23 @@ func TestAttributes(t *testing.T) {
 		external := map[string]string{"bird": "frr", "frr": "bird"}[internal]
 		t.Run(internal+" internal", func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, internal, external)
-			in, out := w.routers[0], w.routers[1]
+			f := newFixture(t, internal, external)
+			in, out := f.routers[0], f.routers[1]
 			in.conf.ASN = nodeASN
 			in.neighbors(t, in.neighbor())
 			out.neighbors(t, out.neighbor())
 			pin := in.peer()
 			pin.PeerASN = nodeASN
-			d := startNode(t, w.node)
+			d := startNode(t, f.node)
 			host := view.Attributes{LocalPref: 300, Communities: view.NewCommunitySet(65001<<16|100, 65001<<16|7),
 				LargeCommunities: view.NewLargeCommunitySet(view.LargeCommunity{Global: 4200000000, Local1: 1, Local2: 2})}
 			net := view.Attributes{LocalPref: 50, Communities: view.NewCommunitySet(65001<<16 | 24)}
 			prefixes := map[netip.Prefix]routes.Route{vip4: {"in": host, "out": net}, pool4: {"in": net, "out": host}}
 			d.apply(t, wanted(map[string]routes.Peer{"in": pin, "out": out.peer()}, prefixes))
-			is := func(f *far, prefix netip.Prefix, a view.Attributes, pref uint32) {
+			is := func(r *far, prefix netip.Prefix, a view.Attributes, pref uint32) {
 				t.Helper()
-				f.path(t, prefix, func(p router.Path) bool {
-					return p.LocalPref == pref && same(p.Communities, standard(a)) && same(p.LargeCommunities, large(a)) && p.From == f.link.node && p.NextHop == f.link.node
+				r.path(t, prefix, func(p router.Path) bool {
+					return p.LocalPref == pref && same(p.Communities, standard(a)) && same(p.LargeCommunities, large(a)) && p.From == r.link.node && p.NextHop == r.link.node
 				})
 			}
 			pref := map[string]uint32{"bird": 100, "frr": 0}[external] // its own default: none was received

@@ -75,30 +75,30 @@ func isKeepalive(to netip.Addr) func(capture.Packet) bool {
 // TestTimersChange: a changed hold time or KEEPALIVE interval restarts that session and no other. With graceful restart
 // the router changes no route meanwhile.
 func TestTimersChange(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f *far) {
-		n, p := f.neighbor(), f.peer()
-		n.IPv4, n.IPv6, p.IPv4, p.IPv6, p.NextHop6, p.GracefulRestart = true, true, true, true, f.node6, true
-		n2, p2 := f.pair(t, w, 0, false)
+	each(t, func(t *testing.T, f *fixture, r *far) {
+		n, p := r.neighbor(), r.peer()
+		n.IPv4, n.IPv6, p.IPv4, p.IPv6, p.NextHop6, p.GracefulRestart = true, true, true, true, r.node6, true
+		n2, p2 := r.pair(t, f, 0, false)
 		n2.Name = "second"
-		f.neighbors(t, n, n2)
-		d := startNode(t, w.node)
+		r.neighbors(t, n, n2)
+		d := startNode(t, f.node)
 		set := both(p)
 		set.Peers["other"] = &p2
 		set.Routes[more] = to("other")
 		d.apply(t, set)
 		table := func() {
 			t.Helper()
-			f.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {f.link.node}, pool4: {f.link.node}, more: {n2.Address}})
-			f.kernel(t, 6, map[netip.Prefix][]netip.Addr{vip6: {f.node6}, pool6: {f.node6}})
+			r.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {r.link.node}, pool4: {r.link.node}, more: {n2.Address}})
+			r.kernel(t, 6, map[netip.Prefix][]netip.Addr{vip6: {r.node6}, pool6: {r.node6}})
 		}
 		table()
-		stays, other := unchanged(t, w, netip.Prefix{}), f.since(t, "second")
-		keepalives := watch(t, w.node, isKeepalive(f.link.router))
+		stays, other := unchanged(t, f, netip.Prefix{}), r.since(t, "second")
+		keepalives := watch(t, f.node, isKeepalive(r.link.router))
 		agreed := func(name, neighbor string, changes uint64, hold time.Duration) {
 			t.Helper()
 			d.session(t, name, "restarted", func(s routes.Session) bool { return s.State == routes.SessionEstablished && s.Changes == changes })
 			eventually(t, "the router has the hold time "+hold.String(), func() bool {
-				s, err := f.Sessions(t.Context())
+				s, err := r.Sessions(t.Context())
 				return err == nil && s[neighbor].Established && s[neighbor].Hold == hold
 			})
 		}
@@ -128,27 +128,27 @@ func TestTimersChange(t *testing.T) {
 		p.RestartTime = 77 * time.Second
 		change("r", p)
 		agreed("r", "node", 4, p.HoldTime)
-		if s := f.since(t, "node"); s.RestartTime != p.RestartTime {
+		if s := r.since(t, "node"); s.RestartTime != p.RestartTime {
 			t.Errorf("the router has the restart time %v, want %v", s.RestartTime, p.RestartTime)
 		}
 		p.ConnectTime, p.BFD = 2*time.Second, view.BFD{Receive: 300 * time.Millisecond, Transmit: 300 * time.Millisecond, Multiplier: 3} // not part of the session
-		last := f.since(t, "node")
+		last := r.since(t, "node")
 		change("r", p)
 		table()
-		f.still(t, "node", last)
-		f.still(t, "second", other)
+		r.still(t, "node", last)
+		r.still(t, "second", other)
 		stays()
 
 		p2.HoldTime = 12 * time.Second // without graceful restart
 		change("other", p2)
 		agreed("other", "second", 2, p2.HoldTime)
 		table()
-		f.still(t, "node", last)
+		r.still(t, "node", last)
 		p2.HoldTime, p2.KeepaliveTime = 12*time.Second, 4*time.Second // the previous value
-		other = f.since(t, "second")
+		other = r.since(t, "second")
 		change("other", p2)
 		table()
-		f.still(t, "second", other)
+		r.still(t, "second", other)
 	})
 }
 
@@ -156,14 +156,14 @@ func TestTimersChange(t *testing.T) {
 // applies at once.
 func TestConnectTime(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "bird")
-	f := w.routers[0]
-	tries := watch(t, w.node, func(p capture.Packet) bool {
-		return !p.Outgoing && p.To.Addr() == f.link.node && p.From == netip.AddrPortFrom(f.link.router, 1790) // RSTs
+	f := newFixture(t, "bird")
+	r := f.routers[0]
+	tries := watch(t, f.node, func(p capture.Packet) bool {
+		return !p.Outgoing && p.To.Addr() == r.link.node && p.From == netip.AddrPortFrom(r.link.router, 1790) // RSTs
 	})
-	p := f.peer()
+	p := r.peer()
 	p.Port, p.ConnectTime = 1790, 3*time.Second
-	d := startNode(t, w.node)
+	d := startNode(t, f.node)
 	d.apply(t, wanted(map[string]routes.Peer{"r": p}, nil))
 	within := func(gaps []time.Duration, tick time.Duration) {
 		t.Helper()

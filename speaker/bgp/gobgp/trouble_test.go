@@ -16,29 +16,29 @@ import (
 
 // TestPassword: with the wrong password no session comes up; after it is corrected in place, it does.
 func TestPassword(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f *far) {
-		n4, n6 := f.neighbor(), f.neighbor()
-		n6.Name, n6.Address = "node6", f.node6
+	each(t, func(t *testing.T, f *fixture, r *far) {
+		n4, n6 := r.neighbor(), r.neighbor()
+		n6.Name, n6.Address = "node6", r.node6
 		n4.Password, n6.Password = "correct-horse", "battery-staple"
-		f.neighbors(t, n4, n6)
-		d := startNode(t, w.node)
-		wrong, right := f.peer(), f.peer6()
+		r.neighbors(t, n4, n6)
+		d := startNode(t, f.node)
+		wrong, right := r.peer(), r.peer6()
 		wrong.Password, right.Password = "wrong", "battery-staple"
 		wrong.ConnectTime = 3 * time.Second
 		prefixes := map[netip.Prefix]routes.Route{vip4: to("r4"), vip6: to("r6")}
 		d.apply(t, wanted(map[string]routes.Peer{"r4": wrong, "r6": right}, prefixes))
 		d.up(t, "r6")
-		f.kernel(t, 6, map[netip.Prefix][]netip.Addr{vip6: {f.node6}})
+		r.kernel(t, 6, map[netip.Prefix][]netip.Addr{vip6: {r.node6}})
 		s := d.fails(t, "r4", routes.NoAnswer)
 		if !strings.Contains(s.Message, "password") {
 			t.Errorf("the password is not mentioned: %s", s.Message)
 		}
-		six := f.since(t, "node6")
+		six := r.since(t, "node6")
 		wrong.Password = "correct-horse"
 		d.apply(t, routes.Change{RouterID: nodeID, Peers: map[string]*routes.Peer{"r4": &wrong}})
 		d.up(t, "r4")
-		f.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {f.link.node}})
-		f.still(t, "node6", six)
+		r.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {r.link.node}})
+		r.still(t, "node6", six)
 	})
 }
 
@@ -48,7 +48,7 @@ func TestTTLSecurity(t *testing.T) {
 	t.Parallel()
 	for name, six := range map[string]bool{"ipv4": false, "ipv6": true} {
 		t.Run(name, func(t *testing.T) {
-			each(t, func(t *testing.T, w *world, f *far) {
+			each(t, func(t *testing.T, f *fixture, r *far) {
 				family, bits := 4, 32
 				if six {
 					family, bits = 6, 128
@@ -60,13 +60,13 @@ func TestTTLSecurity(t *testing.T) {
 				}
 				want := map[netip.Prefix][]netip.Addr{}
 				for i, who := range []string{"both", "theirs", "ours"} {
-					n, p := f.pair(t, w, i, six)
+					n, p := r.pair(t, f, i, six)
 					n.Name, n.TTLSecurity, p.TTLSecurity = who, who != "ours", who != "theirs"
 					p.HoldTime = 3 * time.Second
 					neighbors, peers[who], prefixes[prefix(i)] = append(neighbors, n), p, to(who)
 				}
-				f.neighbors(t, neighbors...)
-				d := startNode(t, w.node)
+				r.neighbors(t, neighbors...)
+				d := startNode(t, f.node)
 				d.apply(t, wanted(peers, prefixes))
 				d.up(t, "both")
 				// Routers check the TTL once a connection exists, so this side sees a router that becomes silent at
@@ -76,14 +76,14 @@ func TestTTLSecurity(t *testing.T) {
 				s = d.session(t, "ours", "a reason", func(s routes.Session) bool { return s.Reason == routes.NoAnswer })
 				t.Logf("this side wants 255: %s: %s", s.Reason, s.Message)
 				want[prefix(0)] = []netip.Addr{neighbors[0].Address}
-				f.kernel(t, family, want)
+				r.kernel(t, family, want)
 				neighbors = slices.Clone(neighbors)
 				neighbors[1].TTLSecurity, neighbors[2].TTLSecurity = false, true
-				f.neighbors(t, neighbors...)
+				r.neighbors(t, neighbors...)
 				for i := range neighbors {
 					want[prefix(i)] = []netip.Addr{neighbors[i].Address}
 				}
-				f.kernel(t, family, want)
+				r.kernel(t, family, want)
 			})
 		})
 	}
@@ -92,30 +92,30 @@ func TestTTLSecurity(t *testing.T) {
 // TestMultiHop: the router is behind another one. The session uses a source address that the router accepts, and only
 // where ebgpMultiHop allows it, with a fixed AS and with any external one.
 func TestMultiHop(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f *far) {
+	each(t, func(t *testing.T, f *fixture, r *far) {
 		// node -- f's link -- middle: the router's end of the link moves to a namespace between.
 		middle, node := netspace.New(t), netspace.New(t)
 		middle.Sysctl(t, "net.ipv4.ip_forward", "1")
 		netspace.Join(t, node, "eth0", "203.0.113.66/28", middle, "eth0", "203.0.113.65/28")
-		netspace.Join(t, middle, "eth1", "203.0.113.82/28", f.space, "eth1", "203.0.113.81/28")
+		netspace.Join(t, middle, "eth1", "203.0.113.82/28", r.space, "eth1", "203.0.113.81/28")
 		node.Route(t, "203.0.113.80/28", "203.0.113.65")
-		f.space.Route(t, "203.0.113.64/28", "203.0.113.82")
+		r.space.Route(t, "203.0.113.64/28", "203.0.113.82")
 		sources := map[string]netip.Addr{"fixed": addr("203.0.113.67"), "any": addr("203.0.113.68")}
 		ends := map[string]netip.Addr{"fixed": addr("203.0.113.83"), "any": addr("203.0.113.84")}
 		prefixOf := map[string]netip.Prefix{"fixed": vip4, "any": more}
 		peers, prefixes, neighbors := map[string]routes.Peer{}, map[netip.Prefix]routes.Route{}, []router.Neighbor{}
 		for name, source := range sources {
 			node.Address(t, "eth0", source.String()+"/28")
-			f.space.Address(t, "eth1", ends[name].String()+"/28")
+			r.space.Address(t, "eth1", ends[name].String()+"/28")
 			neighbors = append(neighbors, router.Neighbor{Name: name, Address: source, Local: ends[name], ASN: nodeASN, MultiHop: 5})
-			p := f.peer()
+			p := r.peer()
 			p.Address, p.Source, p.ConnectTime = ends[name], source, 2*time.Second
 			if name == "any" {
 				p.PeerASN, p.Dynamic = 0, view.AnyExternal
 			}
 			peers[name], prefixes[prefixOf[name]] = p, to(name)
 		}
-		f.neighbors(t, neighbors...)
+		r.neighbors(t, neighbors...)
 		d := startNode(t, node)
 		d.apply(t, wanted(peers, prefixes))
 		change := routes.Change{RouterID: nodeID, Peers: map[string]*routes.Peer{}}
@@ -131,30 +131,30 @@ func TestMultiHop(t *testing.T) {
 		d.apply(t, change)
 		for name, source := range sources {
 			d.up(t, name)
-			f.path(t, prefixOf[name], func(p router.Path) bool { return p.NextHop == source && p.From == source })
+			r.path(t, prefixOf[name], func(p router.Path) bool { return p.NextHop == source && p.From == source })
 		}
 	})
 }
 
 // TestMisconfigured: the error is named, and affects neither the existing session nor a new one.
 func TestMisconfigured(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f *far) {
-		n6 := f.neighbor()
-		n6.Name, n6.Address = "node6", f.node6
-		n4 := f.neighbor()
-		f.neighbors(t, n4, n6)
-		d := startNode(t, w.node)
+	each(t, func(t *testing.T, f *fixture, r *far) {
+		n6 := r.neighbor()
+		n6.Name, n6.Address = "node6", r.node6
+		n4 := r.neighbor()
+		r.neighbors(t, n4, n6)
+		d := startNode(t, f.node)
 		with := func(change func(*routes.Peer)) *routes.Peer {
-			p := f.peer()
+			p := r.peer()
 			change(&p)
 			return &p
 		}
-		d.apply(t, wanted(map[string]routes.Peer{"good": f.peer6()}, map[netip.Prefix]routes.Route{vip6: to("good")}))
+		d.apply(t, wanted(map[string]routes.Peer{"good": r.peer6()}, map[netip.Prefix]routes.Route{vip6: to("good")}))
 		d.up(t, "good")
-		good := f.since(t, "node6")
+		good := r.since(t, "node6")
 		bad := map[string]*routes.Peer{
 			"asn":        with(func(p *routes.Peer) { p.PeerASN = 65099 }),
-			"refused":    with(func(p *routes.Peer) { p.Address, p.Port = f.link.node, 1790 }), // the node itself
+			"refused":    with(func(p *routes.Peer) { p.Address, p.Port = r.link.node, 1790 }), // the node itself
 			"noroute":    with(func(p *routes.Peer) { p.Address = addr("203.0.113.250") }),
 			"nohost":     with(func(p *routes.Peer) { p.Address = addr("198.51.100.14"); p.ConnectTime = 6 * time.Second }),
 			"source":     with(func(p *routes.Peer) { p.Address, p.Source = addr("198.51.100.13"), addr("203.0.113.99") }),
@@ -166,8 +166,8 @@ func TestMisconfigured(t *testing.T) {
 			d.fails(t, name, why)
 		}
 		// Fixed one by one; for the AS, the router's side is wrong next.
-		f.conf.Neighbors[0].ASN = 65099
-		f.neighbors(t, f.conf.Neighbors...)
+		r.conf.Neighbors[0].ASN = 65099
+		r.neighbors(t, r.conf.Neighbors...)
 		d.apply(t, routes.Change{RouterID: nodeID, Peers: map[string]*routes.Peer{"asn": with(func(p *routes.Peer) {})}})
 		d.session(t, "asn", "the router's message", func(s routes.Session) bool {
 			return s.Reason == routes.WrongASN && strings.Contains(s.Message, "NOTIFICATION")
@@ -175,13 +175,13 @@ func TestMisconfigured(t *testing.T) {
 		d.apply(t, routes.Change{RouterID: nodeID, Peers: map[string]*routes.Peer{"asn": with(func(p *routes.Peer) { p.LocalASN = 65099 })},
 			Routes: map[netip.Prefix]routes.Route{vip4: to("asn")}})
 		d.up(t, "asn")
-		f.path(t, vip4, func(p router.Path) bool { return p.ASPath == "65099" })
-		f.still(t, "node6", good)
+		r.path(t, vip4, func(p router.Path) bool { return p.ASPath == "65099" })
+		r.still(t, "node6", good)
 		// The address gets another name.
-		again := f.peer6()
+		again := r.peer6()
 		d.apply(t, routes.Change{RouterID: nodeID, Peers: map[string]*routes.Peer{"good": nil, "again": &again}, Routes: map[netip.Prefix]routes.Route{vip6: to("again")}})
 		d.up(t, "again")
-		f.kernel(t, 6, map[netip.Prefix][]netip.Addr{vip6: {f.node6}})
+		r.kernel(t, 6, map[netip.Prefix][]netip.Addr{vip6: {r.node6}})
 		if _, ok := d.has("good"); ok {
 			t.Error("a peer that is gone has a session")
 		}
@@ -191,16 +191,16 @@ func TestMisconfigured(t *testing.T) {
 // TestDynamicASN: any external AS, an internal one, and one that should be external but is not.
 func TestDynamicASN(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "bird", "frr")
-	in, out := w.routers[0], w.routers[1]
+	f := newFixture(t, "bird", "frr")
+	in, out := f.routers[0], f.routers[1]
 	in.conf.ASN = nodeASN
 	in.neighbors(t, in.neighbor())
 	n := out.neighbor()
 	n.ASN = 0
 	out.neighbors(t, n)
-	d := startNode(t, w.node)
-	dynamic := func(f *far, kind view.DynamicASN) routes.Peer {
-		p := f.peer()
+	d := startNode(t, f.node)
+	dynamic := func(r *far, kind view.DynamicASN) routes.Peer {
+		p := r.peer()
 		p.PeerASN, p.Dynamic = 0, kind
 		return p
 	}
@@ -226,36 +226,36 @@ func TestDynamicASN(t *testing.T) {
 // TestNothingAccepted: routes from routers are in no table here.
 func TestNothingAccepted(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "bird", "frr")
+	f := newFixture(t, "bird", "frr")
 	peers := map[string]routes.Peer{}
-	for _, f := range w.routers {
-		f.conf.Announce = []netip.Prefix{pfx("203.0.113.128/25"), pfx("2001:db8:aa::/64")}
-		n := f.neighbor()
+	for _, r := range f.routers {
+		r.conf.Announce = []netip.Prefix{pfx("203.0.113.128/25"), pfx("2001:db8:aa::/64")}
+		n := r.neighbor()
 		n.IPv4, n.IPv6 = true, true
-		f.neighbors(t, n)
-		p := f.peer()
-		p.IPv6, p.NextHop6 = true, f.node6
-		peers[f.kind] = p
+		r.neighbors(t, n)
+		p := r.peer()
+		p.IPv6, p.NextHop6 = true, r.node6
+		peers[r.kind] = p
 	}
-	d := startNode(t, w.node)
+	d := startNode(t, f.node)
 	d.apply(t, wanted(peers, map[netip.Prefix]routes.Route{vip4: to("bird", "frr"), vip6: to("bird", "frr")}))
 	var have answer
 	eventuallyElse(t, "both routers' prefixes have come", func() bool {
 		have = d.order(t, order{Paths: true})
-		for _, f := range w.routers {
-			for _, p := range f.conf.Announce {
-				if !slices.Contains(have.Came[f.link.router.String()], p.String()) {
+		for _, r := range f.routers {
+			for _, p := range r.conf.Announce {
+				if !slices.Contains(have.Came[r.link.router.String()], p.String()) {
 					return false
 				}
 			}
 		}
 		return true
 	}, func() string { return fmt.Sprint(have.Came) })
-	if have.Paths != 2*len(w.routers) {
+	if have.Paths != 2*len(f.routers) {
 		t.Errorf("the GoBGPs have %d paths, want their own 2 each", have.Paths)
 	}
-	for _, f := range w.routers {
-		f.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {f.link.node}})
-		f.kernel(t, 6, map[netip.Prefix][]netip.Addr{vip6: {f.node6}})
+	for _, r := range f.routers {
+		r.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {r.link.node}})
+		r.kernel(t, 6, map[netip.Prefix][]netip.Addr{vip6: {r.node6}})
 	}
 }

@@ -22,13 +22,13 @@ import (
 // refuse that request and the hook's program must fail; with the rule restored, the program must succeed.
 func TestEachRightOfHooks(t *testing.T) {
 	rare.Test(t)
-	w := newWorld(t, chart.Versions[0])
-	w.helm("install", chart.Release, w.chart.Path(), "--create-namespace", pools)
-	upgrade, err := w.chart.Template(w.ctx, w.version, chart.Release, chart.Namespace, "--show-only", "templates/hooks/crds.yaml")
+	f := newFixture(t, chart.Versions[0])
+	f.helm("install", chart.Release, f.chart.Path(), "--create-namespace", pools)
+	upgrade, err := f.chart.Template(f.ctx, f.version, chart.Release, chart.Namespace, "--show-only", "templates/hooks/crds.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	uninstall, err := manifest.Load(w.Root(), chart.UninstallFile)
+	uninstall, err := manifest.Load(f.Root(), chart.UninstallFile)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,35 +36,35 @@ func TestEachRightOfHooks(t *testing.T) {
 		account string
 		docs    manifest.Documents
 		args    []string
-		prepare func(world, manifest.Right)
+		prepare func(fixture, manifest.Right)
 	}{
-		{"ironlb-crds", upgrade, []string{"crds", "--timeout=30s"}, world.olderCRDs},
-		{"ironlb-uninstall", uninstall, []string{"release", "--wait-for-daemonset=ironlb-cleanup", "--timeout=8s"}, func(w world, r manifest.Right) {
-			if err := w.Apply(w.ctx, uninstall.Only("DaemonSet").String()); err != nil {
-				w.Fatal(err)
+		{"ironlb-crds", upgrade, []string{"crds", "--timeout=30s"}, fixture.olderCRDs},
+		{"ironlb-uninstall", uninstall, []string{"release", "--wait-for-daemonset=ironlb-cleanup", "--timeout=8s"}, func(f fixture, r manifest.Right) {
+			if err := f.Apply(f.ctx, uninstall.Only("DaemonSet").String()); err != nil {
+				f.Fatal(err)
 			}
-			w.servedBefore(r)
+			f.servedBefore(r)
 		}},
 	} {
-		program := w.as(hook.account, hook.docs)
+		program := f.as(hook.account, hook.docs)
 		rights := rightsOf(t, hook.account, hook.docs)
 		if len(rights) == 0 {
 			t.Fatalf("%s has no rights: the test sees nothing", hook.account)
 		}
 		for _, r := range rights {
 			t.Run(hook.account+"/"+strings.ReplaceAll(r.String(), " ", "_"), func(t *testing.T) {
-				w := w
-				w.T = t
-				run := func() (string, error) { return w.Exec(w.ctx, slices.Concat(program[:1], hook.args, program[1:])...) }
-				hook.prepare(w, r)
-				w.change(r, hook.docs, true)
+				f := f
+				f.T = t
+				run := func() (string, error) { return f.Exec(f.ctx, slices.Concat(program[:1], hook.args, program[1:])...) }
+				hook.prepare(f, r)
+				f.change(r, hook.docs, true)
 				out, err := run()
 				want := fmt.Sprintf("cannot %s resource %q", r.Rule.Verbs[0], r.Rule.Resources[0])
 				if err == nil || !strings.Contains(strings.ReplaceAll(err.Error(), `\"`, `"`), want) {
 					t.Errorf("without the rule it ends with %v, want %q\n%s", err, want, out)
 				}
-				w.change(r, hook.docs, false)
-				hook.prepare(w, r)
+				f.change(r, hook.docs, false)
+				hook.prepare(f, r)
 				if out, err := run(); err != nil {
 					t.Errorf("with the rule again: %v\n%s", err, out)
 				}
@@ -92,40 +92,40 @@ func rulesOf(t *testing.T, doc manifest.Document) []rbacv1.PolicyRule {
 }
 
 // change sets the role's rules, with or without r, and waits until the change takes effect.
-func (w world) change(r manifest.Right, docs manifest.Documents, without bool) {
-	w.Helper()
+func (f fixture) change(r manifest.Right, docs manifest.Documents, without bool) {
+	f.Helper()
 	doc, err := docs.Find(r.Kind, r.Object)
 	if err != nil {
-		w.Fatal(err)
+		f.Fatal(err)
 	}
-	rules := slices.DeleteFunc(rulesOf(w.T, doc), func(rule rbacv1.PolicyRule) bool { return without && equality.Semantic.DeepEqual(rule, r.Rule) })
+	rules := slices.DeleteFunc(rulesOf(f.T, doc), func(rule rbacv1.PolicyRule) bool { return without && equality.Semantic.DeepEqual(rule, r.Rule) })
 	patch, err := json.Marshal(map[string]any{"rules": rules})
 	if err != nil {
-		w.Fatal(err)
+		f.Fatal(err)
 	}
 	if r.Kind == "Role" {
-		_, err = w.Kube.RbacV1().Roles(r.Namespace).Patch(w.ctx, r.Object, types.MergePatchType, patch, metav1.PatchOptions{})
+		_, err = f.Kube.RbacV1().Roles(r.Namespace).Patch(f.ctx, r.Object, types.MergePatchType, patch, metav1.PatchOptions{})
 	} else {
-		_, err = w.Kube.RbacV1().ClusterRoles().Patch(w.ctx, r.Object, types.MergePatchType, patch, metav1.PatchOptions{})
+		_, err = f.Kube.RbacV1().ClusterRoles().Patch(f.ctx, r.Object, types.MergePatchType, patch, metav1.PatchOptions{})
 	}
 	if err != nil {
-		w.Fatal(err)
+		f.Fatal(err)
 	}
-	w.until(fmt.Sprintf("%s may %v: %t", r.Account, r, !without), func() bool {
-		answer, err := w.Kube.AuthorizationV1().SubjectAccessReviews().Create(w.ctx, r.Review(chart.Namespace), metav1.CreateOptions{})
+	f.until(fmt.Sprintf("%s may %v: %t", r.Account, r, !without), func() bool {
+		answer, err := f.Kube.AuthorizationV1().SubjectAccessReviews().Create(f.ctx, r.Review(chart.Namespace), metav1.CreateOptions{})
 		return err == nil && answer.Status.Allowed == !without
 	})
 }
 
 // olderCRDs removes a CRD, for the program to recreate.
-func (w world) olderCRDs(manifest.Right) {
-	w.kubectl("delete", "crd", "communities.ironlb.io", "--ignore-not-found")
+func (f fixture) olderCRDs(manifest.Right) {
+	f.kubectl("delete", "crd", "communities.ironlb.io", "--ignore-not-found")
 }
 
 // servedBefore creates the residual state of an installation whose programs have ended: a Service with its finalizer, a
 // VirtualIP, a SpeakerStatus, the Lease (unless the right is to create it), and a DaemonSet that has cleaned all nodes.
-func (w world) servedBefore(r manifest.Right) {
-	w.Helper()
+func (f fixture) servedBefore(r manifest.Right) {
+	f.Helper()
 	lease := `
 ---
 apiVersion: coordination.k8s.io/v1
@@ -133,10 +133,10 @@ kind: Lease
 metadata: {name: ironlb-ccm, namespace: ironlb-system}
 spec: {holderIdentity: "", leaseDurationSeconds: 1, leaseTransitions: 1}` // or it would stay with the attempt that failed
 	if r.Key() == "create leases" {
-		w.kubectl("-n", chart.Namespace, "delete", "lease", "ironlb-ccm", "--ignore-not-found")
+		f.kubectl("-n", chart.Namespace, "delete", "lease", "ironlb-ccm", "--ignore-not-found")
 		lease = ""
 	}
-	if err := w.Apply(w.ctx, `
+	if err := f.Apply(f.ctx, `
 apiVersion: v1
 kind: Service
 metadata: {name: web, namespace: default, finalizers: [ironlb.io/load-balancer]}
@@ -150,8 +150,8 @@ spec: {addresses: [192.0.2.1], services: [{namespace: default, name: web}]}
 apiVersion: ironlb.io/v1alpha1
 kind: SpeakerStatus
 metadata: {name: node1}`+lease); err != nil {
-		w.Fatal(err)
+		f.Fatal(err)
 	}
-	w.kubectl("-n", chart.Namespace, "patch", "daemonset", "ironlb-cleanup", "--subresource=status", "--type=merge",
+	f.kubectl("-n", chart.Namespace, "patch", "daemonset", "ironlb-cleanup", "--subresource=status", "--type=merge",
 		`-p={"status":{"observedGeneration":9,"desiredNumberScheduled":3,"numberReady":3,"currentNumberScheduled":3,"numberMisscheduled":0}}`)
 }

@@ -12,7 +12,7 @@ type check struct {
 	name string
 	// proves names the rights, by their keys, whose removal must fail this check: for these it runs first.
 	proves []string
-	run    func(ctx context.Context, w *world) error
+	run    func(ctx context.Context, f *fixture) error
 }
 
 // checks by program.

@@ -21,8 +21,8 @@ var (
 	only = flag.String("right", "", "remove only the rights whose name contains this text")
 	file = flag.String("table", "", "write the table of results to this file, as Markdown")
 
-	root   string
-	worlds []*world
+	root     string
+	fixtures []*fixture
 )
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
@@ -40,11 +40,11 @@ func run(m *testing.M) int {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	worlds = make([]*world, *labs)
+	fixtures = make([]*fixture, *labs)
 	group, gctx := errgroup.WithContext(ctx)
-	for i := range worlds {
+	for i := range fixtures {
 		group.Go(func() (err error) {
-			worlds[i], err = newWorld(gctx)
+			fixtures[i], err = newFixture(gctx)
 			return err
 		})
 	}
@@ -61,9 +61,9 @@ func run(m *testing.M) int {
 		}
 	}
 	var errs []error
-	for _, w := range worlds {
-		if w != nil {
-			errs = append(errs, w.close())
+	for _, f := range fixtures {
+		if f != nil {
+			errs = append(errs, f.close())
 		}
 	}
 	if err := errors.Join(errs...); err != nil {

@@ -23,156 +23,156 @@ import (
 
 // managerChecks are the checks of ironlb-ccm.
 var managerChecks = []check{
-	{"a Service gets an address", append(reads("services"), "patch services/status"), func(ctx context.Context, w *world) error {
+	{"a Service gets an address", append(reads("services"), "patch services/status"), func(ctx context.Context, f *fixture) error {
 		name := ""
-		return w.each(ctx, func(i int) error {
-			name = w.name("web")
+		return f.each(ctx, func(i int) error {
+			name = f.name("web")
 			class := ""
 			if i%2 == 1 {
 				class = "loadBalancerClass: ironlb.io/lb"
 			}
-			return w.service(ctx, name, "", class)
-		}, func(ctx context.Context, _ int) error { return w.hasAddress(ctx, metav1.NamespaceDefault, name) })
+			return f.service(ctx, name, "", class)
+		}, func(ctx context.Context, _ int) error { return f.hasAddress(ctx, metav1.NamespaceDefault, name) })
 	}},
-	{"a deleted Service releases its finalizer and address", nil, func(ctx context.Context, w *world) error {
-		name := w.name("web")
-		if err := w.service(ctx, name, "", ""); err != nil {
+	{"a deleted Service releases its finalizer and address", nil, func(ctx context.Context, f *fixture) error {
+		name := f.name("web")
+		if err := f.service(ctx, name, "", ""); err != nil {
 			return err
 		}
-		if err := w.soon(ctx, func(ctx context.Context) error { return w.hasAddress(ctx, metav1.NamespaceDefault, name) }); err != nil {
+		if err := f.soon(ctx, func(ctx context.Context) error { return f.hasAddress(ctx, metav1.NamespaceDefault, name) }); err != nil {
 			return err
 		}
-		if err := w.Objects.Delete(ctx, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: metav1.NamespaceDefault}}); err != nil {
+		if err := f.Objects.Delete(ctx, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: metav1.NamespaceDefault}}); err != nil {
 			return err
 		}
-		return w.soon(ctx, func(ctx context.Context) error { return w.gone(ctx, &corev1.Service{}, name) })
+		return f.soon(ctx, func(ctx context.Context) error { return f.gone(ctx, &corev1.Service{}, name) })
 	}},
-	{"a namespace's labels select its pool", reads("namespaces"), func(ctx context.Context, w *world) error {
-		pool, namespace := w.name("team"), ""
-		if err := w.own(ctx, "IPAddressPool", pool, "{addresses: [%q, %q], serviceAllocation: {namespaceSelectors: [{matchLabels: {pool: %s}}]}}",
-			w.addresses(), w.addresses(), pool); err != nil {
+	{"a namespace's labels select its pool", reads("namespaces"), func(ctx context.Context, f *fixture) error {
+		pool, namespace := f.name("team"), ""
+		if err := f.own(ctx, "IPAddressPool", pool, "{addresses: [%q, %q], serviceAllocation: {namespaceSelectors: [{matchLabels: {pool: %s}}]}}",
+			f.addresses(), f.addresses(), pool); err != nil {
 			return err
 		}
-		return w.each(ctx, func(int) error {
-			namespace = w.name("team") + "-" + strings.ToLower(fmt.Sprintf("%x", time.Now().UnixNano()))
-			if err := w.create(ctx, "{apiVersion: v1, kind: Namespace, metadata: {name: %s, labels: {pool: %s}}}", namespace, pool); err != nil {
+		return f.each(ctx, func(int) error {
+			namespace = f.name("team") + "-" + strings.ToLower(fmt.Sprintf("%x", time.Now().UnixNano()))
+			if err := f.create(ctx, "{apiVersion: v1, kind: Namespace, metadata: {name: %s, labels: {pool: %s}}}", namespace, pool); err != nil {
 				return err
 			}
-			return w.create(ctx, "{apiVersion: v1, kind: Service, metadata: {name: web, namespace: %s, annotations: {ironlb.io/ip-pool: %s}}, "+
+			return f.create(ctx, "{apiVersion: v1, kind: Service, metadata: {name: web, namespace: %s, annotations: {ironlb.io/ip-pool: %s}}, "+
 				"spec: {type: LoadBalancer, ports: [{port: 80}]}}", namespace, pool)
-		}, func(ctx context.Context, _ int) error { return w.hasAddress(ctx, namespace, "web") })
+		}, func(ctx context.Context, _ int) error { return f.hasAddress(ctx, namespace, "web") })
 	}},
-	{"no Service gets the address of a node", reads("nodes"), func(ctx context.Context, w *world) error {
+	{"no Service gets the address of a node", reads("nodes"), func(ctx context.Context, f *fixture) error {
 		addr := lab.FreeRange.Addr().Next()
-		return w.each(ctx, func(int) error {
+		return f.each(ctx, func(int) error {
 			addr = addr.Next()
-			return w.addNode(ctx, w.name("other"), addr.String())
+			return f.addNode(ctx, f.name("other"), addr.String())
 		}, func(ctx context.Context, _ int) error {
 			var pool v1alpha1.IPAddressPool
-			if err := w.get(ctx, &pool, "lan"); err != nil {
+			if err := f.get(ctx, &pool, "lan"); err != nil {
 				return err
 			}
 			return conditionIs(pool.Status.Conditions, "Withheld", metav1.ConditionTrue, addr.String())
 		})
 	}},
-	{"a Service with an address in a new ServiceCIDR gets an Event", reads("servicecidrs"), func(ctx context.Context, w *world) error {
+	{"a Service with an address in a new ServiceCIDR gets an Event", reads("servicecidrs"), func(ctx context.Context, f *fixture) error {
 		name := ""
-		return w.each(ctx, func(int) error {
-			addresses := w.addresses()
-			name = w.name("covered")
-			return errors.Join(w.own(ctx, "IPAddressPool", name, "{addresses: [%q], autoAssign: false}", addresses),
-				w.service(ctx, name, "ironlb.io/ip-pool: "+name, ""),
-				w.create(ctx, "{apiVersion: networking.k8s.io/v1, kind: ServiceCIDR, metadata: {name: %s}, spec: {cidrs: [%q]}}", name, addresses))
+		return f.each(ctx, func(int) error {
+			addresses := f.addresses()
+			name = f.name("covered")
+			return errors.Join(f.own(ctx, "IPAddressPool", name, "{addresses: [%q], autoAssign: false}", addresses),
+				f.service(ctx, name, "ironlb.io/ip-pool: "+name, ""),
+				f.create(ctx, "{apiVersion: networking.k8s.io/v1, kind: ServiceCIDR, metadata: {name: %s}, spec: {cidrs: [%q]}}", name, addresses))
 		}, func(ctx context.Context, _ int) error {
 			var o corev1.Service
-			if err := w.Objects.Get(ctx, client.ObjectKey{Namespace: metav1.NamespaceDefault, Name: name}, &o); err != nil {
+			if err := f.Objects.Get(ctx, client.ObjectKey{Namespace: metav1.NamespaceDefault, Name: name}, &o); err != nil {
 				return err
 			}
 			return conditionIs(o.Status.Conditions, "ironlb.io/Warnings", metav1.ConditionTrue, "(rule ServiceCIDR)")
 		})
 	}},
-	{"IPAddressPools have status", append(reads("ipaddresspools"), "patch ipaddresspools/status"), func(ctx context.Context, w *world) error {
+	{"IPAddressPools have status", append(reads("ipaddresspools"), "patch ipaddresspools/status"), func(ctx context.Context, f *fixture) error {
 		name := ""
-		return w.each(ctx, func(int) error {
-			name = w.name("pool")
-			return w.own(ctx, "IPAddressPool", name, "{addresses: [%q]}", w.addresses())
+		return f.each(ctx, func(int) error {
+			name = f.name("pool")
+			return f.own(ctx, "IPAddressPool", name, "{addresses: [%q]}", f.addresses())
 		}, func(ctx context.Context, _ int) error {
 			var o v1alpha1.IPAddressPool
-			if err := w.get(ctx, &o, name); err != nil {
+			if err := f.get(ctx, &o, name); err != nil {
 				return err
 			}
 			return conditionIs(o.Status.Conditions, "Ready", metav1.ConditionTrue, "")
 		})
 	}},
-	{"L2Advertisements have status", append(reads("l2advertisements"), "patch l2advertisements/status"), func(ctx context.Context, w *world) error {
+	{"L2Advertisements have status", append(reads("l2advertisements"), "patch l2advertisements/status"), func(ctx context.Context, f *fixture) error {
 		name := ""
-		return w.each(ctx, func(int) error {
-			name = w.name("l2")
-			return w.own(ctx, "L2Advertisement", name, "{ipAddressPools: [lan]}")
+		return f.each(ctx, func(int) error {
+			name = f.name("l2")
+			return f.own(ctx, "L2Advertisement", name, "{ipAddressPools: [lan]}")
 		}, func(ctx context.Context, _ int) error {
 			var o v1alpha1.L2Advertisement
-			if err := w.get(ctx, &o, name); err != nil {
+			if err := f.get(ctx, &o, name); err != nil {
 				return err
 			}
 			return conditionIs(o.Status.Conditions, "Ready", metav1.ConditionTrue, "")
 		})
 	}},
-	{"BGPPeers have status", append(reads("bgppeers"), "patch bgppeers/status"), func(ctx context.Context, w *world) error {
+	{"BGPPeers have status", append(reads("bgppeers"), "patch bgppeers/status"), func(ctx context.Context, f *fixture) error {
 		name := ""
-		return w.each(ctx, func(int) error {
-			name = w.name("peer")
-			return w.own(ctx, "BGPPeer", name, "%s", idlePeer(w))
+		return f.each(ctx, func(int) error {
+			name = f.name("peer")
+			return f.own(ctx, "BGPPeer", name, "%s", idlePeer(f))
 		}, func(ctx context.Context, _ int) error {
-			return w.peerIs(ctx, name, "Ready", metav1.ConditionTrue, "")
+			return f.peerIs(ctx, name, "Ready", metav1.ConditionTrue, "")
 		})
 	}},
-	{"BGPAdvertisements have status", append(reads("bgpadvertisements"), "patch bgpadvertisements/status"), func(ctx context.Context, w *world) error {
+	{"BGPAdvertisements have status", append(reads("bgpadvertisements"), "patch bgpadvertisements/status"), func(ctx context.Context, f *fixture) error {
 		name := ""
-		return w.each(ctx, func(int) error {
-			name = w.name("bgp")
-			return w.own(ctx, "BGPAdvertisement", name, "{ipAddressPools: [lan]}")
+		return f.each(ctx, func(int) error {
+			name = f.name("bgp")
+			return f.own(ctx, "BGPAdvertisement", name, "{ipAddressPools: [lan]}")
 		}, func(ctx context.Context, _ int) error {
-			return w.advertisementIs(ctx, name, metav1.ConditionTrue)
+			return f.advertisementIs(ctx, name, metav1.ConditionTrue)
 		})
 	}},
-	{"a BGPPeer reports whether its BFDProfile exists", reads("bfdprofiles"), func(ctx context.Context, w *world) error {
-		peer, profile := w.name("peer"), w.name("profile")
-		if err := w.own(ctx, "BGPPeer", peer, "{bfdProfile: %s, %s", profile, strings.TrimPrefix(idlePeer(w), "{")); err != nil {
+	{"a BGPPeer reports whether its BFDProfile exists", reads("bfdprofiles"), func(ctx context.Context, f *fixture) error {
+		peer, profile := f.name("peer"), f.name("profile")
+		if err := f.own(ctx, "BGPPeer", peer, "{bfdProfile: %s, %s", profile, strings.TrimPrefix(idlePeer(f), "{")); err != nil {
 			return err
 		}
-		return w.each(ctx, func(i int) error {
-			return w.toggle(ctx, i, &v1alpha1.BFDProfile{ObjectMeta: named(profile)}, "BFDProfile", "{}")
+		return f.each(ctx, func(i int) error {
+			return f.toggle(ctx, i, &v1alpha1.BFDProfile{ObjectMeta: named(profile)}, "BFDProfile", "{}")
 		},
-			func(ctx context.Context, i int) error { return w.peerIs(ctx, peer, "Ready", existing(i), "") })
+			func(ctx context.Context, i int) error { return f.peerIs(ctx, peer, "Ready", existing(i), "") })
 	}},
-	{"a BGPAdvertisement reports whether its community exists", reads("communities"), func(ctx context.Context, w *world) error {
-		ad, community := w.name("bgp"), w.name("community")
-		if err := w.own(ctx, "BGPAdvertisement", ad, "{ipAddressPools: [lan], communities: [%s]}", community); err != nil {
+	{"a BGPAdvertisement reports whether its community exists", reads("communities"), func(ctx context.Context, f *fixture) error {
+		ad, community := f.name("bgp"), f.name("community")
+		if err := f.own(ctx, "BGPAdvertisement", ad, "{ipAddressPools: [lan], communities: [%s]}", community); err != nil {
 			return err
 		}
-		return w.each(ctx, func(i int) error {
-			return w.toggle(ctx, i, &v1alpha1.Community{ObjectMeta: named(community)}, "Community", "{communities: [{name: "+community+", value: '65000:1'}]}")
-		}, func(ctx context.Context, i int) error { return w.advertisementIs(ctx, ad, existing(i)) })
+		return f.each(ctx, func(i int) error {
+			return f.toggle(ctx, i, &v1alpha1.Community{ObjectMeta: named(community)}, "Community", "{communities: [{name: "+community+", value: '65000:1'}]}")
+		}, func(ctx context.Context, i int) error { return f.advertisementIs(ctx, ad, existing(i)) })
 	}},
-	{"a BGPPeer reports the sessions of nodes", reads("speakerstatuses"), func(ctx context.Context, w *world) error {
-		peer, node := w.name("peer"), w.name("other")
-		if err := errors.Join(w.addNode(ctx, node, "192.0.2.99"), w.own(ctx, "BGPPeer", peer, "%s", idlePeer(w)),
-			w.patch(ctx, &v1alpha1.BGPPeer{ObjectMeta: named(peer)}, "{spec: {nodeSelectors: [{matchLabels: {name: "+node+"}}]}}"),
-			w.create(ctx, "{apiVersion: ironlb.io/v1alpha1, kind: SpeakerStatus, metadata: {name: %s}}", node)); err != nil {
+	{"a BGPPeer reports the sessions of nodes", reads("speakerstatuses"), func(ctx context.Context, f *fixture) error {
+		peer, node := f.name("peer"), f.name("other")
+		if err := errors.Join(f.addNode(ctx, node, "192.0.2.99"), f.own(ctx, "BGPPeer", peer, "%s", idlePeer(f)),
+			f.patch(ctx, &v1alpha1.BGPPeer{ObjectMeta: named(peer)}, "{spec: {nodeSelectors: [{matchLabels: {name: "+node+"}}]}}"),
+			f.create(ctx, "{apiVersion: ironlb.io/v1alpha1, kind: SpeakerStatus, metadata: {name: %s}}", node)); err != nil {
 			return err
 		}
-		return w.each(ctx, func(i int) error {
-			return w.patch(ctx, &v1alpha1.SpeakerStatus{ObjectMeta: named(node)}, fmt.Sprintf(
+		return f.each(ctx, func(i int) error {
+			return f.patch(ctx, &v1alpha1.SpeakerStatus{ObjectMeta: named(node)}, fmt.Sprintf(
 				"{status: {dataPlane: {healthy: true}, virtualIPs: 0, alive: 1/1, bgp: {established: 0/1, sessions: [{peer: %s, state: Idle, reason: Round%d, prefixes: 0}]}}}", peer, i), "status")
 		}, func(ctx context.Context, i int) error {
-			return w.peerIs(ctx, peer, "Established", metav1.ConditionFalse, fmt.Sprintf("Round%d", i))
+			return f.peerIs(ctx, peer, "Established", metav1.ConditionFalse, fmt.Sprintf("Round%d", i))
 		})
 	}},
-	{"a BGPAdvertisement lists addresses without an endpoint", reads("endpointslices"), func(ctx context.Context, w *world) error {
-		name, peer, names := w.name("bgp"), w.name("peer"), make([]string, rounds)
+	{"a BGPAdvertisement lists addresses without an endpoint", reads("endpointslices"), func(ctx context.Context, f *fixture) error {
+		name, peer, names := f.name("bgp"), f.name("peer"), make([]string, rounds)
 		unserved := func(ctx context.Context, want int32) error {
 			var o v1alpha1.BGPAdvertisement
-			if err := w.get(ctx, &o, name); err != nil {
+			if err := f.get(ctx, &o, name); err != nil {
 				return err
 			}
 			var got int32
@@ -186,17 +186,17 @@ var managerChecks = []check{
 			}
 			return nil
 		}
-		if err := errors.Join(w.addNode(ctx, name, "192.0.2.98"), w.own(ctx, "BGPPeer", peer, "%s", idlePeer(w)),
-			w.own(ctx, "IPAddressPool", name, "{addresses: [%q, %q], autoAssign: false}", w.addresses(), w.addresses()),
-			w.create(ctx, "{apiVersion: ironlb.io/v1alpha1, kind: SpeakerStatus, metadata: {name: %s}}", name),
-			w.patch(ctx, &v1alpha1.SpeakerStatus{ObjectMeta: named(name)}, fmt.Sprintf("{status: {dataPlane: {healthy: true}, virtualIPs: 0, "+
+		if err := errors.Join(f.addNode(ctx, name, "192.0.2.98"), f.own(ctx, "BGPPeer", peer, "%s", idlePeer(f)),
+			f.own(ctx, "IPAddressPool", name, "{addresses: [%q, %q], autoAssign: false}", f.addresses(), f.addresses()),
+			f.create(ctx, "{apiVersion: ironlb.io/v1alpha1, kind: SpeakerStatus, metadata: {name: %s}}", name),
+			f.patch(ctx, &v1alpha1.SpeakerStatus{ObjectMeta: named(name)}, fmt.Sprintf("{status: {dataPlane: {healthy: true}, virtualIPs: 0, "+
 				"bgp: {sessions: [{peer: %s, state: Idle, families: [IPv4], prefixes: 0}]}}}", peer), "status"),
-			w.own(ctx, "BGPAdvertisement", name, "{ipAddressPools: [%s], nodeSelectors: [{matchLabels: {name: %s}}]}", name, name)); err != nil {
+			f.own(ctx, "BGPAdvertisement", name, "{ipAddressPools: [%s], nodeSelectors: [{matchLabels: {name: %s}}]}", name, name)); err != nil {
 			return err
 		}
 		for i := range names {
-			names[i] = w.name("idle")
-			if err := w.create(ctx, "{apiVersion: v1, kind: Service, metadata: {name: %s, namespace: default, annotations: {ironlb.io/ip-pool: %s}}, "+
+			names[i] = f.name("idle")
+			if err := f.create(ctx, "{apiVersion: v1, kind: Service, metadata: {name: %s, namespace: default, annotations: {ironlb.io/ip-pool: %s}}, "+
 				"spec: {type: LoadBalancer, ports: [{port: 80}]}}", names[i], name); err != nil {
 				return err
 			}
@@ -205,82 +205,82 @@ var managerChecks = []check{
 		if err := until(ctx, 40*time.Second, func(ctx context.Context) error { return unserved(ctx, rounds) }); err != nil {
 			return err
 		}
-		return w.each(ctx, func(i int) error {
-			return w.create(ctx, "{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: %s, namespace: default, labels: {kubernetes.io/service-name: %s}}, "+
+		return f.each(ctx, func(i int) error {
+			return f.create(ctx, "{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: %s, namespace: default, labels: {kubernetes.io/service-name: %s}}, "+
 				"addressType: IPv4, ports: [{port: 80}], endpoints: [{addresses: [192.0.2.97]}]}", names[i], names[i])
 		}, func(ctx context.Context, i int) error { return unserved(ctx, int32(rounds-1-i)) })
 	}},
-	{"an address gets a VirtualIP", []string{"create virtualips", "list virtualips"}, func(ctx context.Context, w *world) error {
-		_, err := w.virtualIP(ctx, "")
+	{"an address gets a VirtualIP", []string{"create virtualips", "list virtualips"}, func(ctx context.Context, f *fixture) error {
+		_, err := f.virtualIP(ctx, "")
 		return err
 	}},
-	{"a deleted VirtualIP is recreated", []string{"watch virtualips"}, func(ctx context.Context, w *world) error {
-		name, err := w.virtualIP(ctx, "")
+	{"a deleted VirtualIP is recreated", []string{"watch virtualips"}, func(ctx context.Context, f *fixture) error {
+		name, err := f.virtualIP(ctx, "")
 		if err != nil {
 			return err
 		}
-		if err := w.soon(ctx, func(ctx context.Context) error { return w.owned(ctx, name) }); err != nil {
+		if err := f.soon(ctx, func(ctx context.Context) error { return f.owned(ctx, name) }); err != nil {
 			return err
 		}
-		return w.each(ctx, func(int) error { return w.Objects.Delete(ctx, &v1alpha1.VirtualIP{ObjectMeta: named(name)}) },
-			func(ctx context.Context, _ int) error { return w.owned(ctx, name) })
+		return f.each(ctx, func(int) error { return f.Objects.Delete(ctx, &v1alpha1.VirtualIP{ObjectMeta: named(name)}) },
+			func(ctx context.Context, _ int) error { return f.owned(ctx, name) })
 	}},
-	{"a VirtualIP lists the nodes that may answer", []string{"patch virtualips"}, func(ctx context.Context, w *world) error {
-		return w.withoutNode(ctx, func(ctx context.Context, vip *v1alpha1.VirtualIP) error {
+	{"a VirtualIP lists the nodes that may answer", []string{"patch virtualips"}, func(ctx context.Context, f *fixture) error {
+		return f.withoutNode(ctx, func(ctx context.Context, vip *v1alpha1.VirtualIP) error {
 			if len(vip.Spec.Nodes) > 0 {
 				return fmt.Errorf("it lists %v, though no node matches", vip.Spec.Nodes)
 			}
 			return nil
 		})
 	}},
-	{"a VirtualIP reports that no node may answer", []string{"patch virtualips/status"}, func(ctx context.Context, w *world) error {
-		return w.withoutNode(ctx, func(_ context.Context, vip *v1alpha1.VirtualIP) error {
+	{"a VirtualIP reports that no node may answer", []string{"patch virtualips/status"}, func(ctx context.Context, f *fixture) error {
+		return f.withoutNode(ctx, func(_ context.Context, vip *v1alpha1.VirtualIP) error {
 			return conditionIs(vip.Status.Conditions, v1alpha1.ConditionNoEligibleNode, metav1.ConditionTrue, "")
 		})
 	}},
-	{"a VirtualIP is deleted with its Service", []string{"delete virtualips"}, func(ctx context.Context, w *world) error {
-		service := w.name("web")
-		vip, err := w.virtualIP(ctx, service)
+	{"a VirtualIP is deleted with its Service", []string{"delete virtualips"}, func(ctx context.Context, f *fixture) error {
+		service := f.name("web")
+		vip, err := f.virtualIP(ctx, service)
 		if err != nil {
 			return err
 		}
-		if err := w.Objects.Delete(ctx, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: service, Namespace: metav1.NamespaceDefault}}); err != nil {
+		if err := f.Objects.Delete(ctx, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: service, Namespace: metav1.NamespaceDefault}}); err != nil {
 			return err
 		}
-		return w.soon(ctx, func(ctx context.Context) error { return w.gone(ctx, &v1alpha1.VirtualIP{}, vip) })
+		return f.soon(ctx, func(ctx context.Context) error { return f.gone(ctx, &v1alpha1.VirtualIP{}, vip) })
 	}},
-	{"an Event explains what is wrong", []string{"create events"}, func(ctx context.Context, w *world) error {
-		_, err := w.wrongAdvertisement(ctx)
+	{"an Event explains what is wrong", []string{"create events"}, func(ctx context.Context, f *fixture) error {
+		_, err := f.wrongAdvertisement(ctx)
 		return err
 	}},
-	{"a repeated Event is counted", []string{"patch events"}, func(ctx context.Context, w *world) error {
-		name, err := w.wrongAdvertisement(ctx)
+	{"a repeated Event is counted", []string{"patch events"}, func(ctx context.Context, f *fixture) error {
+		name, err := f.wrongAdvertisement(ctx)
 		if err != nil {
 			return err
 		}
 		ad := &v1alpha1.L2Advertisement{ObjectMeta: named(name)}
-		if err := w.patch(ctx, ad, "{spec: {ipAddressPools: [lan]}}"); err != nil {
+		if err := f.patch(ctx, ad, "{spec: {ipAddressPools: [lan]}}"); err != nil {
 			return err
 		}
-		if err := w.soon(ctx, func(ctx context.Context) error {
+		if err := f.soon(ctx, func(ctx context.Context) error {
 			var o v1alpha1.L2Advertisement
-			if err := w.get(ctx, &o, name); err != nil {
+			if err := f.get(ctx, &o, name); err != nil {
 				return err
 			}
 			return conditionIs(o.Status.Conditions, "Ready", metav1.ConditionTrue, "")
 		}); err != nil {
 			return err
 		}
-		if err := w.patch(ctx, ad, "{spec: {ipAddressPools: [absent]}}"); err != nil {
+		if err := f.patch(ctx, ad, "{spec: {ipAddressPools: [absent]}}"); err != nil {
 			return err
 		}
-		return w.soon(ctx, func(ctx context.Context) error { return w.event(ctx, ccm, name, "UnknownPool", 2) })
+		return f.soon(ctx, func(ctx context.Context) error { return f.event(ctx, ccm, name, "UnknownPool", 2) })
 	}},
-	{"the leader renews its Lease", []string{"create leases", "get leases", "update leases"}, func(ctx context.Context, w *world) error {
+	{"the leader renews its Lease", []string{"create leases", "get leases", "update leases"}, func(ctx context.Context, f *fixture) error {
 		var times []time.Time
-		return w.soon(ctx, func(ctx context.Context) error {
+		return f.soon(ctx, func(ctx context.Context) error {
 			var lease coordinationv1.Lease
-			if err := w.get(ctx, &lease, ccm); err != nil {
+			if err := f.get(ctx, &lease, ccm); err != nil {
 				return err
 			}
 			if at := lease.Spec.RenewTime; at != nil && !slices.Contains(times, at.Time) {
@@ -292,31 +292,31 @@ var managerChecks = []check{
 			return nil
 		})
 	}},
-	{"/metrics is served to an account that may read it, and to no other", []string{"system:auth-delegator"}, func(ctx context.Context, w *world) error {
-		allowed, err := w.scraper(ctx, true)
+	{"/metrics is served to an account that may read it, and to no other", []string{"system:auth-delegator"}, func(ctx context.Context, f *fixture) error {
+		allowed, err := f.scraper(ctx, true)
 		if err != nil {
 			return err
 		}
-		denied, err := w.scraper(ctx, false)
+		denied, err := f.scraper(ctx, false)
 		if err != nil {
 			return err
 		}
-		return w.soon(ctx, func(ctx context.Context) error {
-			return cmp.Or(w.scrape(ctx, "200", "-H", "Authorization: Bearer "+allowed), w.scrape(ctx, "403", "-H", "Authorization: Bearer "+denied))
+		return f.soon(ctx, func(ctx context.Context) error {
+			return cmp.Or(f.scrape(ctx, "200", "-H", "Authorization: Bearer "+allowed), f.scrape(ctx, "403", "-H", "Authorization: Bearer "+denied))
 		})
 	}},
-	{"/metrics is served to a holder of a client certificate of the cluster", []string{"extension-apiserver-authentication-reader"}, func(ctx context.Context, w *world) error {
-		if _, err := w.scraper(ctx, true); err != nil { // covers the name of the certificate, too
+	{"/metrics is served to a holder of a client certificate of the cluster", []string{"extension-apiserver-authentication-reader"}, func(ctx context.Context, f *fixture) error {
+		if _, err := f.scraper(ctx, true); err != nil { // covers the name of the certificate, too
 			return err
 		}
-		return w.soon(ctx, func(ctx context.Context) error {
-			return w.scrape(ctx, "200", "--cert", w.ca.clientCert, "--key", w.ca.clientKey)
+		return f.soon(ctx, func(ctx context.Context) error {
+			return f.scrape(ctx, "200", "--cert", f.ca.clientCert, "--key", f.ca.clientKey)
 		})
 	}},
-	{"a second replica takes over", nil, func(ctx context.Context, w *world) error {
+	{"a second replica takes over", nil, func(ctx context.Context, f *fixture) error {
 		holder := func(ctx context.Context) (string, error) {
 			var lease coordinationv1.Lease
-			if err := w.get(ctx, &lease, ccm); err != nil {
+			if err := f.get(ctx, &lease, ccm); err != nil {
 				return "", err
 			}
 			if lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity == "" {
@@ -325,23 +325,23 @@ var managerChecks = []check{
 			return *lease.Spec.HolderIdentity, nil
 		}
 		before := ""
-		if err := w.soon(ctx, func(ctx context.Context) (err error) { before, err = holder(ctx); return err }); err != nil {
+		if err := f.soon(ctx, func(ctx context.Context) (err error) { before, err = holder(ctx); return err }); err != nil {
 			return err
 		}
-		second, err := w.StartCCM(ctx, "--probe-bind-address=127.0.0.1:7475", "--secure-port=10259")
+		second, err := f.StartCCM(ctx, "--probe-bind-address=127.0.0.1:7475", "--secure-port=10259")
 		if err != nil {
 			return err
 		}
 		second.Expect()
-		err = until(ctx, w.limits.first, func(ctx context.Context) error {
-			_, err := w.Management.Exec(ctx, "curl", "-sS", "--fail", "--max-time", "2", "http://127.0.0.1:7475/livez")
+		err = until(ctx, f.limits.first, func(ctx context.Context) error {
+			_, err := f.Management.Exec(ctx, "curl", "-sS", "--fail", "--max-time", "2", "http://127.0.0.1:7475/livez")
 			return err
 		})
-		if err := errors.Join(err, w.manager.Stop(10*time.Second)); err != nil {
+		if err := errors.Join(err, f.manager.Stop(10*time.Second)); err != nil {
 			return err
 		}
-		w.manager = second
-		if err := w.soon(ctx, func(ctx context.Context) error {
+		f.manager = second
+		if err := f.soon(ctx, func(ctx context.Context) error {
 			now, err := holder(ctx)
 			if err == nil && now == before {
 				err = fmt.Errorf("%s still holds the Lease", now)
@@ -350,17 +350,17 @@ var managerChecks = []check{
 		}); err != nil {
 			return err
 		}
-		name := w.name("web")
-		if err := w.service(ctx, name, "", ""); err != nil {
+		name := f.name("web")
+		if err := f.service(ctx, name, "", ""); err != nil {
 			return err
 		}
-		return w.soon(ctx, func(ctx context.Context) error { return w.hasAddress(ctx, metav1.NamespaceDefault, name) })
+		return f.soon(ctx, func(ctx context.Context) error { return f.hasAddress(ctx, metav1.NamespaceDefault, name) })
 	}},
 }
 
 // idlePeer returns the spec of a BGPPeer that selects no node.
-func idlePeer(w *world) string {
-	return fmt.Sprintf("{myASN: %d, peerASN: %d, peerAddress: 192.0.2.%d, nodeSelectors: [{matchLabels: {none: here}}]}", nodeASN, routerASN, 200+w.seq%50)
+func idlePeer(f *fixture) string {
+	return fmt.Sprintf("{myASN: %d, peerASN: %d, peerAddress: 192.0.2.%d, nodeSelectors: [{matchLabels: {none: here}}]}", nodeASN, routerASN, 200+f.seq%50)
 }
 
 // existing returns the expected status of a condition in round i, if toggle creates in the even rounds.
@@ -372,15 +372,15 @@ func existing(i int) metav1.ConditionStatus {
 }
 
 // toggle creates the object in even rounds and deletes it in odd ones.
-func (w *world) toggle(ctx context.Context, i int, o client.Object, kind, spec string) error {
+func (f *fixture) toggle(ctx context.Context, i int, o client.Object, kind, spec string) error {
 	if i%2 == 0 {
-		return w.own(ctx, kind, o.GetName(), "%s", spec)
+		return f.own(ctx, kind, o.GetName(), "%s", spec)
 	}
-	return w.Objects.Delete(ctx, o)
+	return f.Objects.Delete(ctx, o)
 }
 
-func (w *world) hasAddress(ctx context.Context, namespace, name string) error {
-	svc, err := w.Kube.CoreV1().Services(namespace).Get(ctx, name, metav1.GetOptions{})
+func (f *fixture) hasAddress(ctx context.Context, namespace, name string) error {
+	svc, err := f.Kube.CoreV1().Services(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err == nil && len(svc.Status.LoadBalancer.Ingress) == 0 {
 		err = fmt.Errorf("Service %s has no address: %v", name, svc.Status.Conditions)
 	}
@@ -399,43 +399,43 @@ func conditionIs(all []metav1.Condition, kind string, status metav1.ConditionSta
 	return nil
 }
 
-func (w *world) peerIs(ctx context.Context, name, condition string, status metav1.ConditionStatus, text string) error {
+func (f *fixture) peerIs(ctx context.Context, name, condition string, status metav1.ConditionStatus, text string) error {
 	var o v1alpha1.BGPPeer
-	if err := w.get(ctx, &o, name); err != nil {
+	if err := f.get(ctx, &o, name); err != nil {
 		return err
 	}
 	return conditionIs(o.Status.Conditions, condition, status, text)
 }
 
-func (w *world) advertisementIs(ctx context.Context, name string, status metav1.ConditionStatus) error {
+func (f *fixture) advertisementIs(ctx context.Context, name string, status metav1.ConditionStatus) error {
 	var o v1alpha1.BGPAdvertisement
-	if err := w.get(ctx, &o, name); err != nil {
+	if err := f.get(ctx, &o, name); err != nil {
 		return err
 	}
 	return conditionIs(o.Status.Conditions, "Ready", status, "")
 }
 
 // addNode creates a Node with an address that no kubelet changes.
-func (w *world) addNode(ctx context.Context, name, addr string) error {
-	if err := w.create(ctx, "{apiVersion: v1, kind: Node, metadata: {name: %s, labels: {name: %s}}}", name, name); err != nil {
+func (f *fixture) addNode(ctx context.Context, name, addr string) error {
+	if err := f.create(ctx, "{apiVersion: v1, kind: Node, metadata: {name: %s, labels: {name: %s}}}", name, name); err != nil {
 		return err
 	}
-	return w.patch(ctx, &corev1.Node{ObjectMeta: named(name)}, "{status: {addresses: [{type: InternalIP, address: "+addr+"}]}}", "status")
+	return f.patch(ctx, &corev1.Node{ObjectMeta: named(name)}, "{status: {addresses: [{type: InternalIP, address: "+addr+"}]}}", "status")
 }
 
 // virtualIP creates a Service and waits for its VirtualIP. It returns the name of the VirtualIP.
-func (w *world) virtualIP(ctx context.Context, service string) (name string, err error) {
-	service = cmp.Or(service, w.name("web"))
-	if err := w.service(ctx, service, "", ""); err != nil {
+func (f *fixture) virtualIP(ctx context.Context, service string) (name string, err error) {
+	service = cmp.Or(service, f.name("web"))
+	if err := f.service(ctx, service, "", ""); err != nil {
 		return "", err
 	}
-	return w.virtualIPOf(ctx, service)
+	return f.virtualIPOf(ctx, service)
 }
 
-func (w *world) virtualIPOf(ctx context.Context, service string) (name string, err error) {
-	return name, w.soon(ctx, func(ctx context.Context) error {
+func (f *fixture) virtualIPOf(ctx context.Context, service string) (name string, err error) {
+	return name, f.soon(ctx, func(ctx context.Context) error {
 		var all v1alpha1.VirtualIPList
-		if err := w.Objects.List(ctx, &all); err != nil {
+		if err := f.Objects.List(ctx, &all); err != nil {
 			return err
 		}
 		for _, vip := range all.Items {
@@ -449,34 +449,34 @@ func (w *world) virtualIPOf(ctx context.Context, service string) (name string, e
 }
 
 // withoutNode creates an address, makes its only node ineligible, and waits for the effect on its VirtualIP.
-func (w *world) withoutNode(ctx context.Context, effect func(context.Context, *v1alpha1.VirtualIP) error) error {
-	name, label := w.name("alone"), &corev1.Node{ObjectMeta: named(w.node.Name)}
-	err := errors.Join(w.patch(ctx, label, "{metadata: {labels: {test: "+name+"}}}"),
-		w.own(ctx, "IPAddressPool", name, "{addresses: [%q]}", w.addresses()),
-		w.own(ctx, "L2Advertisement", name, "{ipAddressPools: [%s], nodeSelectors: [{matchLabels: {test: %s}}]}", name, name),
-		w.service(ctx, name, "ironlb.io/ip-pool: "+name, ""))
+func (f *fixture) withoutNode(ctx context.Context, effect func(context.Context, *v1alpha1.VirtualIP) error) error {
+	name, label := f.name("alone"), &corev1.Node{ObjectMeta: named(f.node.Name)}
+	err := errors.Join(f.patch(ctx, label, "{metadata: {labels: {test: "+name+"}}}"),
+		f.own(ctx, "IPAddressPool", name, "{addresses: [%q]}", f.addresses()),
+		f.own(ctx, "L2Advertisement", name, "{ipAddressPools: [%s], nodeSelectors: [{matchLabels: {test: %s}}]}", name, name),
+		f.service(ctx, name, "ironlb.io/ip-pool: "+name, ""))
 	if err != nil {
 		return err
 	}
-	vip, err := w.virtualIPOf(ctx, name)
+	vip, err := f.virtualIPOf(ctx, name)
 	if err != nil {
 		return err
 	}
 	var o v1alpha1.VirtualIP
-	if err := w.soon(ctx, func(ctx context.Context) error {
-		if err := w.get(ctx, &o, vip); err != nil || slices.Contains(o.Spec.Nodes, w.node.Name) {
+	if err := f.soon(ctx, func(ctx context.Context) error {
+		if err := f.get(ctx, &o, vip); err != nil || slices.Contains(o.Spec.Nodes, f.node.Name) {
 			return err
 		}
 		return fmt.Errorf("VirtualIP %s lists %v", vip, o.Spec.Nodes)
 	}); err != nil {
 		return err
 	}
-	if err := w.patch(ctx, label, "{metadata: {labels: {test: null}}}"); err != nil {
+	if err := f.patch(ctx, label, "{metadata: {labels: {test: null}}}"); err != nil {
 		return err
 	}
-	return w.soon(ctx, func(ctx context.Context) error {
+	return f.soon(ctx, func(ctx context.Context) error {
 		var o v1alpha1.VirtualIP
-		if err := w.get(ctx, &o, vip); err != nil {
+		if err := f.get(ctx, &o, vip); err != nil {
 			return err
 		}
 		return effect(ctx, &o)
@@ -484,17 +484,17 @@ func (w *world) withoutNode(ctx context.Context, effect func(context.Context, *v
 }
 
 // wrongAdvertisement creates an L2Advertisement of a missing pool, and waits for the Event.
-func (w *world) wrongAdvertisement(ctx context.Context) (name string, err error) {
-	name = w.name("l2")
-	if err := w.own(ctx, "L2Advertisement", name, "{ipAddressPools: [absent]}"); err != nil {
+func (f *fixture) wrongAdvertisement(ctx context.Context) (name string, err error) {
+	name = f.name("l2")
+	if err := f.own(ctx, "L2Advertisement", name, "{ipAddressPools: [absent]}"); err != nil {
 		return "", err
 	}
-	return name, w.soon(ctx, func(ctx context.Context) error { return w.event(ctx, ccm, name, "UnknownPool", 1) })
+	return name, f.soon(ctx, func(ctx context.Context) error { return f.event(ctx, ccm, name, "UnknownPool", 1) })
 }
 
 // event returns nil if the program has written an Event about the object at least count times.
-func (w *world) event(ctx context.Context, component, about, reason string, count int32) error {
-	events, err := w.Kube.CoreV1().Events("").List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + about})
+func (f *fixture) event(ctx context.Context, component, about, reason string, count int32) error {
+	events, err := f.Kube.CoreV1().Events("").List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + about})
 	if err != nil {
 		return err
 	}
@@ -509,12 +509,12 @@ func (w *world) event(ctx context.Context, component, about, reason string, coun
 }
 
 // scraper returns a token of an account that may or may not read /metrics.
-func (w *world) scraper(ctx context.Context, may bool) (string, error) {
+func (f *fixture) scraper(ctx context.Context, may bool) (string, error) {
 	name := fmt.Sprintf("scraper-%t", may)
-	err := []error{w.create(ctx, "{apiVersion: v1, kind: ServiceAccount, metadata: {name: %s, namespace: default}}", name)}
+	err := []error{f.create(ctx, "{apiVersion: v1, kind: ServiceAccount, metadata: {name: %s, namespace: default}}", name)}
 	if may {
-		err = append(err, w.create(ctx, "{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: %s}, rules: [{nonResourceURLs: [/metrics], verbs: [get]}]}", name),
-			w.create(ctx, "{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: %s}, "+
+		err = append(err, f.create(ctx, "{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: %s}, rules: [{nonResourceURLs: [/metrics], verbs: [get]}]}", name),
+			f.create(ctx, "{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: %s}, "+
 				"roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: %s}, subjects: [{kind: ServiceAccount, name: %s, namespace: default}, {kind: User, name: %s}]}", name, name, name, clientName))
 	}
 	for _, e := range err {
@@ -522,7 +522,7 @@ func (w *world) scraper(ctx context.Context, may bool) (string, error) {
 			return "", e
 		}
 	}
-	answer, e := w.Kube.CoreV1().ServiceAccounts(metav1.NamespaceDefault).CreateToken(ctx, name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	answer, e := f.Kube.CoreV1().ServiceAccounts(metav1.NamespaceDefault).CreateToken(ctx, name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	if e != nil {
 		return "", e
 	}
@@ -530,9 +530,9 @@ func (w *world) scraper(ctx context.Context, may bool) (string, error) {
 }
 
 // scrape reads /metrics and checks the status of the response.
-func (w *world) scrape(ctx context.Context, want string, flags ...string) error {
+func (f *fixture) scrape(ctx context.Context, want string, flags ...string) error {
 	argv := append([]string{"curl", "-sSk", "--max-time", "3", "-o", "/dev/null", "-w", "%{http_code}"}, flags...)
-	got, err := w.Management.Exec(ctx, append(argv, "https://127.0.0.1:10258/metrics")...)
+	got, err := f.Management.Exec(ctx, append(argv, "https://127.0.0.1:10258/metrics")...)
 	if err == nil && got != want {
 		err = fmt.Errorf("/metrics answers %s, want %s", got, want)
 	}

@@ -19,19 +19,19 @@ import (
 func TestNothingRemoved(t *testing.T) {
 	var group sync.WaitGroup
 	for i, name := range []string{ccm, speaker, bgpd} {
-		w := worlds[i%len(worlds)]
+		f := fixtures[i%len(fixtures)]
 		group.Go(func() {
-			w.mutex.Lock()
-			defer w.mutex.Unlock()
-			w.limits = generous
-			if err := w.again(t.Context(), name); err != nil {
+			f.mutex.Lock()
+			defer f.mutex.Unlock()
+			f.limits = generous
+			if err := f.again(t.Context(), name); err != nil {
 				t.Error(err)
 				return
 			}
 			for _, c := range checks[name] {
 				began := time.Now()
-				if err := c.run(t.Context(), w); err != nil {
-					t.Errorf("%s: %q fails: %v\n%s", name, c.name, err, w.tail(name))
+				if err := c.run(t.Context(), f); err != nil {
+					t.Errorf("%s: %q fails: %v\n%s", name, c.name, err, f.tail(name))
 				} else {
 					t.Logf("%-15s %s: passed after %v", name, c.name, time.Since(began).Round(100*time.Millisecond))
 				}
@@ -67,11 +67,11 @@ func TestEachIsNeeded(t *testing.T) {
 	}
 	close(next)
 	var group sync.WaitGroup
-	for _, w := range worlds {
+	for _, f := range fixtures {
 		group.Go(func() {
 			for i := range next {
 				began := time.Now()
-				res, err := w.without(t.Context(), all[i])
+				res, err := f.without(t.Context(), all[i])
 				res.took = time.Since(began).Round(time.Second)
 				results[i] = res
 				switch {
@@ -94,28 +94,28 @@ func TestEachIsNeeded(t *testing.T) {
 }
 
 // without removes the right and returns the first check that fails.
-func (w *world) without(ctx context.Context, r manifest.Right) (res result, err error) {
-	w.mutex.Lock()
-	defer w.mutex.Unlock()
+func (f *fixture) without(ctx context.Context, r manifest.Right) (res result, err error) {
+	f.mutex.Lock()
+	defer f.mutex.Unlock()
 	res.right = r
-	w.limits = strict
+	f.limits = strict
 	name := program(r.Container)
 	defer func() {
-		if back := w.restore(context.WithoutCancel(ctx), r); back != nil {
+		if back := f.restore(context.WithoutCancel(ctx), r); back != nil {
 			err = errors.Join(err, back)
 		}
 	}()
-	size, err := w.auditSize()
+	size, err := f.auditSize()
 	if err != nil {
 		return res, err
 	}
-	if err := errors.Join(w.stop(name), w.remove(ctx, r), w.again(ctx, name)); err != nil {
+	if err := errors.Join(f.stop(name), f.remove(ctx, r), f.again(ctx, name)); err != nil {
 		return res, err
 	}
 	var proof check
 	for _, c := range ordered(r) {
 		began := time.Now()
-		why := c.run(ctx, w)
+		why := c.run(ctx, f)
 		if why == nil {
 			res.passed = append(res.passed, fmt.Sprintf("%s (%v)", c.name, time.Since(began).Round(time.Second)))
 		} else {
@@ -130,7 +130,7 @@ func (w *world) without(ctx context.Context, r manifest.Right) (res result, err 
 		return res, errors.New("no check fails: remove the right from the chart, or add the check that shows what it is for")
 	}
 	if r.InAPI() {
-		if res.refused, err = w.refused(r, size); err != nil {
+		if res.refused, err = f.refused(r, size); err != nil {
 			return res, err
 		}
 		if res.refused == 0 {
@@ -138,32 +138,32 @@ func (w *world) without(ctx context.Context, r manifest.Right) (res result, err 
 		}
 	}
 	// The check must pass within the same limits with the right; a busy machine may need several attempts.
-	if err := errors.Join(w.stop(name), w.restore(ctx, r)); err != nil {
+	if err := errors.Join(f.stop(name), f.restore(ctx, r)); err != nil {
 		return res, err
 	}
 	for range 3 {
-		if err = w.again(ctx, name); err != nil {
+		if err = f.again(ctx, name); err != nil {
 			return res, err
 		}
-		if err = proof.run(ctx, w); err == nil {
+		if err = proof.run(ctx, f); err == nil {
 			return res, nil
 		}
 	}
-	return res, fmt.Errorf("%q fails, and also once the right is back: %w\n%s", res.failed, err, w.tail(name))
+	return res, fmt.Errorf("%q fails, and also once the right is back: %w\n%s", res.failed, err, f.tail(name))
 }
 
 // again restarts a program with a clean state of the cluster.
-func (w *world) again(ctx context.Context, name string) error {
-	return errors.Join(w.stop(name), w.reset(ctx), w.start(ctx, name))
+func (f *fixture) again(ctx context.Context, name string) error {
+	return errors.Join(f.stop(name), f.reset(ctx), f.start(ctx, name))
 }
 
-func (w *world) tail(name string) string {
-	p := w.manager
+func (f *fixture) tail(name string) string {
+	p := f.manager
 	switch name {
 	case speaker:
-		p = w.node.Speaker()
+		p = f.node.Speaker()
 	case bgpd:
-		p = w.node.BGP()
+		p = f.node.BGP()
 	}
 	if p == nil {
 		return ""

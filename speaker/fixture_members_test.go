@@ -10,9 +10,10 @@ import (
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
-// worldDetector receives node b. While alive, b owns every VirtualIP that lists it first, unless a test overrides that.
-type worldDetector struct {
-	w       *world
+// fixtureDetector receives node b. While alive, b owns every VirtualIP that lists it first, unless a test overrides
+// that.
+type fixtureDetector struct {
+	f       *fixture
 	view    func() *view.View
 	trigger *Trigger
 
@@ -35,7 +36,7 @@ type worldDetector struct {
 	onPeers    func()   // called by SetPeers, in the middle of a reconcile
 }
 
-func (d *worldDetector) Observe() (view.Members, map[string]struct{}, map[view.VIPID]struct{}) {
+func (d *fixtureDetector) Observe() (view.Members, map[string]struct{}, map[view.VIPID]struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	m := view.Member{Alive: !d.dead, Observer: d.begins, Synced: true, Direct: !d.notDirect, On: map[string]struct{}{}, Claims: map[view.VIPID]view.Claim{}}
@@ -75,26 +76,26 @@ func (d *worldDetector) Observe() (view.Members, map[string]struct{}, map[view.V
 	return d.last, nodes, claims
 }
 
-func (d *worldDetector) Publish(w view.LocalState) {
+func (d *fixtureDetector) Publish(w view.LocalState) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.states = append(d.states, w)
-	d.w.checkState(w)
+	d.f.checkState(w)
 }
 
-func (d *worldDetector) Retain(lifetime time.Duration) {
+func (d *fixtureDetector) Retain(lifetime time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.retained = lifetime
 }
 
-func (d *worldDetector) Settled() {
+func (d *fixtureDetector) Settled() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.settled++
 }
 
-func (d *worldDetector) CompareSlots(digest uint64) map[string]uint64 {
+func (d *fixtureDetector) CompareSlots(digest uint64) map[string]uint64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.slots = append(d.slots, digest)
@@ -104,13 +105,13 @@ func (d *worldDetector) CompareSlots(digest uint64) map[string]uint64 {
 	return map[string]uint64{"b": d.otherSlots}
 }
 
-func (d *worldDetector) SetSegments(names []string) {
+func (d *fixtureDetector) SetSegments(names []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.segments = slices.Clone(names)
 }
 
-func (d *worldDetector) SetPeers(peers map[string][]netip.Addr) {
+func (d *fixtureDetector) SetPeers(peers map[string][]netip.Addr) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.peers = maps.Clone(peers)
@@ -120,7 +121,7 @@ func (d *worldDetector) SetPeers(peers map[string][]netip.Addr) {
 }
 
 // set changes the observed members.
-func (d *worldDetector) set(change func(*worldDetector)) {
+func (d *fixtureDetector) set(change func(*fixtureDetector)) {
 	d.mu.Lock()
 	change(d)
 	d.mu.Unlock()
@@ -128,7 +129,7 @@ func (d *worldDetector) set(change func(*worldDetector)) {
 }
 
 // state returns the last published state.
-func (d *worldDetector) state() view.LocalState {
+func (d *fixtureDetector) state() view.LocalState {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if len(d.states) == 0 {
@@ -138,17 +139,17 @@ func (d *worldDetector) state() view.LocalState {
 }
 
 // checkState checks that every announced address is claimed and every claimed address is forwarded.
-func (w *world) checkState(state view.LocalState) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for addr, ann := range w.announced {
+func (f *fixture) checkState(state view.LocalState) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for addr, ann := range f.announced {
 		if c := state.Claims[ann.VIP]; c.State != view.Held && c.State != view.HandingOver {
-			w.wrong("address %v is answered for while the published claim is %+v", addr, c)
+			f.wrong("address %v is answered for while the published claim is %+v", addr, c)
 		}
 	}
 	for vip, c := range state.Claims {
 		if addr, err := netip.ParseAddr(vip); err == nil && c.State == view.Held {
-			w.checkForwards(addr)
+			f.checkForwards(addr)
 		}
 	}
 }

@@ -12,9 +12,9 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// worldTunnels is the first tier of the node. It checks that a virtual server is directed only while it has this node's
-// endpoints alone, and keeps the client's address.
-type worldTunnels struct {
+// fixtureTunnels is the first tier of the node. It checks that a virtual server is directed only while it has this
+// node's endpoints alone, and keeps the client's address.
+type fixtureTunnels struct {
 	have ipvs.Direct
 	// applied is what this process last applied.
 	applied *ipvs.Direct
@@ -31,39 +31,39 @@ type worldTunnels struct {
 	directs func(ipvs.Key) bool
 }
 
-type worldDirect struct{ w *world }
+type fixtureDirect struct{ f *fixture }
 
-func (d worldDirect) Probe(_ context.Context, want ipvs.Direct) error {
-	d.w.mu.Lock()
-	defer d.w.mu.Unlock()
-	d.w.tunnels.probes++
-	d.w.tunnels.probed = want
-	if d.w.tunnels.failProbe != nil {
-		return d.w.tunnels.failProbe
+func (d fixtureDirect) Probe(_ context.Context, want ipvs.Direct) error {
+	d.f.mu.Lock()
+	defer d.f.mu.Unlock()
+	d.f.tunnels.probes++
+	d.f.tunnels.probed = want
+	if d.f.tunnels.failProbe != nil {
+		return d.f.tunnels.failProbe
 	}
-	return d.w.tunnels.failIPv6
+	return d.f.tunnels.failIPv6
 }
 
-func (d worldDirect) MTU() int { return 1450 }
+func (d fixtureDirect) MTU() int { return 1450 }
 
-func (d worldDirect) SetPods(pods ipvs.PodSources) error {
-	d.w.mu.Lock()
-	defer d.w.mu.Unlock()
-	d.w.tunnels.pods = pods
+func (d fixtureDirect) SetPods(pods ipvs.PodSources) error {
+	d.f.mu.Lock()
+	defer d.f.mu.Unlock()
+	d.f.tunnels.pods = pods
 	return nil
 }
 
-func (d worldDirect) Check(context.Context) (bool, error) {
-	d.w.mu.Lock()
-	defer d.w.mu.Unlock()
-	t := &d.w.tunnels
+func (d fixtureDirect) Check(context.Context) (bool, error) {
+	d.f.mu.Lock()
+	defer d.f.mu.Unlock()
+	t := &d.f.tunnels
 	return t.applied != nil && sameDirect(*t.applied, t.have), nil
 }
 
-func (d worldDirect) Apply(_ context.Context, want ipvs.Direct, changed []ipvs.Key) error {
-	d.w.mu.Lock()
-	defer d.w.mu.Unlock()
-	t := &d.w.tunnels
+func (d fixtureDirect) Apply(_ context.Context, want ipvs.Direct, changed []ipvs.Key) error {
+	d.f.mu.Lock()
+	defer d.f.mu.Unlock()
+	t := &d.f.tunnels
 	if t.failApply != nil && len(want.Virtuals) > 0 {
 		return t.failApply
 	}
@@ -77,26 +77,26 @@ func (d worldDirect) Apply(_ context.Context, want ipvs.Direct, changed []ipvs.K
 		t.applied, t.begun = &want, true
 		return nil
 	}
-	if err := d.w.change("direct"); err != nil {
+	if err := d.f.change("direct"); err != nil {
 		t.applied = nil
 		return err
 	}
 	for key, v := range want.Virtuals {
 		if t.applied != nil && !slices.Contains(changed, key) && t.applied.Virtuals[key] != v {
-			d.w.wrong("%v differs and is not named as changed", key)
+			d.f.wrong("%v differs and is not named as changed", key)
 		}
-		d.w.checkDirected(key, v)
+		d.f.checkDirected(key, v)
 	}
 	want.Virtuals = maps.Clone(want.Virtuals)
 	t.have, t.applied, t.begun = want, &want, true
 	return nil
 }
 
-func (d worldDirect) Remove(context.Context) error {
-	d.w.mu.Lock()
-	defer d.w.mu.Unlock()
-	d.w.tunnels.have, d.w.tunnels.applied = ipvs.Direct{}, nil
-	return d.w.change("direct")
+func (d fixtureDirect) Remove(context.Context) error {
+	d.f.mu.Lock()
+	defer d.f.mu.Unlock()
+	d.f.tunnels.have, d.f.tunnels.applied = ipvs.Direct{}, nil
+	return d.f.change("direct")
 }
 
 func sameDirect(a, b ipvs.Direct) bool {
@@ -104,42 +104,42 @@ func sameDirect(a, b ipvs.Direct) bool {
 }
 
 // checkDirected checks the second tier of a virtual server, and that tunnels lead to it once its address is local.
-func (w *world) checkDirected(key ipvs.Key, v ipvs.Directed) {
-	table, _ := w.kernel.ListOf(map[netip.Addr]struct{}{key.Addr: {}})
+func (f *fixture) checkDirected(key ipvs.Key, v ipvs.Directed) {
+	table, _ := f.kernel.ListOf(map[netip.Addr]struct{}{key.Addr: {}})
 	vs, exists := table[key]
-	if !exists || has(w.filter, ipvs.Element{Set: ipvs.Masqueraded, Key: key}) {
-		w.wrong("%v is directed: it exists %v, filter %v", key, exists, w.filter)
+	if !exists || has(f.filter, ipvs.Element{Set: ipvs.Masqueraded, Key: key}) {
+		f.wrong("%v is directed: it exists %v, filter %v", key, exists, f.filter)
 	}
-	if _, already := w.tunnels.have.Virtuals[key]; !already && len(vs.RealServers) == 0 && w.endpoints(key) > 0 {
-		w.wrong("%v is directed before it has a real server", key)
+	if _, already := f.tunnels.have.Virtuals[key]; !already && len(vs.RealServers) == 0 && f.endpoints(key) > 0 {
+		f.wrong("%v is directed before it has a real server", key)
 	}
-	if before, already := w.tunnels.have.Virtuals[key]; already && !before.Closed || v.Closed || w.failSysctls != (dataplane.SysctlErrors{}) {
+	if before, already := f.tunnels.have.Virtuals[key]; already && !before.Closed || v.Closed || f.failSysctls != (dataplane.SysctlErrors{}) {
 		return
 	}
-	if !has(w.addrs, key.Addr) {
-		w.wrong("tunnels lead to %v before its address is local", key)
+	if !has(f.addrs, key.Addr) {
+		f.wrong("tunnels lead to %v before its address is local", key)
 	}
 }
 
 // checkUndirected checks that a virtual server is not directed while it changes to or from one that must not be.
-func (w *world) checkUndirected(what string, key ipvs.Key) {
-	if _, is := w.tunnels.have.Virtuals[key]; is && w.tunnels.begun && !w.tunnels.directs(key) {
-		w.wrong("%s %v while it is still directed", what, key)
+func (f *fixture) checkUndirected(what string, key ipvs.Key) {
+	if _, is := f.tunnels.have.Virtuals[key]; is && f.tunnels.begun && !f.tunnels.directs(key) {
+		f.wrong("%s %v while it is still directed", what, key)
 	}
 }
 
 // checkTier checks that packets to a reachable virtual server are directed if they are to be.
-func (w *world) checkTier(key ipvs.Key) {
-	if _, is := w.tunnels.have.Virtuals[key]; !is && w.tunnels.directs(key) {
-		w.wrong("%v is reachable before it is directed", key)
+func (f *fixture) checkTier(key ipvs.Key) {
+	if _, is := f.tunnels.have.Virtuals[key]; !is && f.tunnels.directs(key) {
+		f.wrong("%v is reachable before it is directed", key)
 	}
 }
 
 // checkOpen checks that tunnels lead to an address that is about to be announced.
-func (w *world) checkOpen(addr netip.Addr) {
-	for key, v := range w.tunnels.have.Virtuals {
+func (f *fixture) checkOpen(addr netip.Addr) {
+	for key, v := range f.tunnels.have.Virtuals {
 		if key.Addr == addr && v.Closed {
-			w.wrong("%v is announced before tunnels lead to it", key)
+			f.wrong("%v is announced before tunnels lead to it", key)
 		}
 	}
 }

@@ -60,8 +60,8 @@ var (
 	strict   = limits{first: 10 * time.Second, prompt: 6 * time.Second}
 )
 
-// world is a lab with one node, a router and all programs.
-type world struct {
+// fixture is a lab with one node, a router and all programs.
+type fixture struct {
 	*lab.Cluster
 	node   *lab.Node
 	bird   *router.BIRD
@@ -69,7 +69,7 @@ type world struct {
 	audit  string // audit log of the product's requests
 	ca     authority
 
-	mutex sync.Mutex // taken by each test for its exclusive use of the world
+	mutex sync.Mutex // taken by each test for its exclusive use of the fixture
 
 	mu      sync.Mutex // guards lacks
 	lacks   *manifest.Right
@@ -90,74 +90,74 @@ rules:
   - level: None
 `
 
-func newWorld(ctx context.Context) (_ *world, err error) {
+func newFixture(ctx context.Context) (_ *fixture, err error) {
 	dir, err := os.MkdirTemp("", "ironlb-leastprivilege-")
 	if err != nil {
 		return nil, err
 	}
-	w := &world{audit: filepath.Join(dir, "audit.log"), limits: generous}
+	f := &fixture{audit: filepath.Join(dir, "audit.log"), limits: generous}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, w.close())
+			err = errors.Join(err, f.close())
 		}
 	}()
 	if err := os.WriteFile(filepath.Join(dir, "policy.yaml"), []byte(policy), 0o600); err != nil {
 		return nil, err
 	}
-	if w.ca, err = newAuthority(dir); err != nil {
+	if f.ca, err = newAuthority(dir); err != nil {
 		return nil, err
 	}
-	w.Cluster, err = lab.New(ctx, lab.Config{
+	f.Cluster, err = lab.New(ctx, lab.Config{
 		Nodes: 1, Kernel: lab.Native, BGP: true, Contained: true, Progress: os.Stderr,
 		NodeGrace: time.Hour, // Nodes without a kubelet keep their state
 		APIServer: []string{
 			// By default an API server of Kubernetes 1.34 or later serves lists by watches; earlier ones do not, and
 			// need the verb.
 			"--feature-gates=WatchList=false",
-			"--audit-policy-file=" + filepath.Join(dir, "policy.yaml"), "--audit-log-path=" + w.audit,
-			"--client-ca-file=" + w.ca.file,
+			"--audit-policy-file=" + filepath.Join(dir, "policy.yaml"), "--audit-log-path=" + f.audit,
+			"--client-ca-file=" + f.ca.file,
 		},
 		Privileges: func(p *manifest.Privileges) {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			if w.lacks != nil {
-				without(p, *w.lacks)
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			if f.lacks != nil {
+				without(p, *f.lacks)
 			}
 		},
 	})
 	if err != nil {
-		return w, err
+		return f, err
 	}
-	w.node, w.config = w.Nodes[0], filepath.Join(w.Dir, "speaker.yaml")
+	f.node, f.config = f.Nodes[0], filepath.Join(f.Dir, "speaker.yaml")
 	// serviceProxy needs one rule more than the default, and all of its rules. The size of conntrack's table belongs to
 	// the initial namespace.
-	if err := os.WriteFile(w.config, []byte("serviceProxy: true\ndataplane: nftables\nconntrack: {maxPerCore: 0, min: 0}\n"), 0o600); err != nil {
-		return w, err
+	if err := os.WriteFile(f.config, []byte("serviceProxy: true\ndataplane: nftables\nconntrack: {maxPerCore: 0, min: 0}\n"), 0o600); err != nil {
+		return f, err
 	}
-	if _, err := w.AddPod(ctx, lab.PodSpec{Name: "web", Node: w.node, Labels: map[string]string{"app": "web"}}); err != nil {
-		return w, err
+	if _, err := f.AddPod(ctx, lab.PodSpec{Name: "web", Node: f.node, Labels: map[string]string{"app": "web"}}); err != nil {
+		return f, err
 	}
-	place := router.Place{Host: w.Router.Host(), Namespace: "/run/netns/" + w.Router.Namespace, Logs: w.Dir}
-	w.bird, err = router.StartBIRD(ctx, place, router.Config{ASN: routerASN, ID: w.Router.Addr, Neighbors: []router.Neighbor{
-		{Name: "plain", Address: w.node.Addr, ASN: nodeASN, BFD: router.BFDTimers{Interval: 300 * time.Millisecond, Multiplier: 3}},
-		{Name: "secret", Address: w.node.Addr6, ASN: nodeASN, Password: password},
+	place := router.Place{Host: f.Router.Host(), Namespace: "/run/netns/" + f.Router.Namespace, Logs: f.Dir}
+	f.bird, err = router.StartBIRD(ctx, place, router.Config{ASN: routerASN, ID: f.Router.Addr, Neighbors: []router.Neighbor{
+		{Name: "plain", Address: f.node.Addr, ASN: nodeASN, BFD: router.BFDTimers{Interval: 300 * time.Millisecond, Multiplier: 3}},
+		{Name: "secret", Address: f.node.Addr6, ASN: nodeASN, Password: password},
 	}})
 	if err != nil {
-		return w, err
+		return f, err
 	}
-	if err := w.reset(ctx); err != nil {
-		return w, err
+	if err := f.reset(ctx); err != nil {
+		return f, err
 	}
-	return w, errors.Join(w.start(ctx, ccm), w.start(ctx, speaker))
+	return f, errors.Join(f.start(ctx, ccm), f.start(ctx, speaker))
 }
 
-func (w *world) close() error {
-	errs := []error{os.RemoveAll(filepath.Dir(w.audit))}
-	if w.bird != nil {
-		errs = append(errs, w.bird.Stop())
+func (f *fixture) close() error {
+	errs := []error{os.RemoveAll(filepath.Dir(f.audit))}
+	if f.bird != nil {
+		errs = append(errs, f.bird.Stop())
 	}
-	if w.Cluster != nil {
-		errs = append(errs, w.Cluster.Close())
+	if f.Cluster != nil {
+		errs = append(errs, f.Cluster.Close())
 	}
 	return errors.Join(errs...)
 }
@@ -171,50 +171,50 @@ func program(container string) string {
 }
 
 // stop kills a program, as the kernel kills a container that is out of memory.
-func (w *world) stop(name string) error {
+func (f *fixture) stop(name string) error {
 	switch name {
 	case ccm:
-		if w.manager == nil {
+		if f.manager == nil {
 			return nil
 		}
-		return w.manager.Kill()
+		return f.manager.Kill()
 	case speaker:
-		return w.node.KillSpeaker()
+		return f.node.KillSpeaker()
 	}
-	return w.node.KillBGP()
+	return f.node.KillBGP()
 }
 
 // start starts a program. A missing right may end it, which the checks find.
-func (w *world) start(ctx context.Context, name string) error {
+func (f *fixture) start(ctx context.Context, name string) error {
 	switch name {
 	case ccm:
-		p, err := w.StartCCM(ctx, "--probe-bind-address=127.0.0.1:7474")
+		p, err := f.StartCCM(ctx, "--probe-bind-address=127.0.0.1:7474")
 		if err != nil {
 			return err
 		}
 		p.Expect()
-		w.manager = p
+		f.manager = p
 		return nil
 	case speaker:
 		// State programmed by an earlier run must not serve this one.
-		if _, err := w.node.Exec(ctx, w.Program(speaker), "cleanup", "--config", w.config); err != nil {
+		if _, err := f.node.Exec(ctx, f.Program(speaker), "cleanup", "--config", f.config); err != nil {
 			return err
 		}
 		// "prepare" must set this sysctl.
-		if _, err := w.node.Exec(ctx, "sysctl", "-qw", "net.ipv4.conf.all.arp_ignore=0"); err != nil {
+		if _, err := f.node.Exec(ctx, "sysctl", "-qw", "net.ipv4.conf.all.arp_ignore=0"); err != nil {
 			return err
 		}
-		if err := w.node.StartSpeaker(ctx, "--config", w.config); err != nil {
+		if err := f.node.StartSpeaker(ctx, "--config", f.config); err != nil {
 			return err
 		}
-		w.node.Speaker().Expect()
-		w.node.BGP().Expect()
+		f.node.Speaker().Expect()
+		f.node.BGP().Expect()
 		return nil
 	}
-	if err := w.node.StartBGP(ctx); err != nil {
+	if err := f.node.StartBGP(ctx); err != nil {
 		return err
 	}
-	w.node.BGP().Expect()
+	f.node.BGP().Expect()
 	return nil
 }
 
@@ -242,19 +242,19 @@ func until(ctx context.Context, limit time.Duration, check func(context.Context)
 }
 
 // soon waits for an effect within the limit of a started program.
-func (w *world) soon(ctx context.Context, effect func(context.Context) error) error {
-	return until(ctx, w.limits.first, effect)
+func (f *fixture) soon(ctx context.Context, effect func(context.Context) error) error {
+	return until(ctx, f.limits.first, effect)
 }
 
 // each applies changes one after the other, and waits for the effect of each.
-func (w *world) each(ctx context.Context, change func(i int) error, effect func(ctx context.Context, i int) error) error {
+func (f *fixture) each(ctx context.Context, change func(i int) error, effect func(ctx context.Context, i int) error) error {
 	for i := range rounds {
 		if err := change(i); err != nil {
 			return err
 		}
-		limit := w.limits.prompt
+		limit := f.limits.prompt
 		if i == 0 {
-			limit = w.limits.first
+			limit = f.limits.first
 		}
 		if err := until(ctx, limit, func(ctx context.Context) error { return effect(ctx, i) }); err != nil {
 			return fmt.Errorf("change %d of %d: %w", i+1, rounds, err)
@@ -264,16 +264,16 @@ func (w *world) each(ctx context.Context, change func(i int) error, effect func(
 }
 
 // name returns an unused name.
-func (w *world) name(prefix string) string {
-	w.seq++
-	return fmt.Sprintf("%s-%d", prefix, w.seq)
+func (f *fixture) name(prefix string) string {
+	f.seq++
+	return fmt.Sprintf("%s-%d", prefix, f.seq)
 }
 
 // addresses returns a /30 of the LAN that is unused until the next reset.
-func (w *world) addresses() netip.Prefix {
+func (f *fixture) addresses() netip.Prefix {
 	a := lab.FreeRange.Addr().As4()
-	a[3] += 16 + byte(4*w.block)
-	w.block++
+	a[3] += 16 + byte(4*f.block)
+	f.block++
 	return netip.PrefixFrom(netip.AddrFrom4(a), 30)
 }
 
@@ -288,39 +288,39 @@ func object(format string, args ...any) (*unstructured.Unstructured, error) {
 }
 
 // create creates an object.
-func (w *world) create(ctx context.Context, format string, args ...any) error {
+func (f *fixture) create(ctx context.Context, format string, args ...any) error {
 	o, err := object(format, args...)
 	if err != nil {
 		return err
 	}
-	if err := w.Objects.Create(ctx, o); err != nil {
+	if err := f.Objects.Create(ctx, o); err != nil {
 		return fmt.Errorf("create %s %s: %w", o.GetKind(), o.GetName(), err)
 	}
 	return nil
 }
 
 // own creates an object of IronLB's kinds.
-func (w *world) own(ctx context.Context, kind, name, spec string, args ...any) error {
-	return w.create(ctx, "apiVersion: ironlb.io/v1alpha1\nkind: %s\nmetadata: {name: %s, labels: {name: %s}}\nspec: %s\n", kind, name, name, fmt.Sprintf(spec, args...))
+func (f *fixture) own(ctx context.Context, kind, name, spec string, args ...any) error {
+	return f.create(ctx, "apiVersion: ironlb.io/v1alpha1\nkind: %s\nmetadata: {name: %s, labels: {name: %s}}\nspec: %s\n", kind, name, name, fmt.Sprintf(spec, args...))
 }
 
 // service creates a Service of type LoadBalancer; fields are added to its annotations and its spec.
-func (w *world) service(ctx context.Context, name, annotations, spec string) error {
-	return w.create(ctx, "apiVersion: v1\nkind: Service\nmetadata: {name: %s, namespace: default, labels: {name: %s}, annotations: {%s}}\n"+
+func (f *fixture) service(ctx context.Context, name, annotations, spec string) error {
+	return f.create(ctx, "apiVersion: v1\nkind: Service\nmetadata: {name: %s, namespace: default, labels: {name: %s}, annotations: {%s}}\n"+
 		"spec: {type: LoadBalancer, selector: {app: web}, ports: [{port: 80, targetPort: http}], %s}\n", name, name, annotations, spec)
 }
 
 // patch merges into an object; subresources are "status" or none.
-func (w *world) patch(ctx context.Context, o client.Object, patch string, subresource ...string) error {
+func (f *fixture) patch(ctx context.Context, o client.Object, patch string, subresource ...string) error {
 	text, err := yaml.YAMLToJSONStrict([]byte(patch))
 	if err != nil {
 		return fmt.Errorf("%w in %s", err, patch)
 	}
 	p := client.RawPatch(types.MergePatchType, text)
 	if len(subresource) > 0 {
-		return w.Objects.Status().Patch(ctx, o, p)
+		return f.Objects.Status().Patch(ctx, o, p)
 	}
-	return w.Objects.Patch(ctx, o, p)
+	return f.Objects.Patch(ctx, o, p)
 }
 
 func named(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Name: name} }
@@ -335,18 +335,18 @@ func ownKinds() []client.Object {
 
 // reset removes all objects created by checks and programs, and creates those required by every check: pool lan with
 // its L2Advertisement, and BGPPeer router.
-func (w *world) reset(ctx context.Context) error {
+func (f *fixture) reset(ctx context.Context) error {
 	for _, kind := range ownKinds() {
 		if _, is := kind.(*v1alpha1.VirtualIP); is {
 			continue // after the Services
 		}
-		if err := w.Objects.DeleteAllOf(ctx, kind); err != nil {
+		if err := f.Objects.DeleteAllOf(ctx, kind); err != nil {
 			return err
 		}
 	}
 	err := until(ctx, time.Minute, func(ctx context.Context) error {
 		var services corev1.ServiceList
-		if err := w.Objects.List(ctx, &services); err != nil {
+		if err := f.Objects.List(ctx, &services); err != nil {
 			return err
 		}
 		left := 0
@@ -356,21 +356,21 @@ func (w *world) reset(ctx context.Context) error {
 				continue
 			}
 			left++
-			if err := client.IgnoreNotFound(w.Objects.Delete(ctx, svc)); err != nil {
+			if err := client.IgnoreNotFound(f.Objects.Delete(ctx, svc)); err != nil {
 				return err
 			}
-			if err := client.IgnoreNotFound(w.patch(ctx, svc, "{metadata: {finalizers: []}}")); err != nil {
+			if err := client.IgnoreNotFound(f.patch(ctx, svc, "{metadata: {finalizers: []}}")); err != nil {
 				return err
 			}
 		}
 		if left > 0 {
 			return fmt.Errorf("%d Services are left", left)
 		}
-		if err := w.Objects.DeleteAllOf(ctx, &v1alpha1.VirtualIP{}); err != nil {
+		if err := f.Objects.DeleteAllOf(ctx, &v1alpha1.VirtualIP{}); err != nil {
 			return err
 		}
 		var vips v1alpha1.VirtualIPList
-		if err := w.Objects.List(ctx, &vips); err != nil || len(vips.Items) > 0 {
+		if err := f.Objects.List(ctx, &vips); err != nil || len(vips.Items) > 0 {
 			return errors.Join(err, fmt.Errorf("%d VirtualIPs are left", len(vips.Items)))
 		}
 		return nil
@@ -382,32 +382,32 @@ func (w *world) reset(ctx context.Context) error {
 	var nodes corev1.NodeList
 	var cidrs networkingv1.ServiceCIDRList
 	errs := []error{
-		w.Objects.DeleteAllOf(ctx, &coordinationv1.Lease{}, system),
-		w.Objects.DeleteAllOf(ctx, &corev1.Secret{}, client.InNamespace(v1alpha1.PasswordNamespace)),
-		w.Objects.DeleteAllOf(ctx, &corev1.Event{}, client.InNamespace(metav1.NamespaceDefault)),
-		w.Objects.List(ctx, &nodes), w.Objects.List(ctx, &cidrs),
+		f.Objects.DeleteAllOf(ctx, &coordinationv1.Lease{}, system),
+		f.Objects.DeleteAllOf(ctx, &corev1.Secret{}, client.InNamespace(v1alpha1.PasswordNamespace)),
+		f.Objects.DeleteAllOf(ctx, &corev1.Event{}, client.InNamespace(metav1.NamespaceDefault)),
+		f.Objects.List(ctx, &nodes), f.Objects.List(ctx, &cidrs),
 	}
 	for i := range nodes.Items {
-		if nodes.Items[i].Name != w.node.Name {
-			errs = append(errs, w.Objects.Delete(ctx, &nodes.Items[i]))
+		if nodes.Items[i].Name != f.node.Name {
+			errs = append(errs, f.Objects.Delete(ctx, &nodes.Items[i]))
 		}
 	}
 	for i := range cidrs.Items {
 		if cidrs.Items[i].Name != "kubernetes" {
-			errs = append(errs, client.IgnoreNotFound(w.Objects.Delete(ctx, &cidrs.Items[i])))
+			errs = append(errs, client.IgnoreNotFound(f.Objects.Delete(ctx, &cidrs.Items[i])))
 		}
 	}
-	errs = append(errs, w.patch(ctx, &corev1.Node{ObjectMeta: named(w.node.Name)}, "{metadata: {labels: {test: null}}}"))
+	errs = append(errs, f.patch(ctx, &corev1.Node{ObjectMeta: named(f.node.Name)}, "{metadata: {labels: {test: null}}}"))
 	// A reply to ARP must be from this run.
-	if _, err := w.Client.Exec(ctx, "ip", "neigh", "flush", "all"); err != nil {
+	if _, err := f.Client.Exec(ctx, "ip", "neigh", "flush", "all"); err != nil {
 		errs = append(errs, err)
 	}
-	w.block = 0
+	f.block = 0
 	errs = append(errs,
-		w.own(ctx, "IPAddressPool", "lan", "{addresses: [%q]}", lab.FreeRange),
-		w.own(ctx, "L2Advertisement", "lan", "{ipAddressPools: [lan]}"),
-		w.own(ctx, "BFDProfile", "usual", "{}"),
-		w.own(ctx, "BGPPeer", "router", "{myASN: %d, peerASN: %d, peerAddress: %q, connectTime: 1s, bfdProfile: usual}", nodeASN, routerASN, w.Router.Addr))
+		f.own(ctx, "IPAddressPool", "lan", "{addresses: [%q]}", lab.FreeRange),
+		f.own(ctx, "L2Advertisement", "lan", "{ipAddressPools: [lan]}"),
+		f.own(ctx, "BFDProfile", "usual", "{}"),
+		f.own(ctx, "BGPPeer", "router", "{myASN: %d, peerASN: %d, peerAddress: %q, connectTime: 1s, bfdProfile: usual}", nodeASN, routerASN, f.Router.Addr))
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("reset: %w", err)
 	}
@@ -415,34 +415,34 @@ func (w *world) reset(ctx context.Context) error {
 }
 
 // remove removes the right; restore restores it. Both wait until the change takes effect.
-func (w *world) remove(ctx context.Context, r manifest.Right) error {
-	w.mu.Lock()
-	w.lacks = &r
-	w.mu.Unlock()
+func (f *fixture) remove(ctx context.Context, r manifest.Right) error {
+	f.mu.Lock()
+	f.lacks = &r
+	f.mu.Unlock()
 	if !r.InAPI() {
 		return nil
 	}
-	if err := w.change(ctx, r, true); err != nil {
+	if err := f.change(ctx, r, true); err != nil {
 		return fmt.Errorf("remove %v: %w", r, err)
 	}
-	return w.inForce(ctx, r, false)
+	return f.inForce(ctx, r, false)
 }
 
-func (w *world) restore(ctx context.Context, r manifest.Right) error {
-	w.mu.Lock()
-	w.lacks = nil
-	w.mu.Unlock()
+func (f *fixture) restore(ctx context.Context, r manifest.Right) error {
+	f.mu.Lock()
+	f.lacks = nil
+	f.mu.Unlock()
 	if !r.InAPI() {
 		return nil
 	}
-	if err := w.change(ctx, r, false); err != nil {
+	if err := f.change(ctx, r, false); err != nil {
 		return fmt.Errorf("restore %v: %w", r, err)
 	}
-	return w.inForce(ctx, r, true)
+	return f.inForce(ctx, r, true)
 }
 
 // change applies the manifest of the object that grants the right, without the right or unchanged.
-func (w *world) change(ctx context.Context, r manifest.Right, without bool) error {
+func (f *fixture) change(ctx context.Context, r manifest.Right, without bool) error {
 	docs, err := manifest.Load(root, manifest.File)
 	if err != nil {
 		return err
@@ -461,9 +461,9 @@ func (w *world) change(ctx context.Context, r manifest.Right, without bool) erro
 			o = &rbacv1.RoleBinding{ObjectMeta: meta}
 		}
 		if without {
-			return w.Objects.Delete(ctx, o)
+			return f.Objects.Delete(ctx, o)
 		}
-		return client.IgnoreAlreadyExists(w.create(ctx, "%s", docs[i].Text))
+		return client.IgnoreAlreadyExists(f.create(ctx, "%s", docs[i].Text))
 	}
 	var role rbacv1.ClusterRole // a Role has the same fields
 	if err := yaml.Unmarshal([]byte(docs[i].Text), &role); err != nil {
@@ -480,14 +480,14 @@ func (w *world) change(ctx context.Context, r manifest.Right, without bool) erro
 	if r.Kind == "Role" {
 		o = &rbacv1.Role{ObjectMeta: meta}
 	}
-	return w.patch(ctx, o, string(patch))
+	return f.patch(ctx, o, string(patch))
 }
 
 // inForce waits until the API server's authorizer gives the wanted answer.
-func (w *world) inForce(ctx context.Context, r manifest.Right, want bool) error {
+func (f *fixture) inForce(ctx context.Context, r manifest.Right, want bool) error {
 	review := r.Review(lab.SystemNamespace)
 	return until(ctx, 20*time.Second, func(ctx context.Context) error {
-		answer, err := w.Kube.AuthorizationV1().SubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
+		answer, err := f.Kube.AuthorizationV1().SubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
 		if err == nil && answer.Status.Allowed != want {
 			err = fmt.Errorf("%s may %v: %t, want %t; does another rule grant it, too?", r.Account, r, answer.Status.Allowed, want)
 		}
@@ -496,8 +496,8 @@ func (w *world) inForce(ctx context.Context, r manifest.Right, want bool) error 
 }
 
 // refused counts the requests refused by the API server since the log had this size that the right would have allowed.
-func (w *world) refused(r manifest.Right, since int64) (n int, err error) {
-	text, err := os.ReadFile(w.audit)
+func (f *fixture) refused(r manifest.Right, since int64) (n int, err error) {
+	text, err := os.ReadFile(f.audit)
 	if err != nil {
 		return 0, err
 	}
@@ -529,8 +529,8 @@ func (w *world) refused(r manifest.Right, since int64) (n int, err error) {
 	return n, lines.Err()
 }
 
-func (w *world) auditSize() (int64, error) {
-	info, err := os.Stat(w.audit)
+func (f *fixture) auditSize() (int64, error) {
+	info, err := os.Stat(f.audit)
 	if errors.Is(err, os.ErrNotExist) {
 		return 0, nil
 	}
@@ -541,7 +541,7 @@ func (w *world) auditSize() (int64, error) {
 }
 
 // get reads an object of the cluster.
-func (w *world) get(ctx context.Context, o client.Object, name string) error {
+func (f *fixture) get(ctx context.Context, o client.Object, name string) error {
 	key := client.ObjectKey{Name: name}
 	switch o.(type) {
 	case *corev1.Service:
@@ -549,12 +549,12 @@ func (w *world) get(ctx context.Context, o client.Object, name string) error {
 	case *coordinationv1.Lease:
 		key.Namespace = lab.SystemNamespace
 	}
-	return w.Objects.Get(ctx, key, o)
+	return f.Objects.Get(ctx, key, o)
 }
 
 // gone returns nil if the object does not exist.
-func (w *world) gone(ctx context.Context, o client.Object, name string) error {
-	err := w.get(ctx, o, name)
+func (f *fixture) gone(ctx context.Context, o client.Object, name string) error {
+	err := f.get(ctx, o, name)
 	if apierrors.IsNotFound(err) {
 		return nil
 	}

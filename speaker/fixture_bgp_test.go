@@ -51,10 +51,10 @@ func bgpOptions() plan.Options {
 	return o
 }
 
-// worldBGP is ironlb-bgpd: it keeps its state over a restart of the speaker. It checks that a route is added only after
-// its address is forwarded.
-type worldBGP struct {
-	w     *world
+// fixtureBGP is ironlb-bgpd: it keeps its state over a restart of the speaker. It checks that a route is added only
+// after its address is forwarded.
+type fixtureBGP struct {
+	f     *fixture
 	begun bool // this process has published the full state
 	// elsewhere are the addresses that kube-proxy forwards.
 	elsewhere map[netip.Addr]struct{}
@@ -63,30 +63,30 @@ type worldBGP struct {
 	published routes.BGP
 	changes   []routes.Change
 	at        []time.Time // of the changes
-	then      func()      // if set, called after each change with the world locked
+	then      func()      // if set, called after each change with the fixture locked
 	sessions  map[string]routes.Session
 	away      bool // not running
 }
 
-func (b *worldBGP) Set(c routes.Change) {
-	b.w.mu.Lock()
-	defer b.w.mu.Unlock()
+func (b *fixtureBGP) Set(c routes.Change) {
+	b.f.mu.Lock()
+	defer b.f.mu.Unlock()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if c.Full == b.begun {
-		b.w.wrong("change %+v: full %v, although the full state was sent: %v", c, c.Full, b.begun)
+		b.f.wrong("change %+v: full %v, although the full state was sent: %v", c, c.Full, b.begun)
 	}
 	b.begun = true
 	for prefix, route := range c.Routes {
 		if _, already := b.published.Routes[prefix]; len(route) > 0 && !already {
-			b.w.checkLeads(prefix)
+			b.f.checkLeads(prefix)
 		}
 	}
 	b.published.Apply(c)
 	for prefix, route := range b.published.Routes {
 		for peer := range route {
 			if !has(b.published.Peers, peer) {
-				b.w.wrong("route %v is for peer %s, which there is not", prefix, peer)
+				b.f.wrong("route %v is for peer %s, which there is not", prefix, peer)
 			}
 		}
 	}
@@ -96,90 +96,90 @@ func (b *worldBGP) Set(c routes.Change) {
 	}
 }
 
-func (b *worldBGP) Sessions() map[string]routes.Session {
+func (b *fixtureBGP) Sessions() map[string]routes.Session {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return maps.Clone(b.sessions)
 }
 
-func (b *worldBGP) Blank() bool {
+func (b *fixtureBGP) Blank() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return !b.away && len(b.published.Peers) == 0
 }
 
-// worldBlackholes checks that an announced aggregate has a blackhole as long as it is announced.
-type worldBlackholes struct{ *world }
+// fixtureBlackholes checks that an announced aggregate has a blackhole as long as it is announced.
+type fixtureBlackholes struct{ *fixture }
 
-func (w worldBlackholes) Blackholes() (map[netip.Prefix]struct{}, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.blackholes == nil {
+func (f fixtureBlackholes) Blackholes() (map[netip.Prefix]struct{}, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.blackholes == nil {
 		return map[netip.Prefix]struct{}{}, nil
 	}
-	return maps.Clone(w.blackholes), nil
+	return maps.Clone(f.blackholes), nil
 }
 
-func (w worldBlackholes) AddBlackhole(prefix netip.Prefix) (bool, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if has(w.blackholes, prefix) {
+func (f fixtureBlackholes) AddBlackhole(prefix netip.Prefix) (bool, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if has(f.blackholes, prefix) {
 		return false, nil
 	}
-	if err := w.change("add blackhole"); err != nil {
+	if err := f.change("add blackhole"); err != nil {
 		return false, err
 	}
-	if w.blackholes == nil {
-		w.blackholes = map[netip.Prefix]struct{}{}
+	if f.blackholes == nil {
+		f.blackholes = map[netip.Prefix]struct{}{}
 	}
-	w.blackholes[prefix] = struct{}{}
+	f.blackholes[prefix] = struct{}{}
 	return true, nil
 }
 
-func (w worldBlackholes) RemoveBlackhole(prefix netip.Prefix) (bool, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if err := w.change("delete blackhole"); err != nil {
+func (f fixtureBlackholes) RemoveBlackhole(prefix netip.Prefix) (bool, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.change("delete blackhole"); err != nil {
 		return false, err
 	}
-	w.bgp.mu.Lock()
-	defer w.bgp.mu.Unlock()
-	if has(w.bgp.published.Routes, prefix) {
-		w.wrong("the blackhole of %v is removed while it is announced", prefix)
+	f.bgp.mu.Lock()
+	defer f.bgp.mu.Unlock()
+	if has(f.bgp.published.Routes, prefix) {
+		f.wrong("the blackhole of %v is removed while it is announced", prefix)
 	}
-	_, was := w.blackholes[prefix]
-	delete(w.blackholes, prefix)
+	_, was := f.blackholes[prefix]
+	delete(f.blackholes, prefix)
 	return was, nil
 }
 
 // checkLeads checks that a prefix leads to a forwarded address and that a blackhole covers its unallocated addresses.
-func (w *world) checkLeads(prefix netip.Prefix) {
-	if !prefix.IsSingleIP() && !has(w.blackholes, prefix) {
-		w.wrong("prefix %v is announced without a blackhole", prefix)
+func (f *fixture) checkLeads(prefix netip.Prefix) {
+	if !prefix.IsSingleIP() && !has(f.blackholes, prefix) {
+		f.wrong("prefix %v is announced without a blackhole", prefix)
 	}
-	if has(w.bgp.elsewhere, prefix.Addr()) {
+	if has(f.bgp.elsewhere, prefix.Addr()) {
 		return
 	}
 	if prefix.IsSingleIP() {
-		w.checkForwards(prefix.Addr())
-		w.checkOpen(prefix.Addr())
+		f.checkForwards(prefix.Addr())
+		f.checkOpen(prefix.Addr())
 		return
 	}
-	for addr := range w.addrs {
-		if table, _ := w.kernel.ListOf(map[netip.Addr]struct{}{addr: {}}); prefix.Contains(addr) && len(table) > 0 {
-			w.checkForwards(addr)
+	for addr := range f.addrs {
+		if table, _ := f.kernel.ListOf(map[netip.Addr]struct{}{addr: {}}); prefix.Contains(addr) && len(table) > 0 {
+			f.checkForwards(addr)
 			return
 		}
 	}
-	w.wrong("prefix %v is announced, which leads to no address", prefix)
+	f.wrong("prefix %v is announced, which leads to no address", prefix)
 }
 
 // checkWithdrawn checks that no route leads to an address that is about to be removed.
-func (w *world) checkWithdrawn(addr netip.Addr) {
-	w.bgp.mu.Lock()
-	defer w.bgp.mu.Unlock()
-	if has(w.bgp.published.Routes, netip.PrefixFrom(addr, addr.BitLen())) {
-		w.wrong("address %v is removed while it is routed", addr)
+func (f *fixture) checkWithdrawn(addr netip.Addr) {
+	f.bgp.mu.Lock()
+	defer f.bgp.mu.Unlock()
+	if has(f.bgp.published.Routes, netip.PrefixFrom(addr, addr.BitLen())) {
+		f.wrong("address %v is removed while it is routed", addr)
 	}
 }
 

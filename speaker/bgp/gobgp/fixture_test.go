@@ -51,60 +51,60 @@ type far struct {
 	conf  router.Config
 }
 
-// world is a node without a driver, and the routers that it has links to.
-type world struct {
+// fixture is a node without a driver, and the routers that it has links to.
+type fixture struct {
 	node    *netspace.Space
 	routers []*far
 }
 
-// newWorld creates a node and a router of each of these kinds, without a neighbor.
-func newWorld(t testing.TB, kinds ...string) *world {
+// newFixture creates a node and a router of each of these kinds, without a neighbor.
+func newFixture(t testing.TB, kinds ...string) *fixture {
 	t.Helper()
-	w := &world{node: netspace.New(t)}
+	f := &fixture{node: netspace.New(t)}
 	for i, kind := range kinds {
-		f := &far{link: linkNumber(i), kind: kind, space: netspace.New(t)}
-		netspace.Join(t, w.node, fmt.Sprintf("eth%d", i), f.link.node.String()+"/28", f.space, "eth0", f.link.router.String()+"/28")
-		w.node.Address(t, fmt.Sprintf("eth%d", i), f.node6.String()+"/64")
-		f.space.Address(t, "eth0", f.router6.String()+"/64")
-		f.place = router.In(t, f.space)
-		f.conf = router.Config{ASN: routerASN, ID: addr(fmt.Sprintf("203.0.113.%d", i+1))}
+		r := &far{link: linkNumber(i), kind: kind, space: netspace.New(t)}
+		netspace.Join(t, f.node, fmt.Sprintf("eth%d", i), r.link.node.String()+"/28", r.space, "eth0", r.link.router.String()+"/28")
+		f.node.Address(t, fmt.Sprintf("eth%d", i), r.node6.String()+"/64")
+		r.space.Address(t, "eth0", r.router6.String()+"/64")
+		r.place = router.In(t, r.space)
+		r.conf = router.Config{ASN: routerASN, ID: addr(fmt.Sprintf("203.0.113.%d", i+1))}
 		var err error
-		if f.Router, err = router.Kinds[kind](t.Context(), f.place, f.conf); err != nil {
+		if r.Router, err = router.Kinds[kind](t.Context(), r.place, r.conf); err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() {
 			if t.Failed() {
-				t.Logf("router %s:\n%s", kind, f.Log())
+				t.Logf("router %s:\n%s", kind, r.Log())
 			}
-			f.Stop()
+			r.Stop()
 		})
-		w.routers = append(w.routers, f)
+		f.routers = append(f.routers, r)
 	}
-	return w
+	return f
 }
 
 // each runs a test with a router of each kind.
-func each(t *testing.T, test func(t *testing.T, w *world, f *far)) {
+func each(t *testing.T, test func(t *testing.T, f *fixture, r *far)) {
 	t.Parallel()
 	for kind := range router.Kinds {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, kind)
-			test(t, w, w.routers[0])
+			f := newFixture(t, kind)
+			test(t, f, f.routers[0])
 		})
 	}
 }
 
 // neighbors configures exactly these neighbors on the router.
-func (f *far) neighbors(t testing.TB, n ...router.Neighbor) {
+func (r *far) neighbors(t testing.TB, n ...router.Neighbor) {
 	t.Helper()
-	f.conf.Neighbors = n
-	if err := f.Configure(t.Context(), f.conf); err != nil {
+	r.conf.Neighbors = n
+	if err := r.Configure(t.Context(), r.conf); err != nil {
 		t.Fatal(err)
 	}
 	// FRR refuses connections until it has loaded its configuration, and GoBGP then pauses for five seconds.
 	eventually(t, "the router listens to its neighbors", func() bool {
-		s, err := f.Sessions(t.Context())
+		s, err := r.Sessions(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -118,33 +118,33 @@ func (f *far) neighbors(t testing.TB, n ...router.Neighbor) {
 }
 
 // neighbor returns the router's default configuration of the node over IPv4.
-func (f *far) neighbor() router.Neighbor {
-	return router.Neighbor{Name: "node", Address: f.link.node, ASN: nodeASN}
+func (r *far) neighbor() router.Neighbor {
+	return router.Neighbor{Name: "node", Address: r.link.node, ASN: nodeASN}
 }
 
 // peer returns the node's default configuration of the router over IPv4.
-func (f *far) peer() routes.Peer {
-	return routes.Peer{Address: f.link.router, Port: 179, MyASN: nodeASN, PeerASN: routerASN, IPv4: true, ConnectTime: time.Second}
+func (r *far) peer() routes.Peer {
+	return routes.Peer{Address: r.link.router, Port: 179, MyASN: nodeASN, PeerASN: routerASN, IPv4: true, ConnectTime: time.Second}
 }
 
-func (f *far) peer6() routes.Peer {
-	p := f.peer()
-	p.Address, p.IPv4, p.IPv6 = f.router6, false, true
+func (r *far) peer6() routes.Peer {
+	p := r.peer()
+	p.Address, p.IPv4, p.IPv6 = r.router6, false, true
 	return p
 }
 
 // pair adds an address to each end of the link for session i (0 to 4) of a family, and returns the configurations of
 // the session on the router and on the node: between these two addresses. The node would choose another source address.
-func (f *far) pair(t testing.TB, w *world, i int, six bool) (router.Neighbor, routes.Peer) {
+func (r *far) pair(t testing.TB, f *fixture, i int, six bool) (router.Neighbor, routes.Peer) {
 	t.Helper()
-	n, p, bits := f.neighbor(), f.peer(), "/28"
+	n, p, bits := r.neighbor(), r.peer(), "/28"
 	near, far := addr(fmt.Sprintf("198.51.100.%d", 3+i)), addr(fmt.Sprintf("198.51.100.%d", 14-i))
 	if six {
-		p, bits = f.peer6(), "/64"
+		p, bits = r.peer6(), "/64"
 		near, far = addr(fmt.Sprintf("2001:db8:1::%x", 0x10+i)), addr(fmt.Sprintf("2001:db8:1::%x", 0x20+i))
 	}
-	w.node.Address(t, "eth0", near.String()+bits)
-	f.space.Address(t, "eth0", far.String()+bits)
+	f.node.Address(t, "eth0", near.String()+bits)
+	r.space.Address(t, "eth0", far.String()+bits)
 	n.Address, n.Local, p.Address, p.Source = near, far, far, near
 	return n, p
 }
@@ -174,16 +174,16 @@ func eventually(t testing.TB, what string, ok func() bool) {
 }
 
 // kernel waits until the router's kernel has exactly these routes of a family, each over these next hops.
-func (f *far) kernel(t testing.TB, family int, want map[netip.Prefix][]netip.Addr) {
+func (r *far) kernel(t testing.TB, family int, want map[netip.Prefix][]netip.Addr) {
 	t.Helper()
 	var have []router.Route
-	eventuallyElse(t, fmt.Sprintf("%s's kernel has %v", f.kind, want), func() bool {
-		have = f.routes(t, family)
+	eventuallyElse(t, fmt.Sprintf("%s's kernel has %v", r.kind, want), func() bool {
+		have = r.routes(t, family)
 		if len(have) != len(want) {
 			return false
 		}
-		for _, r := range have {
-			if via, ok := want[r.Prefix]; !ok || !slices.Equal(via, r.Via) {
+		for _, route := range have {
+			if via, ok := want[route.Prefix]; !ok || !slices.Equal(via, route.Via) {
 				return false
 			}
 		}
@@ -191,9 +191,9 @@ func (f *far) kernel(t testing.TB, family int, want map[netip.Prefix][]netip.Add
 	}, func() string { return fmt.Sprintf("%+v", have) })
 }
 
-func (f *far) routes(t testing.TB, family int) []router.Route {
+func (r *far) routes(t testing.TB, family int) []router.Route {
 	t.Helper()
-	have, err := f.Routes(context.Background(), family)
+	have, err := r.Routes(context.Background(), family)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -212,12 +212,12 @@ func eventuallyElse(t testing.TB, what string, ok func() bool, else_ func() stri
 }
 
 // path waits for the only path of the router to a prefix.
-func (f *far) path(t testing.TB, prefix netip.Prefix, ok func(router.Path) bool) {
+func (r *far) path(t testing.TB, prefix netip.Prefix, ok func(router.Path) bool) {
 	t.Helper()
 	var have []router.Path
-	eventuallyElse(t, fmt.Sprintf("%s's path of %v is as wanted", f.kind, prefix), func() bool {
+	eventuallyElse(t, fmt.Sprintf("%s's path of %v is as wanted", r.kind, prefix), func() bool {
 		var err error
-		if have, err = f.RIB(context.Background(), prefix.String()); err != nil {
+		if have, err = r.RIB(context.Background(), prefix.String()); err != nil {
 			t.Fatal(err)
 		}
 		return len(have) == 1 && ok(have[0])
@@ -225,14 +225,14 @@ func (f *far) path(t testing.TB, prefix netip.Prefix, ok func(router.Path) bool)
 }
 
 // waitPath is path for a goroutine of the test.
-func waitPath(t testing.TB, f *far, prefix netip.Prefix, ok func(router.Path) bool) {
+func waitPath(t testing.TB, r *far, prefix netip.Prefix, ok func(router.Path) bool) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	for {
-		have, err := f.RIB(ctx, prefix.String())
+		have, err := r.RIB(ctx, prefix.String())
 		switch {
 		case err != nil:
-			t.Errorf("%s's path of %v is not as wanted within %v: %v, %v", f.kind, prefix, patience, have, err)
+			t.Errorf("%s's path of %v is not as wanted within %v: %v, %v", r.kind, prefix, patience, have, err)
 			return
 		case len(have) == 1 && ok(have[0]):
 			return
@@ -241,22 +241,22 @@ func waitPath(t testing.TB, f *far, prefix netip.Prefix, ok func(router.Path) bo
 }
 
 // since returns the router's session with a neighbor, which is up.
-func (f *far) since(t testing.TB, name string) router.Session {
+func (r *far) since(t testing.TB, name string) router.Session {
 	t.Helper()
-	s, err := f.Sessions(context.Background())
+	s, err := r.Sessions(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !s[name].Established {
-		t.Fatalf("%s: no session with %s: %+v", f.kind, name, s[name])
+		t.Fatalf("%s: no session with %s: %+v", r.kind, name, s[name])
 	}
 	return s[name]
 }
 
 // still fails the test if the session has changed.
-func (f *far) still(t testing.TB, name string, before router.Session) {
+func (r *far) still(t testing.TB, name string, before router.Session) {
 	t.Helper()
-	if now := f.since(t, name); !now.Same(before) {
-		t.Errorf("%s: the session with %s is of %v (number %d), was of %v (number %d)", f.kind, name, now.Since, now.Count, before.Since, before.Count)
+	if now := r.since(t, name); !now.Same(before) {
+		t.Errorf("%s: the session with %s is of %v (number %d), was of %v (number %d)", r.kind, name, now.Since, now.Count, before.Since, before.Count)
 	}
 }
