@@ -16,7 +16,7 @@ import (
 	k8stesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
-	"github.com/ironlb/ironlb/ccm/ccmtest"
+	"github.com/ironlb/ironlb/test/eventually"
 )
 
 // TestLeaseIsReleasedAfterTheLastWrite: the Lease is not released while a write is under way, and nothing is written
@@ -67,7 +67,7 @@ func TestLeaseIsReleasedAfterTheLastWrite(t *testing.T) {
 	go func() { written <- do(http.MethodPatch) }()
 	<-arrived
 	go func() { released <- l.release(ctx) }()
-	ccmtest.Eventually(t, "the gate is closed", func() bool { return errors.Is(do(http.MethodPut), errEnding) })
+	eventually.True(t, 20*time.Second, "the gate is closed", func() bool { return errors.Is(do(http.MethodPut), errEnding) })
 	if err := do(http.MethodGet); err != nil {
 		t.Errorf("a read after the end: %v", err)
 	}

@@ -33,6 +33,7 @@ import (
 	ironwatch "github.com/ironlb/ironlb/ccm/watch"
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
+	"github.com/ironlb/ironlb/test/eventually"
 )
 
 // startServices runs cloud-provider's own service controller on a Cloud, with one pool of one address. The API is
@@ -263,7 +264,7 @@ func TestNoNodeIsNoWarning(t *testing.T) {
 	})
 	ccmtest.Create(t, services, ccmtest.ServiceFor("s2"))
 	var reasons []string
-	ccmtest.Eventually(t, "the failure is an Event and in the log", func() bool {
+	eventually.True(t, 20*time.Second, "the failure is an Event and in the log", func() bool {
 		all, err := api.CoreV1().Events("").List(ctx, metav1.ListOptions{})
 		if err != nil {
 			t.Fatal(err)
@@ -341,7 +342,7 @@ func writes(api *fake.Clientset) []string {
 func await(t *testing.T, services corev1.ServiceInterface, what string, cond func(map[string]v1.Service) bool) map[string]v1.Service {
 	t.Helper()
 	var all map[string]v1.Service
-	ccmtest.Eventually(t, what, func() bool {
+	eventually.True(t, 20*time.Second, what, func() bool {
 		list, err := services.List(t.Context(), metav1.ListOptions{})
 		if err != nil {
 			t.Fatal(err)

@@ -14,7 +14,6 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	ktesting "k8s.io/client-go/testing"
@@ -27,6 +26,7 @@ import (
 	"github.com/ironlb/ironlb/ccm/watch"
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
+	"github.com/ironlb/ironlb/test/eventually"
 )
 
 func TestServiceWarnings(t *testing.T) {
@@ -201,21 +201,17 @@ func (p *publisherFixture) event(want string) {
 
 func (p *publisherFixture) condition(name, want string) {
 	p.t.Helper()
-	got := ""
-	err := wait.PollUntilContextTimeout(p.ctx, 5*time.Millisecond, 10*time.Second, true, func(ctx context.Context) (bool, error) {
+	eventually.Nil(p.t, 10*time.Second, fmt.Sprintf("condition of %s: %q", name, want), func(ctx context.Context) error {
 		svc, err := p.client.CoreV1().Services("default").Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
-			return false, err
+			return err
 		}
-		got = ""
+		got := ""
 		if c := meta.FindStatusCondition(svc.Status.Conditions, condition.Warnings); c != nil {
 			got = c.Reason
 		}
-		return got == want, nil
+		return eventually.Unless(got == want, "it is %q", got)
 	})
-	if err != nil {
-		p.t.Fatalf("condition of %s: %q, want %q (%v)", name, got, want, err)
-	}
 }
 
 func (p *publisherFixture) update(svc *v1.Service) {

@@ -21,6 +21,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/bgp"
 	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
+	"github.com/ironlb/ironlb/test/eventually"
 	"github.com/ironlb/ironlb/test/lab/host"
 	"github.com/ironlb/ironlb/test/lab/process"
 	"github.com/ironlb/ironlb/test/lab/router"
@@ -220,24 +221,13 @@ func established(s routes.Session) bool {
 // sees waits until a condition holds on the router.
 func (r *rig) sees(what string, is func() (bool, error)) {
 	r.t.Helper()
-	ctx, cancel := context.WithTimeout(r.ctx, 30*time.Second)
-	defer cancel()
-	ticker := time.NewTicker(50 * time.Millisecond) // vtysh takes 30 ms of CPU time
-	defer ticker.Stop()
-	for {
+	eventually.True(r.t, 30*time.Second, what, func() bool {
 		ok, err := is()
 		if err != nil {
 			r.t.Fatalf("%s: %v", what, err)
 		}
-		if ok {
-			return
-		}
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			r.t.Fatalf("%s: it is not so within 30s", what)
-		}
-	}
+		return ok
+	})
 }
 
 // settled waits until the router has all routes in its kernel and, if wanted, BFD is up, and returns the session. With

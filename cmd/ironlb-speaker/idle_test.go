@@ -21,6 +21,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/forwarding"
 	"github.com/ironlb/ironlb/speaker/kubeproxy"
 	"github.com/ironlb/ironlb/speaker/view"
+	"github.com/ironlb/ironlb/test/eventually"
 )
 
 // BenchmarkIdle measures the resource usage of the loop, with the real drivers, on an idle node: an op is one second of
@@ -157,17 +158,12 @@ func (c *changing) Applied(before time.Time) {
 func (*changing) SetNode(bool) {}
 
 func waitReady(b *testing.B, ctx context.Context, loop *speaker.Speaker) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
-	defer cancel()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for !loop.Health().Ready {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			b.Errorf("the node is not as planned: %s", loop.Health().Reason)
-			return
-		}
+	err := eventually.Poll(ctx, 50*time.Millisecond, 5*time.Minute, "the node as planned", func(context.Context) error {
+		h := loop.Health()
+		return eventually.Unless(h.Ready, "%s", h.Reason)
+	})
+	if err != nil {
+		b.Error(err)
 	}
 }
 

@@ -1,6 +1,7 @@
 package conntrack_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
+	"github.com/ironlb/ironlb/test/eventually"
 )
 
 // tcp forwards TCP packets for the virtual server to one of the Pods, masqueraded.
@@ -129,7 +131,7 @@ func (l *lab) waitFlow(t *testing.T, f family, from uint16) {
 	if f.vip.Addr.Is6() {
 		family = unix.AF_INET6
 	}
-	for deadline := time.Now().Add(5 * time.Second); ; {
+	eventually.Nil(t, 5*time.Second, fmt.Sprintf("a connection from port %d", from), func(context.Context) error {
 		var flows []*netlink.ConntrackFlow
 		l.node.Must(t, func() (err error) {
 			flows, err = netlink.ConntrackTableList(netlink.ConntrackTable, family)
@@ -137,11 +139,9 @@ func (l *lab) waitFlow(t *testing.T, f family, from uint16) {
 		})
 		for _, flow := range flows {
 			if flow.Forward.SrcPort == from {
-				return
+				return nil
 			}
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("no connection from port %d in %v", from, flows)
-		}
-	}
+		return fmt.Errorf("there are %v", flows)
+	})
 }

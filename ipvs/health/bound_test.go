@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/ironlb/ironlb/ipvs/health"
+	"github.com/ironlb/ironlb/test/eventually"
 )
 
 // A client that opens connections and leaves them open uses a bounded number, and every other client is answered.
@@ -69,21 +70,13 @@ func TestConnectionsAreBounded(t *testing.T) {
 }
 
 // dialUntil connects as soon as a listener exists.
-func (n *node) dialUntil(t *testing.T, at string) net.Conn {
+func (n *node) dialUntil(t *testing.T, at string) (conn net.Conn) {
 	t.Helper()
-	ticker := time.NewTicker(10 * time.Millisecond)
-	defer ticker.Stop()
-	for deadline := time.After(10 * time.Second); ; {
-		conn, err := n.Dial("tcp", "", at)
-		if err == nil {
-			return conn
-		}
-		select {
-		case <-ticker.C:
-		case <-deadline:
-			t.Fatal(err)
-		}
-	}
+	eventually.Nil(t, 10*time.Second, "a listener at "+at, func(context.Context) (err error) {
+		conn, err = n.Dial("tcp", "", at)
+		return err
+	})
+	return conn
 }
 
 // open reports whether the peer has kept a connection open; if a close is expected, it waits for that.

@@ -2,6 +2,7 @@ package health_test
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/ironlb/ironlb/ipvs/health"
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
+	"github.com/ironlb/ironlb/test/eventually"
 )
 
 // node is a namespace whose health check ports are requested from inside.
@@ -42,25 +44,15 @@ func newNode(t *testing.T) *node {
 // waitUsable waits until duplicate address detection of an IPv6 address has finished.
 func waitUsable(t *testing.T, s *netspace.Space, addr string) {
 	t.Helper()
-	ticker := time.NewTicker(10 * time.Millisecond)
-	defer ticker.Stop()
-	for deadline := time.After(10 * time.Second); ; {
-		err := s.Do(func() error {
+	eventually.Nil(t, 10*time.Second, addr+" can be used", func(context.Context) error {
+		return s.Do(func() error {
 			l, err := net.Listen("tcp", addr)
 			if err == nil {
 				l.Close()
 			}
 			return err
 		})
-		if err == nil {
-			return
-		}
-		select {
-		case <-ticker.C:
-		case <-deadline:
-			t.Fatalf("%s cannot be used: %v", addr, err)
-		}
-	}
+	})
 }
 
 // set serves these Services, at the addresses or, without any, at all addresses of the node.

@@ -3,6 +3,7 @@ package kernel_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs/conntrack"
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 	"github.com/ironlb/ironlb/ipvs/kernel"
+	"github.com/ironlb/ironlb/test/eventually"
 )
 
 // Every scheduler of Linux is available, and those with flags keep them.
@@ -177,11 +179,7 @@ func TestAffinityEnds(t *testing.T) {
 	if n := templates(); n != 1 && time.Since(began) < timeout*time.Second {
 		t.Fatalf("%d templates after the first answer, want 1", n)
 	}
-	for deadline := began.Add(30 * time.Second); templates() > 0; {
-		if time.Now().After(deadline) {
-			t.Fatalf("the template is there after %s, want it to end after %ds", time.Since(began), timeout)
-		}
-	}
+	eventually.True(t, 30*time.Second, fmt.Sprintf("the template to end after %ds", timeout), func() bool { return templates() == 0 })
 	if took := time.Since(began); took < timeout*time.Second {
 		t.Errorf("the template ended after %s, want %ds", took, timeout)
 	}

@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"context"
 	"errors"
 	"os"
 	"os/exec"
@@ -12,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/test/eventually"
 )
 
 // TestIPVSLoadedLater runs in a process of its own, because the library requests the netlink family once in the life of
@@ -87,23 +89,16 @@ func HideModule(t *testing.T, name string) (restore func()) {
 		t.Fatalf("this test needs module %s as a file: %q, %v", name, path, err)
 	}
 	file := strings.TrimSpace(string(path))
-	ticker := time.NewTicker(50 * time.Millisecond)
-	defer ticker.Stop()
-	for deadline := time.After(time.Minute); ; { // an earlier test's module use ends with its namespace, slightly later
+	// An earlier test's module use ends with its namespace, slightly later.
+	eventually.Nil(t, time.Minute, "the end of module "+name, func(context.Context) error {
 		holders, _ := os.ReadDir("/sys/module/" + name + "/holders")
 		for _, holder := range holders {
 			_ = exec.Command("modprobe", "-r", holder.Name()).Run()
 		}
 		out, err := exec.Command("modprobe", "-r", name).CombinedOutput()
-		if _, loaded := os.Stat("/sys/module/" + name); errors.Is(loaded, os.ErrNotExist) {
-			break
-		}
-		select {
-		case <-ticker.C:
-		case <-deadline:
-			t.Fatalf("module %s cannot be unloaded: %v %s", name, err, out)
-		}
-	}
+		_, loaded := os.Stat("/sys/module/" + name)
+		return eventually.Unless(errors.Is(loaded, os.ErrNotExist), "it cannot be unloaded: %v %s", err, out)
+	})
 	if err := unix.Mount("/dev/null", file, "", unix.MS_BIND, ""); err != nil {
 		t.Fatalf("hide %s: %v", file, err)
 	}

@@ -8,21 +8,8 @@ import (
 
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
+	"github.com/ironlb/ironlb/test/eventually"
 )
-
-// until waits for a condition of the kernel's counters.
-func until(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	ticker := time.NewTicker(100 * time.Millisecond)
-	defer ticker.Stop()
-	for deadline := time.After(time.Minute); !is(); {
-		select {
-		case <-ticker.C:
-		case <-deadline:
-			t.Fatalf("not %s within a minute", what)
-		}
-	}
-}
 
 // A connection counts for its virtual server and its real server. Once it ended and its entry expired, the real
 // server is idle, although the client's persistence template still points at it.
@@ -58,7 +45,7 @@ func TestCounters(t *testing.T) {
 	complete := func(s ipvs.Stats) bool {
 		return s.Connections == 1 && s.PacketsIn >= 3 && s.PacketsOut >= 2 && s.BytesIn > 100 && s.BytesOut > 80
 	}
-	until(t, "counted", func() bool { // every two seconds
+	eventually.True(t, time.Minute, "the connection is counted", func() bool { // every two seconds
 		virtual, err := l.kernel.VirtualStats()
 		if err != nil {
 			t.Fatal(err)
@@ -73,6 +60,6 @@ func TestCounters(t *testing.T) {
 		t.Fatal(err)
 	}
 	conn.Close()
-	until(t, "inactive", func() bool { s := reals()[at]; return s.Active == 0 && s.Inactive == 1 })
-	until(t, "idle", func() bool { return reals()[at].Idle() })
+	eventually.True(t, time.Minute, "it is inactive", func() bool { s := reals()[at]; return s.Active == 0 && s.Inactive == 1 })
+	eventually.True(t, time.Minute, "it is idle", func() bool { return reals()[at].Idle() })
 }

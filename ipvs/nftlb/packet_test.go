@@ -18,6 +18,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 	"github.com/ironlb/ironlb/ipvs/nft"
 	"github.com/ironlb/ironlb/ipvs/nftlb"
+	"github.com/ironlb/ironlb/test/eventually"
 )
 
 // lab is a client with two addresses, a node and two Pods, whose route is through the node.
@@ -266,12 +267,10 @@ func TestAffinityEnds(t *testing.T) {
 		l.have(t, ipvs.Settings{Scheduler: ipvs.RoundRobin, Flags: ipvs.Persistent, Timeout: 1}, 1, 1)
 		l.ask(t, l.client, "tcp", l.client1)
 		family := map[bool]string{true: "ip", false: "ip6"}[l.addresses == ipv4]
-		listed := func() string { return command(t, l.node, "nft", "list", "map", family, "ironlb-lb", "affinity") }
-		for deadline := time.Now().Add(10 * time.Second); strings.Contains(listed(), "elements"); {
-			if time.Now().After(deadline) {
-				t.Fatalf("affinity still listed:\n%s", listed())
-			}
-		}
+		eventually.Nil(t, 10*time.Second, "the end of the affinity", func(context.Context) error {
+			listed := command(t, l.node, "nft", "list", "map", family, "ironlb-lb", "affinity")
+			return eventually.Unless(!strings.Contains(listed, "elements"), "there is:\n%s", listed)
+		})
 	})
 }
 

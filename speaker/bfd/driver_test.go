@@ -1,6 +1,8 @@
 package bfd
 
 import (
+	"context"
+	"fmt"
 	"math/rand/v2"
 	"os/exec"
 	"slices"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 	"github.com/ironlb/ironlb/speaker/view"
+	"github.com/ironlb/ironlb/test/eventually"
 )
 
 // TestPair runs two Drivers with sessions to each other in every supported way.
@@ -76,21 +79,15 @@ func sockets(t *testing.T, space *netspace.Space) string {
 // receives waits until n receiving sockets are open in a namespace.
 func receives(t *testing.T, space *netspace.Space, n int) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); ; {
+	eventually.Nil(t, patience, fmt.Sprintf("%d sockets for packets", n), func(context.Context) error {
 		open, list := 0, sockets(t, space)
 		for line := range strings.Lines(list) {
 			if f := strings.Fields(line); len(f) > 3 && (strings.HasSuffix(f[3], ":3784") || strings.HasSuffix(f[3], ":4784")) {
 				open++
 			}
 		}
-		if open == n {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("there are not %d sockets for packets:\n%s", n, list)
-		}
-		<-time.After(10 * time.Millisecond)
-	}
+		return eventually.Unless(open == n, "there are:\n%s", list)
+	})
 }
 
 // TestLive adds, changes and removes sessions while another one stays up, and checks the sockets.
@@ -140,13 +137,10 @@ func TestLive(t *testing.T) {
 	}
 	a.Set(nil)
 	b.wait(t, "four", "notified", func(s Status) bool { return down(s) && s.Reason == PeerAdminDown })
-	deadline := time.Now().Add(patience)
-	for sockets(t, x) != "" {
-		if time.Now().After(deadline) {
-			t.Fatalf("after AdminDown there are sockets:\n%s", sockets(t, x))
-		}
-		<-time.After(50 * time.Millisecond)
-	}
+	eventually.Nil(t, patience, "no socket after AdminDown", func(context.Context) error {
+		list := sockets(t, x)
+		return eventually.Unless(list == "", "there are:\n%s", list)
+	})
 }
 
 // TestEndsSilently: nothing is sent at the end, and a restarted peer is accepted at once.
@@ -189,13 +183,10 @@ func TestHop(t *testing.T) {
 	dropped := a.metrics.dropped[DropTTL]
 	reaches := func(drop Drop, n float64) {
 		t.Helper()
-		deadline := time.Now().Add(patience)
-		for testutil.ToFloat64(a.metrics.dropped[drop]) < n {
-			if time.Now().After(deadline) {
-				t.Fatalf("%v were dropped for %q, not %v", testutil.ToFloat64(a.metrics.dropped[drop]), drop, n)
-			}
-			<-time.After(10 * time.Millisecond)
-		}
+		eventually.Nil(t, patience, fmt.Sprintf("%v dropped for %q", n, drop), func(context.Context) error {
+			have := testutil.ToFloat64(a.metrics.dropped[drop])
+			return eventually.Unless(have >= n, "%v were", have)
+		})
 	}
 	inject(t, y, "192.0.2.2", "192.0.2.1", portMultiHop, 253, hello)
 	reaches(DropTTL, 1)
@@ -270,13 +261,10 @@ func TestMarks(t *testing.T) {
 	}`)
 	a := start(t, x)
 	a.Set(map[string]Config{"b": {Peer: addr("192.0.2.2"), Timers: fast}, "six": {Peer: addr("2001:db8::2"), Timers: fast}})
-	deadline := time.Now().Add(patience)
-	for n := counters(t, y); n["right of IPv4"] == 0 || n["right of IPv6"] == 0; n = counters(t, y) {
-		if time.Now().After(deadline) {
-			t.Fatalf("packets: %v", n)
-		}
-		<-time.After(50 * time.Millisecond)
-	}
+	eventually.Nil(t, patience, "packets of both families", func(context.Context) error {
+		n := counters(t, y)
+		return eventually.Unless(n["right of IPv4"] > 0 && n["right of IPv6"] > 0, "there are %v", n)
+	})
 	if n := counters(t, y); n["wrong"] > 0 {
 		t.Errorf("packets: %v", n)
 	}

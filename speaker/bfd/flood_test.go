@@ -1,6 +1,7 @@
 package bfd
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"os"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 	"github.com/ironlb/ironlb/speaker/view"
+	"github.com/ironlb/ironlb/test/eventually"
 )
 
 // routerAndPod returns a node, its router on eth0, and a Pod of the node that also has the router's address and sends
@@ -53,12 +55,10 @@ func TestSpoofed(t *testing.T) {
 					inject(t, pod, "192.0.2.2", "192.0.2.1", port, 255, foreign(state, 0))
 				}
 			}
-			for deadline := time.Now().Add(patience); testutil.ToFloat64(a.metrics.dropped[drop]) < 2*n; {
-				if time.Now().After(deadline) {
-					t.Fatalf("%v were dropped for %q: %+v", testutil.ToFloat64(a.metrics.dropped[drop]), drop, a.is("b"))
-				}
-				<-time.After(10 * time.Millisecond)
-			}
+			eventually.Nil(t, patience, fmt.Sprintf("all dropped for %q", drop), func(context.Context) error {
+				have := testutil.ToFloat64(a.metrics.dropped[drop])
+				return eventually.Unless(have >= 2*n, "%v were: %+v", have, a.is("b"))
+			})
 			if is := a.is("b"); !up(is) || !is.Since.Equal(since) {
 				t.Errorf("the session was up since %v and is %+v", since, is)
 			}
@@ -162,11 +162,9 @@ func restartFiltered(t *testing.T, passive bool) {
 	spoofed := foreign(Down, 0)
 	spoofed.Multiplier, spoofed.DesiredTx = 255, time.Hour // its effect lasts
 	stop := junkOf(t, pod, "192.0.2.2", fmt.Sprintf("192.0.2.1:%d", portMultiHop), 20_000, spoofed.Append(nil))
-	for deadline := time.Now().Add(patience); processed() <= tolerated; <-time.After(100 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("no spoofed packet came: %+v", a.is("b"))
-		}
-	}
+	eventually.Nil(t, patience, "spoofed packets", func(context.Context) error {
+		return eventually.Unless(processed() > tolerated, "too few came: %+v", a.is("b"))
+	})
 	if is := a.is("b"); !up(is) || is.Downs > 0 {
 		t.Errorf("spoofed, the session is %+v", is)
 	}
@@ -189,11 +187,9 @@ func restartFiltered(t *testing.T, passive bool) {
 	was := accepted()
 	a.wait(t, "b", "not up", func(s Status) bool { return !up(s) })
 	// The router takes longer to start than the detection time, and meanwhile the Pod's packets count as the peer's.
-	for deadline := time.Now().Add(patience); !passive && accepted() <= was+tolerated; <-time.After(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("the Pod's packets are not those of the peer: %+v", a.is("b"))
-		}
-	}
+	eventually.Nil(t, patience, "the Pod's packets are those of the peer", func(context.Context) error {
+		return eventually.Unless(passive || accepted() > was+tolerated, "it is %+v", a.is("b"))
+	})
 	again := start(t, y)
 	again.Set(router)
 	restarted := time.Now()

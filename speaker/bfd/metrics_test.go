@@ -1,10 +1,13 @@
 package bfd
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/ironlb/ironlb/test/eventually"
 )
 
 // TestMetrics: the metrics of a session that was up and went down, and that no metrics of a removed session are left.
@@ -25,13 +28,10 @@ func TestMetrics(t *testing.T) {
 		}
 	}
 	a.Set(nil)
-	deadline := time.Now().Add(patience)
-	for strings.Contains(a.metricsText(t), `peer="b"`) {
-		if time.Now().After(deadline) {
-			t.Fatalf("the session's metrics stay:\n%s", a.metricsText(t))
-		}
-		<-time.After(10 * time.Millisecond)
-	}
+	eventually.Nil(t, patience, "the end of the session's metrics", func(context.Context) error {
+		text := a.metricsText(t)
+		return eventually.Unless(!strings.Contains(text, `peer="b"`), "there are\n%s", text)
+	})
 }
 
 // metricsText lists the values, and for histograms the counts.
@@ -62,13 +62,10 @@ func (e *end) metricsText(t *testing.T) string {
 // shows waits until all the lines are among the metrics: states are exported a moment after they are reported.
 func (e *end) shows(t *testing.T, lines ...string) {
 	t.Helper()
-	deadline := time.Now().Add(patience)
 	for _, line := range lines {
-		for !strings.Contains(e.metricsText(t), line+"\n") {
-			if time.Now().After(deadline) {
-				t.Fatalf("%s is not among\n%s", line, e.metricsText(t))
-			}
-			<-time.After(10 * time.Millisecond)
-		}
+		eventually.Nil(t, patience, line, func(context.Context) error {
+			text := e.metricsText(t)
+			return eventually.Unless(strings.Contains(text, line+"\n"), "there are\n%s", text)
+		})
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 	"github.com/ironlb/ironlb/speaker/view"
+	"github.com/ironlb/ironlb/test/eventually"
 	"github.com/ironlb/ironlb/test/lab/router"
 )
 
@@ -81,23 +82,15 @@ func (p *peer) start(t *testing.T, sessions []watchedBy) {
 }
 
 // wait waits until the router reports a session as wanted.
-func (p *peer) wait(t *testing.T, node, what string, ok func(router.BFDSession) bool) router.BFDSession {
+func (p *peer) wait(t *testing.T, node, what string, ok func(router.BFDSession) bool) (s router.BFDSession) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	ticker := time.NewTicker(50 * time.Millisecond)
-	defer ticker.Stop()
-	for {
+	eventually.Nil(t, patience, node+": "+what, func(ctx context.Context) error {
 		sessions, err := p.BFD(ctx)
-		if s, known := sessions[node]; err == nil && known && ok(s) {
-			return s
-		}
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			t.Fatalf("%s: %s: %v: %+v\n%s", node, what, err, sessions[node], p.Log())
-		}
-	}
+		var known bool
+		s, known = sessions[node]
+		return eventually.Unless(err == nil && known && ok(s), "%v: %+v", err, s)
+	})
+	return s
 }
 
 // routers runs a test with each kind of router.
@@ -262,16 +255,14 @@ func TestRouterPassive(t *testing.T) {
 		a.Set(map[string]Config{"passive": {Peer: addr("192.0.2.2"), Timers: passive}, "active": {Peer: addr("2001:db8::2"), Timers: fast}})
 		silent := func(when string) { // for as long as the active one needs for three packets: more than two seconds
 			t.Helper()
-			before, deadline := counters(t, space), time.Now().Add(patience)
-			for n := before; n["active"] < before["active"]+3; n = counters(t, space) {
+			before := counters(t, space)
+			eventually.Nil(t, patience, when+" the active session sends", func(context.Context) error {
+				n := counters(t, space)
 				if n["passive"] > before["passive"] {
 					t.Fatalf("%s it sends: %v, and before %v", when, n, before)
 				}
-				if time.Now().After(deadline) {
-					t.Fatalf("%s the active session does not send: %v, and before %v", when, n, before)
-				}
-				<-time.After(50 * time.Millisecond)
-			}
+				return eventually.Unless(n["active"] >= before["active"]+3, "%v, and before %v", n, before)
+			})
 		}
 		silent("before the router's first packet")
 		passive.Multiplier = 4 // a change that would be sent at once

@@ -1,6 +1,7 @@
 package bgp
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ironlb/ironlb/speaker/routes"
+	"github.com/ironlb/ironlb/test/eventually"
 )
 
 // announced returns how many prefixes were measured, and their total duration.
@@ -78,13 +80,12 @@ func TestAnnounceIsMeasured(t *testing.T) {
 	s := startSpeaker(t, n.socket)
 	until := func(prefixes uint64) (took float64) {
 		t.Helper()
-		for deadline := time.Now().Add(20 * time.Second); ; <-time.After(5 * time.Millisecond) {
-			if is, took := announced(t, s.reg); is == prefixes {
-				return took
-			} else if is > prefixes || time.Now().After(deadline) {
-				t.Fatalf("%d prefixes are measured, want %d", is, prefixes)
-			}
-		}
+		eventually.Nil(t, 20*time.Second, fmt.Sprintf("%d prefixes are measured", prefixes), func(context.Context) error {
+			var is uint64
+			is, took = announced(t, s.reg)
+			return eventually.Unless(is == prefixes, "%d are", is)
+		})
+		return took
 	}
 	s.Set(two())
 	s.established("a", 1)

@@ -23,6 +23,7 @@ import (
 
 	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
+	"github.com/ironlb/ironlb/test/eventually"
 )
 
 // The role of the test's program when it is started with one of these in its environment.
@@ -291,17 +292,11 @@ func TestHealthOfHanging(t *testing.T) {
 	change := two()
 	change.Peers["hang"] = peer(252)
 	s.Set(change)
-	deadline := time.Now().Add(20 * time.Second)
-	for {
-		h, err := QueryHealth(t.Context(), n.socket)
-		if err == nil && h.Problem == "BGPPeer hang: GoBGP runs; its configuration is not applied yet" {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("its health is %+v (%v)", h, err)
-		}
-		<-time.After(20 * time.Millisecond)
-	}
+	eventually.Nil(t, 20*time.Second, "the daemon is unhealthy", func(ctx context.Context) error {
+		h, err := QueryHealth(ctx, n.socket)
+		as := err == nil && h.Problem == "BGPPeer hang: GoBGP runs; its configuration is not applied yet"
+		return eventually.Unless(as, "its health is %+v (%v)", h, err)
+	})
 }
 
 // TestLastMessages: the final error of main is the reason why the child ended.
@@ -556,25 +551,14 @@ func TestHold(t *testing.T) {
 	next.established("a", 1)
 }
 
-// until checks every 10 ms whether the daemon is in a state.
+// until waits until the daemon is in a state.
 func (n *node) until(what string, is func() bool) {
 	n.t.Helper()
-	limit := time.After(20 * time.Second)
-	ticker := time.NewTicker(10 * time.Millisecond)
-	defer ticker.Stop()
-	for {
+	eventually.True(n.t, 20*time.Second, what, func() bool {
 		n.daemon.mu.Lock()
-		so := is()
-		n.daemon.mu.Unlock()
-		if so {
-			return
-		}
-		select {
-		case <-ticker.C:
-		case <-limit:
-			n.t.Fatalf("%s: it is not so", what)
-		}
-	}
+		defer n.daemon.mu.Unlock()
+		return is()
+	})
 }
 
 // TestBFD: a BFD session that goes down takes BGP down, unless the peer ended it deliberately.

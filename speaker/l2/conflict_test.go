@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironlb/ironlb/speaker/ownership"
+	"github.com/ironlb/ironlb/test/eventually"
 )
 
 func probe(names ...string) ownership.Announcement {
@@ -72,7 +73,7 @@ func TestProbeWithoutAnswer(t *testing.T) {
 		if got := s.count(t, "probes_total", s.codec.family()); got != 2 {
 			t.Errorf("%v probes, want 2", got)
 		}
-		eventually(t, "the first announcement of each is measured", func() bool { return s.count(t, "announce_duration_seconds", s.codec.family()) == 2 })
+		eventually.True(t, patience, "the first announcement of each is measured", func() bool { return s.count(t, "announce_duration_seconds", s.codec.family()) == 2 })
 	})
 }
 
@@ -80,7 +81,7 @@ func TestProbeWithoutAnswer(t *testing.T) {
 func TestProbeFindsAHost(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, s *side) {
 		s.give(t, s.vip[0], false)
-		eventually(t, "the host answers", func() bool {
+		eventually.True(t, patience, "the host answers", func() bool {
 			addrs, err := s.segment.host.Handle.RouteGetWithOptions(s.vip[0].AsSlice(), &netlink.RouteGetOptions{FIBMatch: true})
 			return err == nil && len(addrs) == 1 && addrs[0].Type == unix.RTN_LOCAL
 		})
@@ -143,7 +144,7 @@ func TestConflictIsReportedAndDefended(t *testing.T) {
 		if s.family == ipv6 {
 			per--
 		}
-		eventually(t, "the announcements are over", func() bool { return announcements() == 2*per })
+		eventually.True(t, patience, "the announcements are over", func() bool { return announcements() == 2*per })
 		began := time.Now()
 		s.transmit(t, s.takeOver(foreign, s.vip[0]))
 		s.waitWake(t)
@@ -213,9 +214,9 @@ func TestDuplicateAddressDetectionOfAHost(t *testing.T) {
 	s.segment.host.Sysctl(t, "net/ipv6/conf/eth0/accept_dad", "1")
 	s.hold(t, s.vip[0])
 	// Announcements make the host give way as well.
-	eventually(t, "the announcements are over", func() bool { return s.count(t, "announcements_total", "ipv6") == float64(len(steps)-1) })
+	eventually.True(t, patience, "the announcements are over", func() bool { return s.count(t, "announcements_total", "ipv6") == float64(len(steps)-1) })
 	s.give(t, s.vip[0], true)
-	eventually(t, "the address is marked a duplicate at the host", func() bool {
+	eventually.True(t, patience, "the address is marked a duplicate at the host", func() bool {
 		list, err := addresses(s.segment.host, linkOf(t, s.segment.host, "eth0"), netlink.FAMILY_V6)
 		if err != nil {
 			t.Fatal(err)
@@ -227,7 +228,7 @@ func TestDuplicateAddressDetectionOfAHost(t *testing.T) {
 		}
 		return false
 	})
-	eventually(t, "the defence is counted", func() bool { return s.count(t, "defences_total", "ipv6") > 0 })
+	eventually.True(t, patience, "the defence is counted", func() bool { return s.count(t, "defences_total", "ipv6") > 0 })
 	// It gave way, so it is no conflict.
 	if c := s.announcer.Conflicts(); len(c) > 0 {
 		t.Errorf("conflicts %v", c)
@@ -244,7 +245,7 @@ func TestForeignARPProbe(t *testing.T) {
 	if got, err := parseARP(s.reply(t)); err != nil || got != want {
 		t.Errorf("answer %+v, %v; want %+v", got, err, want)
 	}
-	eventually(t, "the defence is counted", func() bool { return s.count(t, "defences_total", "ipv4") == 1 })
+	eventually.True(t, patience, "the defence is counted", func() bool { return s.count(t, "defences_total", "ipv4") == 1 })
 }
 
 // A conflict about a held address ends when another node takes the address over: the address was not given up for the

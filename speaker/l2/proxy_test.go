@@ -16,6 +16,7 @@ import (
 
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 	"github.com/ironlb/ironlb/speaker/ownership"
+	"github.com/ironlb/ironlb/test/eventually"
 )
 
 // proxied makes the host answer every probe of the node, for every address, until the test ends.
@@ -255,7 +256,7 @@ func TestProxyOfLinux(t *testing.T) {
 	}
 	set := map[netip.Addr]ownership.Announcement{s.vip[0]: probe("eth0")}
 	s.until(t, set, func(held map[netip.Addr][]string) bool { return len(held) == 1 })
-	eventually(t, "its answer to an announcement is reported", func() bool { return len(s.announcer.Conflicts()) == 1 })
+	eventually.True(t, patience, "its answer to an announcement is reported", func() bool { return len(s.announcer.Conflicts()) == 1 })
 	if held := s.announce(t, set); len(held) != 1 || len(s.log.with("do not use")) > 0 {
 		t.Errorf("held %v, log %q", held, s.log.with("conflict"))
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 	"github.com/ironlb/ironlb/speaker/link/dump"
 	"github.com/ironlb/ironlb/speaker/ownership"
+	"github.com/ironlb/ironlb/test/eventually"
 )
 
 const patience = 10 * time.Second
@@ -149,18 +150,6 @@ func (s *segment) waitWake(t testing.TB) {
 	case <-s.woken:
 	case <-time.After(patience):
 		t.Fatal("not woken")
-	}
-}
-
-// eventually waits until a condition holds.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	ticker := time.NewTicker(5 * time.Millisecond)
-	defer ticker.Stop()
-	for deadline := time.Now().Add(patience); !ok(); <-ticker.C {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", patience, what)
-		}
 	}
 }
 
@@ -323,7 +312,7 @@ func (s *side) setNeighbour(t testing.TB, addr netip.Addr, m mac) {
 
 func (s *side) wantNeighbour(t testing.TB, addr netip.Addr, want mac) {
 	t.Helper()
-	eventually(t, "the host's neighbour entry of "+addr.String()+" is the node's", func() bool { return s.neighbour(t, addr) == want })
+	eventually.True(t, patience, "the host's neighbour entry of "+addr.String()+" is the node's", func() bool { return s.neighbour(t, addr) == want })
 }
 
 // learns makes the host's own kernel resolve the address, as for any packet that it sends.
@@ -359,7 +348,7 @@ func linkOf(t testing.TB, space *netspace.Space, name string) netlink.Link {
 func waitCarrier(t testing.TB, space *netspace.Space, name string) {
 	t.Helper()
 	const up = unix.IFF_UP | unix.IFF_LOWER_UP
-	eventually(t, name+" has carrier", func() bool { return linkOf(t, space, name).Attrs().RawFlags&up == up })
+	eventually.True(t, patience, name+" has carrier", func() bool { return linkOf(t, space, name).Attrs().RawFlags&up == up })
 }
 
 // count returns the value of a counter or gauge, or the number of a histogram's observations.

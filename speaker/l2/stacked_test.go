@@ -11,6 +11,7 @@ import (
 
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 	"github.com/ironlb/ironlb/speaker/ownership"
+	"github.com/ironlb/ironlb/test/eventually"
 )
 
 // stack adds an interface and sets it up; the test is skipped if the kernel does not support its kind.
@@ -120,17 +121,17 @@ func TestBond(t *testing.T) {
 		}
 		per := float64(len(steps) - s.family) // the reply form is ARP's
 		announced := func() float64 { return s.count(t, "announcements_total", s.codec.family()) }
-		eventually(t, "the announcements are over", func() bool { return announced() == per })
+		eventually.True(t, patience, "the announcements are over", func() bool { return announced() == per })
 		if err := s.segment.host.Handle.LinkSetDown(linkOf(t, s.segment.host, cut)); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "the bond uses its other port", func() bool {
+		eventually.True(t, patience, "the bond uses its other port", func() bool {
 			now := linkOf(t, s.node, "bond0").(*netlink.Bond).ActiveSlave
 			return now != active && now > 0
 		})
 		s.announcer.Refresh()
 		s.hold(t, s.vip[0])
-		eventually(t, "all is announced again", func() bool { return announced() == 2*per })
+		eventually.True(t, patience, "all is announced again", func() bool { return announced() == 2*per })
 		s.learns(t, s.vip[0])
 	})
 }

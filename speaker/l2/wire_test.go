@@ -19,6 +19,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 	"github.com/ironlb/ironlb/speaker/ownership"
 	"github.com/ironlb/ironlb/speaker/view"
+	"github.com/ironlb/ironlb/test/eventually"
 )
 
 func TestForeignHostLearnsOurMAC(t *testing.T) {
@@ -40,7 +41,7 @@ func TestOnlyWhatIsOursIsAnswered(t *testing.T) {
 		s.transmit(t, s.takeOver(s.peer, s.vip[2]))
 		s.transmit(t, slices.Concat(ours[:12], []byte{0x81, 0, 0, 7}, ours[12:])) // VLAN 7, without an interface here
 		s.answered(t, s.vip[1])                                                   // the last in order, and counted once it is sent
-		eventually(t, "the answer is counted", func() bool { return s.count(t, "answers_total", s.codec.family()) > 0 })
+		eventually.True(t, patience, "the answer is counted", func() bool { return s.count(t, "answers_total", s.codec.family()) > 0 })
 		if got := s.count(t, "answers_total", s.codec.family()); got != 1 {
 			t.Errorf("%v answers, want 1", got)
 		}
@@ -222,7 +223,7 @@ func TestCarrierAndMACAreFollowed(t *testing.T) {
 		if err := other.Handle.LinkSetDown(linkOf(t, other, "eth0")); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "the node has no carrier", func() bool {
+		eventually.True(t, patience, "the node has no carrier", func() bool {
 			return linkOf(t, s.node, "eth0").Attrs().RawFlags&unix.IFF_LOWER_UP == 0
 		})
 		if err := other.Handle.LinkSetUp(linkOf(t, other, "eth0")); err != nil {
@@ -293,7 +294,7 @@ func TestLinks(t *testing.T) {
 	}
 	want := []view.Link{{Name: "eth0", Subnets: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24"), netip.MustParsePrefix("2001:db8::/64")}}}
 	var got []view.Link
-	eventually(t, "only eth0 has carrier, and its link-local address can be used", func() bool {
+	eventually.True(t, patience, "only eth0 has carrier, and its link-local address can be used", func() bool {
 		s.node.Must(t, func() (err error) { got, err = Links(); return err })
 		return slices.EqualFunc(got, want, func(a, b view.Link) bool { return a.Name == b.Name && slices.Equal(a.Subnets, b.Subnets) })
 	})
@@ -319,7 +320,7 @@ func TestLinksOfOneSubnet(t *testing.T) {
 		}
 		return name
 	}
-	eventually(t, "both have carrier, and eth0 has the first route", func() bool { return owner() == "eth0 not eth1 eth0" })
+	eventually.True(t, patience, "both have carrier, and eth0 has the first route", func() bool { return owner() == "eth0 not eth1 eth0" })
 	eth0 := linkOf(t, s.node, "eth0").Attrs().Index
 	routes, err := s.node.Handle.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{LinkIndex: eth0}, netlink.RT_FILTER_OIF)
 	if err != nil {
@@ -373,7 +374,7 @@ func TestLinksWithoutLinkLocalAddress(t *testing.T) {
 	if got, want := subnets(), []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}; !slices.Equal(got, want) {
 		t.Errorf("subnets %v, want %v", got, want)
 	}
-	eventually(t, "the subnet of IPv6 counts", func() bool { return slices.Contains(subnets(), netip.MustParsePrefix("2001:db8::/64")) })
+	eventually.True(t, patience, "the subnet of IPv6 counts", func() bool { return slices.Contains(subnets(), netip.MustParsePrefix("2001:db8::/64")) })
 }
 
 // An interface that cannot be used is an error that names it; the others are still served.
@@ -587,13 +588,13 @@ func TestReannounced(t *testing.T) {
 		s.hold(t, s.vip[0], s.vip[1])
 		announced := func() float64 { return s.count(t, "announcements_total", s.codec.family()) }
 		per := float64(len(steps) - s.family) // the reply form is ARP's
-		eventually(t, "the announcements are over", func() bool { return announced() == 2*per })
+		eventually.True(t, patience, "the announcements are over", func() bool { return announced() == 2*per })
 		s.learns(t, s.vip[0])
 		s.setNeighbour(t, s.vip[0], mac{2, 0, 0, 0, 0, 0x66})
 		again := on(s.on)
 		again.Epoch = 1
 		s.announce(t, map[netip.Addr]ownership.Announcement{s.vip[0]: again, s.vip[1]: on(s.on)})
 		s.wantNeighbour(t, s.vip[0], s.self)
-		eventually(t, "one of the two is announced again", func() bool { return announced() == 3*per })
+		eventually.True(t, patience, "one of the two is announced again", func() bool { return announced() == 3*per })
 	})
 }

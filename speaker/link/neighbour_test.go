@@ -2,6 +2,7 @@ package link_test
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"testing"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
+	"github.com/ironlb/ironlb/test/eventually"
 )
 
 // TestKernelDoesNotAnswerNeighbours solicits a virtual address in an on-link subnet. No parameter is needed: the kernel
@@ -24,11 +26,10 @@ func TestKernelDoesNotAnswerNeighbours(t *testing.T) {
 		t.Errorf("the kernel answers for %v", vip6)
 	}
 	node.Address(t, "eth0", vip6.String()+"/128")
-	for deadline := time.Now().Add(10 * time.Second); !solicit(t, client, vip6, own); {
-		if time.Now().After(deadline) {
-			t.Fatalf("no answer for %v as an address of the interface: this test proves nothing", vip6)
-		}
-	}
+	// Without this the test proves nothing.
+	eventually.True(t, 10*time.Second, fmt.Sprintf("an answer for %v as an address of the interface", vip6), func() bool {
+		return solicit(t, client, vip6, own)
+	})
 }
 
 // icmp6 opens a raw ICMPv6 socket on eth0 of a namespace; it sends with hop limit 255.

@@ -1,6 +1,7 @@
 package link_test
 
 import (
+	"context"
 	"errors"
 	"net/netip"
 	"os/exec"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 	"github.com/ironlb/ironlb/speaker/link"
+	"github.com/ironlb/ironlb/test/eventually"
 )
 
 // reaches reports whether a host resolves and reaches an address.
@@ -82,18 +84,13 @@ func TestRetain(t *testing.T) {
 	if err := retain(t, node, l, time.Second, vip, "eth0"); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(20 * time.Second); ; {
-		if retained, err = l.Retained(); err != nil {
+	eventually.Nil(t, 20*time.Second, "the end of the retained address", func(context.Context) error {
+		retained, err := l.Retained()
+		if err != nil {
 			t.Fatal(err)
 		}
-		if len(retained) == 0 {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("retained after its time: %v", retained)
-		}
-		<-time.After(50 * time.Millisecond)
-	}
+		return eventually.Unless(len(retained) == 0, "%v are retained", retained)
+	})
 	wantList(t, l, vip, vip6)
 	// All or nothing.
 	if err := retain(t, node, l, 30*time.Second, vip, "eth0", "eth9"); err == nil {

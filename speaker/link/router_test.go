@@ -1,6 +1,8 @@
 package link_test
 
 import (
+	"context"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -10,6 +12,7 @@ import (
 
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 	"github.com/ironlb/ironlb/speaker/link"
+	"github.com/ironlb/ironlb/test/eventually"
 )
 
 // TestRouterAdvertisementsKept: a node with a default route from router advertisements keeps it when IPv6 forwarding is
@@ -24,16 +27,14 @@ func TestRouterAdvertisementsKept(t *testing.T) {
 		// RFC 4861, section 4.2: hop limit 64, a default router for half an hour.
 		message := []byte{134, 0, 0, 0, 64, 0, 0x07, 0x08, 0, 0, 0, 0, 0, 0, 0, 0}
 		all := [16]byte{0xff, 0x02, 15: 1}
-		ticker := time.NewTicker(20 * time.Millisecond)
-		defer ticker.Stop()
-		for deadline := time.After(10 * time.Second); !strings.Contains(routes(), "proto ra"); {
-			_ = unix.Sendto(fd, message, 0, &unix.SockaddrInet6{Addr: all}) // repeated: a new interface is not ready at once
-			select {
-			case <-ticker.C:
-			case <-deadline:
-				t.Fatalf("the node takes no default route from a router: %q", routes())
+		eventually.Nil(t, 10*time.Second, "the node's default route from a router", func(context.Context) error {
+			have := routes()
+			if strings.Contains(have, "proto ra") {
+				return nil
 			}
-		}
+			_ = unix.Sendto(fd, message, 0, &unix.SockaddrInet6{Addr: all}) // repeated: a new interface is not ready at once
+			return fmt.Errorf("it has %q", have)
+		})
 	}
 	set := func(want []link.Sysctl) (changes []link.Change) {
 		t.Helper()

@@ -17,6 +17,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 	"github.com/ironlb/ironlb/speaker/member"
 	"github.com/ironlb/ironlb/speaker/view"
+	"github.com/ironlb/ironlb/test/eventually"
 )
 
 // bystander is a host on the LAN that has joined no group. Its interfaces are macvlans, which filter multicast like the
@@ -97,15 +98,8 @@ func TestBystander(t *testing.T) {
 			a := h.nodes[0]
 			received := func() float64 { return a.metric(t, "ironlb_liveness_received_total", "") }
 			pass := func(n float64) {
-				deadline, ticker := time.After(patience), time.NewTicker(10*time.Millisecond)
-				defer ticker.Stop()
-				for from := received(); received() < from+n; {
-					select {
-					case <-ticker.C:
-					case <-deadline:
-						t.Fatal("the speakers have fallen silent")
-					}
-				}
+				from := received()
+				eventually.True(t, patience, "heartbeats of the speakers", func() bool { return received() >= from+n })
 			}
 			pass(20) // broadcasts in flight when the last one settled
 			broadcasts := func() (n int) {

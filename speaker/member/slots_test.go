@@ -1,11 +1,14 @@
 package member_test
 
 import (
+	"context"
+	"fmt"
 	"maps"
 	"testing"
 	"time"
 
 	"github.com/ironlb/ironlb/speaker/view"
+	"github.com/ironlb/ironlb/test/eventually"
 )
 
 // The digests of slots travel with heartbeats. Those of nodes that can do the same through tunnels are compared.
@@ -88,19 +91,11 @@ func TestDetectorComparesSlots(t *testing.T) {
 		if step.ofA != step.ofB {
 			toA["b"], toB["a"] = step.ofB, step.ofA
 		}
-		deadline := time.After(patience)
-		for {
-			atA, atB := a.CompareSlots(step.ofA), b.CompareSlots(step.ofB)
-			if maps.Equal(atA, toA) && maps.Equal(atB, toB) {
-				break
-			}
-			select {
-			case <-time.After(10 * time.Millisecond):
-			case <-deadline:
-				t.Fatalf("%+v: %v at a, %v at b", step, atA, atB)
-			}
+		eventually.Nil(t, patience, fmt.Sprintf("%+v", step), func(context.Context) error {
 			a.Observe()
 			b.Observe()
-		}
+			atA, atB := a.CompareSlots(step.ofA), b.CompareSlots(step.ofB)
+			return eventually.Unless(maps.Equal(atA, toA) && maps.Equal(atB, toB), "%v at a, %v at b", atA, atB)
+		})
 	}
 }

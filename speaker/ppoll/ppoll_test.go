@@ -1,6 +1,7 @@
 package ppoll
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -10,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ironlb/ironlb/test/eventually"
 )
 
 // pipe returns the two ends of a pipe.
@@ -171,18 +174,13 @@ func waitIntact(t *testing.T, read int) bool {
 func waitInCall(t *testing.T, thread int) {
 	t.Helper()
 	want := fmt.Sprintf("%d ", unix.SYS_PPOLL)
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+	eventually.Nil(t, 10*time.Second, fmt.Sprintf("thread %d waits", thread), func(context.Context) error {
 		text, err := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/syscall", thread))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if strings.HasPrefix(string(text), want) {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("thread %d is in system call %s", thread, text)
-		}
-	}
+		return eventually.Unless(strings.HasPrefix(string(text), want), "it is in system call %s", text)
+	})
 }
 
 // BenchmarkWait compares Wait with ppoll(2) as a system call of Go: one wait of 20 ms, and what the process does

@@ -2,6 +2,7 @@ package reach_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -15,6 +16,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 	"github.com/ironlb/ironlb/speaker/reach"
 	"github.com/ironlb/ironlb/speaker/view"
+	"github.com/ironlb/ironlb/test/eventually"
 )
 
 // proberFixture is this node, another node on its network, and a router to a second network with a third node.
@@ -112,12 +114,10 @@ func (f *proberFixture) answered(witness string, more int) {
 	f.t.Helper()
 	count := func() int { return int(f.counter("ironlb_endpoint_unreachable_answers_total", witness)) }
 	want := count() + more
-	deadline := time.Now().Add(20 * time.Second)
-	for tick := time.NewTicker(10 * time.Millisecond); count() < want; <-tick.C {
-		if time.Now().After(deadline) {
-			f.t.Fatalf("%d answers to %s, want %d", count(), witness, want)
-		}
-	}
+	eventually.Nil(f.t, 20*time.Second, fmt.Sprintf("%d answers to %s", want, witness), func(context.Context) error {
+		n := count()
+		return eventually.Unless(n >= want, "there are %d", n)
+	})
 }
 
 func (f *proberFixture) counter(name, witness string) float64 {
@@ -246,15 +246,10 @@ func TestProberRecord(t *testing.T) {
 	f.answered("Neighbor", 1)
 	next := func(recorded bool) view.Reachability {
 		t.Helper()
-		deadline := time.Now().Add(20 * time.Second)
-		for tick := time.NewTicker(10 * time.Millisecond); ; <-tick.C {
-			if _, err := os.Stat(f.record); (err == nil) == recorded {
-				break
-			}
-			if time.Now().After(deadline) {
-				t.Fatalf("the record exists: %v", !recorded)
-			}
-		}
+		eventually.True(t, 20*time.Second, fmt.Sprintf("the record exists: %v", recorded), func() bool {
+			_, err := os.Stat(f.record)
+			return (err == nil) == recorded
+		})
 		var state view.Reachability
 		f.self.Must(t, func() error {
 			p, err := reach.New(reach.Options{

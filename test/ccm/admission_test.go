@@ -12,6 +12,7 @@ import (
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 	"github.com/ironlb/ironlb/test/ccm/rig"
+	"github.com/ironlb/ironlb/test/eventually"
 )
 
 // TestSpeakerWritesItsOwn: the manifests prevent a speaker from writing the status of another node's speaker, although
@@ -61,9 +62,9 @@ metadata: {name: node2}
 	}
 	// A policy takes effect shortly after its creation.
 	other := "the speaker on Node node1 may not write the SpeakerStatus of Node node2"
-	until(ctx, t, func() string { return "the policy is not in force" }, func() bool {
+	eventually.Nil(t, patience, "the policy to be in force", func(context.Context) error {
 		err := patch(speaker, "speakerstatuses", "node2", `{"virtualIPs":1}`)
-		return err != nil && strings.Contains(err.Error(), other)
+		return eventually.Unless(err != nil && strings.Contains(err.Error(), other), "error %v", err)
 	})
 	refused(create(speaker, "node3"), "the speaker on Node node1 may not write the SpeakerStatus of Node node3")
 	must(create(speaker, "node1"))

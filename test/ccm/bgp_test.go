@@ -24,6 +24,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 	"github.com/ironlb/ironlb/test/ccm/rig"
+	"github.com/ironlb/ironlb/test/eventually"
 )
 
 const torPeer = `{apiVersion: ironlb.io/v1alpha1, kind: BGPPeer, metadata: {name: tor}, spec: {myASN: 64512, peerASN: 65002, peerAddress: 192.0.2.1, bfdProfile: fast,
@@ -153,14 +154,13 @@ func TestBGP(t *testing.T) {
 	}
 	peer := func(want string) {
 		t.Helper()
-		got := ""
-		within(ctx, t, time.Minute, func() string { return fmt.Sprintf("BGPPeer tor : got %q, want %q", got, want) }, func() bool {
-			var obj v1alpha1.BGPPeer
+		eventually.Nil(t, time.Minute, fmt.Sprintf("BGPPeer tor to have %q", want), func(context.Context) error {
+			obj, got := v1alpha1.BGPPeer{}, ""
 			get("bgppeers/tor", &obj)
 			if c := meta.FindStatusCondition(obj.Status.Conditions, v1alpha1.ConditionEstablished); c != nil {
 				got = fmt.Sprintf("%s %s %s: %s", obj.Status.Sessions, c.Status, c.Reason, c.Message)
 			}
-			return got == want
+			return eventually.Unless(got == want, "it has %q", got)
 		})
 	}
 	publish := func(session routes.Session) {
@@ -176,20 +176,19 @@ func TestBGP(t *testing.T) {
 	if line := "node1  tor   192.0.2.1  65002  Established"; !strings.Contains(status, line) {
 		t.Errorf("kubectl ironlb status has no %q:\n%s", line, status)
 	}
-	var reported []string
-	until(ctx, t, func() string { return fmt.Sprintf("Events about BGPPeer tor: %q", reported) }, func() bool {
+	eventually.Nil(t, patience, "Events about BGPPeer tor", func(context.Context) error {
 		list, err := r.Kube.CoreV1().Events(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=BGPPeer,source=ironlb-speaker"})
 		must(err)
-		reported = nil
+		var reported []string
 		for _, e := range list.Items {
 			reported = append(reported, e.Type+" "+e.Reason+" "+e.Message)
 		}
 		slices.Sort(reported)
-		return slices.Equal(reported, []string{
+		return eventually.Unless(slices.Equal(reported, []string{
 			"Normal BFDUp node node1: BFD is up",
 			"Normal SessionUp node node1: the session is established",
 			"Warning WrongASN node node1: no session: the router has AS 65001, the BGPPeer has 65002",
-		})
+		}), "they are %q", reported)
 	})
 
 	// The other node's speaker starts, and ends.
@@ -207,14 +206,13 @@ func TestBGP(t *testing.T) {
 
 	ad := func(want string) {
 		t.Helper()
-		got := ""
-		until(ctx, t, func() string { return fmt.Sprintf("BGPAdvertisement web : got %q, want %q", got, want) }, func() bool {
-			var obj v1alpha1.BGPAdvertisement
+		eventually.Nil(t, patience, fmt.Sprintf("BGPAdvertisement web to have %q", want), func(context.Context) error {
+			obj, got := v1alpha1.BGPAdvertisement{}, ""
 			get("bgpadvertisements/web", &obj)
 			if c := meta.FindStatusCondition(obj.Status.Conditions, "Ready"); c != nil {
 				got = string(c.Status) + " " + c.Reason
 			}
-			return got == want
+			return eventually.Unless(got == want, "it has %q", got)
 		})
 	}
 	const web = "{apiVersion: ironlb.io/v1alpha1, kind: BGPAdvertisement, metadata: {name: web}, spec: {communities: [gold], peers: [%s]}}"
@@ -233,12 +231,12 @@ func TestBGP(t *testing.T) {
 	must(r.Apply(ctx, "{apiVersion: ironlb.io/v1alpha1, kind: IPAddressPool, metadata: {name: web}, spec: {addresses: ['2001:db8:1::4/127']}}"))
 	must(r.Namespace(ctx, "bgp"))
 	must(r.AddNode(ctx, "node3"))
-	svc, err := r.Kube.CoreV1().Services("bgp").Create(ctx, rig.Service("bgp", "web", nil), metav1.CreateOptions{})
+	_, err = r.Kube.CoreV1().Services("bgp").Create(ctx, rig.Service("bgp", "web", nil), metav1.CreateOptions{})
 	must(err)
-	until(ctx, t, func() string { return fmt.Sprintf("the Service has no address: %+v", svc.Status) }, func() bool {
-		svc, err = r.Kube.CoreV1().Services("bgp").Get(ctx, "web", metav1.GetOptions{})
+	eventually.Nil(t, patience, "the Service to have an address", func(context.Context) error {
+		svc, err := r.Kube.CoreV1().Services("bgp").Get(ctx, "web", metav1.GetOptions{})
 		must(err)
-		return len(svc.Status.LoadBalancer.Ingress) == 1
+		return eventually.Unless(len(svc.Status.LoadBalancer.Ingress) == 1, "it has %+v", svc.Status)
 	})
 	s.sees(t, "the Service", func(v *view.View) bool { return len(v.Services) == 1 })
 	events, err := r.Kube.CoreV1().Events("bgp").List(ctx, metav1.ListOptions{})
@@ -284,7 +282,7 @@ func TestBGPRefused(t *testing.T) {
 	must(r.Kube.Discovery().RESTClient().Delete().AbsPath("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/communities.ironlb.io").Do(ctx).Error())
 
 	for _, kind := range []string{"bgppeers", "communities"} {
-		until(ctx, t, func() string { return kind + " can still be listed" }, func() bool {
+		eventually.True(t, patience, kind+" to be refused", func() bool {
 			return account.Discovery().RESTClient().Get().AbsPath("/apis/ironlb.io/v1alpha1/"+kind).Do(ctx).Error() != nil
 		})
 	}

@@ -7,11 +7,11 @@ import (
 	"testing"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 	"github.com/ironlb/ironlb/test/ccm/rig"
+	"github.com/ironlb/ironlb/test/eventually"
 )
 
 // TestCoolDown: the next leader does not give a freed address of a pool with reuseAfter to another Service, whether the
@@ -32,18 +32,17 @@ func TestCoolDown(t *testing.T) {
 		t.Helper()
 		_, err := services.Create(ctx, rig.Service(namespace, name, nil), metav1.CreateOptions{})
 		must(err)
-		var svc *v1.Service
-		state := func() string { return fmt.Sprintf("Service %s has %v, want %s", name, svc.Status, want) }
-		until(ctx, t, state, func() bool {
-			svc, err = services.Get(ctx, name, metav1.GetOptions{})
+		eventually.Nil(t, patience, fmt.Sprintf("Service %s to have %s", name, want), func(context.Context) error {
+			svc, err := services.Get(ctx, name, metav1.GetOptions{})
 			must(err)
-			return len(svc.Status.LoadBalancer.Ingress) == 1 && svc.Status.LoadBalancer.Ingress[0].IP == want
+			in := svc.Status.LoadBalancer.Ingress
+			return eventually.Unless(len(in) == 1 && in[0].IP == want, "it has %v", svc.Status)
 		})
 	}
 	end := func(name string) {
 		t.Helper()
 		must(services.Delete(ctx, name, metav1.DeleteOptions{}))
-		until(ctx, t, func() string { return "Service " + name + " does not go" }, func() bool {
+		eventually.True(t, patience, "Service "+name+" to go", func() bool {
 			_, err := services.Get(ctx, name, metav1.GetOptions{})
 			return err != nil
 		})
@@ -67,13 +66,12 @@ func TestCoolDown(t *testing.T) {
 	second := start()
 	serve("b", "2001:db8:1::5")
 	end("b")
-	var obj v1alpha1.IPAddressPool
-	until(ctx, t, func() string { return fmt.Sprintf("the pool's status is %+v", obj.Status) }, func() bool {
+	eventually.Nil(t, patience, "two addresses to cool down", func(context.Context) error {
 		data, err := r.Kube.Discovery().RESTClient().Get().AbsPath("/apis/ironlb.io/v1alpha1/ipaddresspools/web").DoRaw(ctx)
 		must(err)
-		obj = v1alpha1.IPAddressPool{}
+		var obj v1alpha1.IPAddressPool
 		must(json.Unmarshal(data, &obj))
-		return len(obj.Status.CoolingDown) == 2
+		return eventually.Unless(len(obj.Status.CoolingDown) == 2, "the pool's status is %+v", obj.Status)
 	})
 	must(second.Kill())
 	start()

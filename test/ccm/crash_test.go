@@ -2,6 +2,7 @@ package ccm
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -14,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ironlb/ironlb/test/ccm/rig"
+	"github.com/ironlb/ironlb/test/eventually"
 	"github.com/ironlb/ironlb/test/rare"
 )
 
@@ -150,23 +152,16 @@ func (c *cluster) wait(k int) {
 // allServed waits until all Services are in their final state.
 func (c *cluster) allServed() {
 	c.Helper()
-	ctx, cancel := context.WithTimeout(c.Context(), toBeServed)
-	defer cancel()
-	tick := time.NewTicker(200 * time.Millisecond)
-	defer tick.Stop()
-	for {
+	check := func(context.Context) error {
 		list, err := c.Kube.CoreV1().Services(metav1.NamespaceAll).List(c.Context(), metav1.ListOptions{})
 		c.must(err)
-		bad := wrong(list.Items)
-		if len(bad) == 0 {
-			c.Logf("%d Services, all as they must be", len(list.Items))
-			return
+		if bad := wrong(list.Items); len(bad) > 0 {
+			return errors.New("\n" + strings.Join(bad, "\n"))
 		}
-		select {
-		case <-ctx.Done():
-			c.Errorf("after %s:\n%s", toBeServed, strings.Join(bad, "\n"))
-			return
-		case <-tick.C:
-		}
+		c.Logf("%d Services, all as they must be", len(list.Items))
+		return nil
+	}
+	if err := eventually.Poll(c.Context(), 200*time.Millisecond, toBeServed, "all Services", check); err != nil {
+		c.Error(err)
 	}
 }

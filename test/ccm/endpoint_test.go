@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ironlb/ironlb/test/ccm/rig"
+	"github.com/ironlb/ironlb/test/eventually"
 )
 
 // TestRefusedEndpoint: an endpoint in an EndpointSlice of its author, or of the controller that mirrors Endpoints, is
@@ -40,7 +41,7 @@ spec: {}
 	web := func() {
 		t.Helper()
 		f.create("web", nil)
-		f.until("web is served", func() bool { return len(ingress(f.get("web"))) == 1 })
+		eventually.True(f, patience, "web is served", func() bool { return len(ingress(f.get("web"))) == 1 })
 		if got := ingress(f.get("web"))[0].String(); got != "2001:db8:1::2" {
 			t.Fatalf("web has %s", got)
 		}
@@ -48,7 +49,7 @@ spec: {}
 	// warned waits until the condition has the text, or none of this warning if it is empty.
 	warned := func(name, text string) {
 		t.Helper()
-		f.until(fmt.Sprintf("warning of %s: %q", name, text), func() bool {
+		eventually.True(f, patience, fmt.Sprintf("warning of %s: %q", name, text), func() bool {
 			c := meta.FindStatusCondition(f.get(name).Status.Conditions, "ironlb.io/Warnings")
 			if text == "" {
 				return c == nil || !strings.Contains(c.Message, "connections to endpoint")
@@ -67,7 +68,7 @@ spec: {}
 	}
 	for i, name := range []string{"alias", "mirrored"} {
 		f.create(name, nil)
-		f.until(name+" is served", func() bool { return len(ingress(f.get(name))) == 1 })
+		eventually.True(f, patience, name+" is served", func() bool { return len(ingress(f.get(name))) == 1 })
 		if got, want := ingress(f.get(name))[0].String(), []string{"2001:db8:1::", "2001:db8:1::1"}[i]; got != want {
 			t.Fatalf("%s has %s", name, got)
 		}
@@ -86,7 +87,7 @@ spec: {}
 	warned("mirrored", text)
 	slice("manual", "alias", "")
 	warned("alias", "EndpointSlice manual: "+text)
-	f.until("Events", func() bool { return events("alias") == 1 && events("mirrored") == 1 })
+	eventually.True(f, patience, "Events", func() bool { return events("alias") == 1 && events("mirrored") == 1 })
 
 	f.must(ccm.Stop(10 * time.Second))
 	versions := []string{f.get("alias").ResourceVersion, f.get("mirrored").ResourceVersion}
@@ -94,7 +95,7 @@ spec: {}
 	f.must(err)
 	f.must(ccm.WaitReady(ctx, time.Minute))
 	f.create("last", nil)
-	f.until("last is served", func() bool { return len(ingress(f.get("last"))) == 1 })
+	eventually.True(f, patience, "last is served", func() bool { return len(ingress(f.get("last"))) == 1 })
 	if is := []string{f.get("alias").ResourceVersion, f.get("mirrored").ResourceVersion}; is[0] != versions[0] || is[1] != versions[1] {
 		t.Error("a restart writes the condition again")
 	}

@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/ironlb/ironlb/test/ccm/rig"
+	"github.com/ironlb/ironlb/test/eventually"
 )
 
 // TestTheirs: with all controllers running, ironlb-ccm writes nothing to another controller's Service and no Events
@@ -88,7 +89,7 @@ spec: {}
 	settle := func(name string) {
 		t.Helper()
 		f.create(name, ours)
-		f.until(name+" is served", func() bool { return len(ingress(f.get(name))) == 1 })
+		eventually.True(f, patience, name+" is served", func() bool { return len(ingress(f.get(name))) == 1 })
 	}
 	settle("first")
 	if got := ingress(f.get("first"))[0].String(); got != "2001:db8:1::1" {
@@ -133,7 +134,7 @@ kind: IPAddressPool
 metadata: {name: theirs}
 spec: {addresses: ["2001:db8:9::9/128"]}
 `))
-	f.until("the plain one is ours", func() bool {
+	eventually.True(f, patience, "the plain one is ours", func() bool {
 		svc := f.get("early-plain")
 		return f.reason("early-plain") == "Allocated" && slices.Contains(svc.Finalizers, cleanup)
 	})

@@ -17,6 +17,7 @@ import (
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 	"github.com/ironlb/ironlb/test/ccm/rig"
+	"github.com/ironlb/ironlb/test/eventually"
 )
 
 // TestKept: a sharing Service whose port starts to conflict, or that becomes Local, keeps its address and has a Warning
@@ -39,13 +40,13 @@ func TestKept(t *testing.T) {
 		for _, a := range addresses {
 			want = append(want, netip.MustParseAddr(a))
 		}
-		f.until(fmt.Sprintf("%s is %s with %v", name, reason, want), func() bool {
+		eventually.True(f, patience, fmt.Sprintf("%s is %s with %v", name, reason, want), func() bool {
 			return f.reason(name) == reason && slices.Equal(ingress(f.get(name)), want)
 		})
 	}
 	message := func(name, kind, text string) {
 		t.Helper()
-		f.until(fmt.Sprintf("a %s Event about %s with %q", kind, name, text), func() bool {
+		eventually.True(f, patience, fmt.Sprintf("a %s Event about %s with %q", kind, name, text), func() bool {
 			events, err := f.Kube.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{})
 			f.must(err)
 			return slices.ContainsFunc(events.Items, func(e v1.Event) bool {

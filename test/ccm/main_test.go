@@ -6,8 +6,11 @@ package ccm
 
 import (
 	"testing"
+	"time"
 
 	"github.com/ironlb/ironlb/test/ccm/rig"
 )
+
+const patience = 30 * time.Second
 
 func TestMain(m *testing.M) { rig.Main(m) }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 	"github.com/ironlb/ironlb/test/ccm/rig"
+	"github.com/ironlb/ironlb/test/eventually"
 )
 
 // speakers simulates the speakers of all nodes: the owner of a VirtualIP keeps it until a newer list puts another node
@@ -129,8 +130,7 @@ func (s *speakers) rest(ctx context.Context, t *testing.T) (vips map[string]*v1a
 	t.Helper()
 	var generations map[string]int64
 	since := time.Now()
-	until(ctx, t, func() string { return fmt.Sprintf("the lists do not come to rest: %v", generations) }, func() bool {
-		var err error
+	eventually.Nil(t, patience, "the lists to come to rest", func(context.Context) (err error) {
 		if vips, err = s.list(ctx); err != nil {
 			t.Fatal(err)
 		}
@@ -143,7 +143,7 @@ func (s *speakers) rest(ctx context.Context, t *testing.T) (vips map[string]*v1a
 		if !received || !maps.Equal(generations, now) {
 			generations, since = now, time.Now()
 		}
-		return time.Since(since) > 6*time.Second
+		return eventually.Unless(time.Since(since) > 6*time.Second, "they are %v", generations)
 	})
 	return vips
 }
@@ -210,8 +210,9 @@ spec: {ipAddressPoolSelectors: [{matchLabels: {tier: gold}}]}
 	must(r.AddNodes(ctx, 3))
 	ccm := start()
 	must(r.Serve(ctx, namespace, services, nil))
-	until(ctx, t, func() string { return fmt.Sprintf("led: %v, want 2 each", led(vips())) }, func() bool {
-		return maps.Equal(led(vips()), map[string]int{"node1": 2, "node2": 2, "node3": 2})
+	eventually.Nil(t, patience, "each node to lead two lists", func(context.Context) error {
+		n := led(vips())
+		return eventually.Unless(maps.Equal(n, map[string]int{"node1": 2, "node2": 2, "node3": 2}), "they lead %v", n)
 	})
 
 	for i, restart := range []bool{false, true} {
@@ -242,15 +243,14 @@ spec: {ipAddressPoolSelectors: [{matchLabels: {tier: gold}}]}
 			}
 		}
 		s.locked(func() { s.mute = false })
-		until(ctx, t, func() string {
-			return fmt.Sprintf("restarted %v: the lists do not follow the holders: %v", restart, led(vips()))
-		}, func() bool {
-			for _, v := range vips() {
+		what := fmt.Sprintf("restarted %v: the lists to follow the holders", restart)
+		eventually.Nil(t, patience, what, func(context.Context) error {
+			for name, v := range vips() {
 				if v.Spec.Nodes[0] != v.Status.Node || !slices.Contains(v.Spec.Nodes, joined) {
-					return false
+					return fmt.Errorf("%s of %s has %v", name, v.Status.Node, v.Spec.Nodes)
 				}
 			}
-			return true
+			return nil
 		})
 		must(r.SetReady(ctx, "node1", v1.ConditionTrue))
 		s.locked(func() {

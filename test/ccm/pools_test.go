@@ -15,6 +15,7 @@ import (
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 	"github.com/ironlb/ironlb/test/ccm/rig"
+	"github.com/ironlb/ironlb/test/eventually"
 )
 
 // TestPools: an address of a node is not assigned while the node exists; a pool that becomes invalid keeps its last
@@ -50,28 +51,25 @@ func TestPools(t *testing.T) {
 	}
 	becomes := func(name, want string) {
 		t.Helper()
-		got := ""
-		until(ctx, t, func() string { return fmt.Sprintf("Service %s has %q, want %q", name, got, want) }, func() bool {
-			svc := service(name)
-			got = ""
+		eventually.Nil(t, patience, fmt.Sprintf("Service %s to have %q", name, want), func(context.Context) error {
+			svc, got := service(name), ""
 			for _, in := range svc.Status.LoadBalancer.Ingress {
 				got += in.IP + " "
 			}
 			if c := meta.FindStatusCondition(svc.Status.Conditions, "ironlb.io/Allocated"); c != nil {
 				got += c.Reason
 			}
-			return got == want
+			return eventually.Unless(got == want, "it has %q", got)
 		})
 	}
 	pool := func(what string, is func(*v1alpha1.IPAddressPool) bool) {
 		t.Helper()
-		var obj v1alpha1.IPAddressPool
-		until(ctx, t, func() string { return fmt.Sprintf("%s: the pool is %+v", what, obj.Status) }, func() bool {
+		eventually.Nil(t, patience, "pool web: "+what, func(context.Context) error {
 			data, err := r.Kube.Discovery().RESTClient().Get().AbsPath("/apis/ironlb.io/v1alpha1/ipaddresspools/web").DoRaw(ctx)
 			must(err)
-			obj = v1alpha1.IPAddressPool{}
+			var obj v1alpha1.IPAddressPool
 			must(json.Unmarshal(data, &obj))
-			return is(&obj)
+			return eventually.Unless(is(&obj), "it is %+v", obj.Status)
 		})
 	}
 	message := func(kind, text string) func(*v1alpha1.IPAddressPool) bool {
@@ -132,26 +130,4 @@ func TestPools(t *testing.T) {
 		return message("Ready", "True")(obj) && obj.Status.LastGood == ""
 	})
 	must(second.Stop(10 * time.Second))
-}
-
-// until waits for the condition, at most half a minute.
-func until(ctx context.Context, t *testing.T, state func() string, ok func() bool) {
-	t.Helper()
-	within(ctx, t, 30*time.Second, state, ok)
-}
-
-// within waits for the condition, at most for limit.
-func within(ctx context.Context, t *testing.T, limit time.Duration, state func() string, ok func() bool) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-ctx.Done():
-			t.Fatal(state())
-		case <-tick.C:
-		}
-	}
 }

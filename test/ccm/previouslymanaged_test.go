@@ -17,6 +17,7 @@ import (
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 	"github.com/ironlb/ironlb/test/ccm/rig"
+	"github.com/ironlb/ironlb/test/eventually"
 )
 
 // cleanup is the finalizer of every program built on cloud-provider's service controller.
@@ -42,12 +43,12 @@ spec: {addresses: ["2001:db8:1::/126"]}
 	old := []string{"a", "b", "c", "d"}
 	for _, name := range old {
 		f.create(name, nil)
-		f.until(name+" is served", func() bool {
+		eventually.True(f, patience, name+" is served", func() bool {
 			return len(ingress(f.get(name))) == 1 && slices.Equal(f.get(name).Finalizers, []string{cleanup})
 		})
 	}
 	f.create("waits", nil)
-	f.until("one waits", func() bool { return f.reason("waits") == "PoolExhausted" })
+	eventually.True(f, patience, "one waits", func() bool { return f.reason("waits") == "PoolExhausted" })
 	f.must(before.Stop(10 * time.Second))
 	never := f.create("never", nil)
 	f.patch("never", types.MergePatchType, fmt.Sprintf(`{"metadata":{"finalizers":[%q]}}`, cleanup), "")
@@ -62,36 +63,36 @@ spec: {addresses: ["2001:db8:1::/126"]}
 	heir := func(of string) {
 		t.Helper()
 		f.create("heir-of-"+of, ptr.To("ironlb.io/lb"))
-		f.until("the heir of "+of+" is served", func() bool { return slices.Contains(ingress(f.get("heir-of-"+of)), had[of]) })
+		eventually.True(f, patience, "the heir of "+of+" is served", func() bool { return slices.Contains(ingress(f.get("heir-of-"+of)), had[of]) })
 	}
 	f.create("heir-of-a", ptr.To("ironlb.io/lb"))
-	f.until("the heir of a waits", func() bool { return f.reason("heir-of-a") == "PoolExhausted" })
+	eventually.True(f, patience, "the heir of a waits", func() bool { return f.reason("heir-of-a") == "PoolExhausted" })
 	for _, name := range old {
 		if v := f.get(name).ResourceVersion; v != versions[name] {
 			t.Errorf("%s was written to", name)
 		}
 	}
 	f.must(f.services().Delete(ctx, "a", metav1.DeleteOptions{}))
-	f.until("a is gone", func() bool { return f.get("a") == nil })
-	f.until("the heir of a is served", func() bool { return slices.Contains(ingress(f.get("heir-of-a")), had["a"]) })
+	eventually.True(f, patience, "a is gone", func() bool { return f.get("a") == nil })
+	eventually.True(f, patience, "the heir of a is served", func() bool { return slices.Contains(ingress(f.get("heir-of-a")), had["a"]) })
 
 	f.patch("b", types.MergePatchType, `{"spec":{"type":"ClusterIP","allocateLoadBalancerNodePorts":null}}`, "")
-	f.until("b is clean", func() bool { return f.clean("b") && len(f.get("b").Finalizers) == 0 })
+	eventually.True(f, patience, "b is clean", func() bool { return f.clean("b") && len(f.get("b").Finalizers) == 0 })
 	heir("b")
 
 	f.patch("c", types.MergePatchType, `{"status":{"loadBalancer":{"ingress":[{"ip":"198.51.100.9"}]}}}`, "status")
-	f.until("our record is off c", func() bool { return f.clean("c") })
+	eventually.True(f, patience, "our record is off c", func() bool { return f.clean("c") })
 	if c := f.get("c"); !slices.Equal(c.Finalizers, []string{cleanup}) || ingress(c)[0] != netip.MustParseAddr("198.51.100.9") {
 		t.Errorf("c is another controller's and has %v, %v", c.Finalizers, ingress(c))
 	}
 	heir("c")
 
 	f.must(f.services().Delete(ctx, "waits", metav1.DeleteOptions{}))
-	f.until("the one that waited is gone", func() bool { return f.get("waits") == nil })
+	eventually.True(f, patience, "the one that waited is gone", func() bool { return f.get("waits") == nil })
 
 	f.must(f.services().Delete(ctx, "never", metav1.DeleteOptions{}))
 	f.must(f.services().Delete(ctx, "d", metav1.DeleteOptions{}))
-	f.until("d is gone", func() bool { return f.get("d") == nil })
+	eventually.True(f, patience, "d is gone", func() bool { return f.get("d") == nil })
 	if n := f.get("never"); n == nil || n.UID != never.UID || !slices.Equal(n.Finalizers, []string{cleanup}) {
 		t.Errorf("one that never was ours was touched: %v", n)
 	}
@@ -159,21 +160,4 @@ func (f *unmanagedCCM) reason(name string) string {
 // clean reports whether the Service has no record of IronLB's.
 func (f *unmanagedCCM) clean(name string) bool {
 	return f.reason(name) == "" && f.get(name).Annotations[v1alpha1.AnnotationAllocatedFrom] == ""
-}
-
-// until polls until the condition holds.
-func (f *unmanagedCCM) until(what string, cond func() bool) {
-	f.Helper()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	limit := time.After(30 * time.Second)
-	for !cond() {
-		select {
-		case <-limit:
-			f.Fatalf("not after 30 s: %s", what)
-		case <-f.ctx.Done():
-			f.Fatalf("not in time: %s", what)
-		case <-tick.C:
-		}
-	}
 }

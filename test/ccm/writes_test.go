@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ironlb/ironlb/test/ccm/rig"
+	"github.com/ironlb/ironlb/test/eventually"
 )
 
 // TestWritesPerService counts the writes of ironlb-ccm for a Service that is served at once, and for one that must wait
@@ -58,13 +59,13 @@ spec: {}
 	}
 
 	f.create("first", nil)
-	f.until("the first is served", func() bool { return len(ingress(f.get("first"))) == 1 })
+	eventually.True(f, patience, "the first is served", func() bool { return len(ingress(f.get("first"))) == 1 })
 	expect("a Service that is served at once", "create events 1, patch services/status 1, create virtualips 1")
 	f.create("second", nil)
-	f.until("the second waits", func() bool { return f.reason("second") == "PoolExhausted" })
+	eventually.True(f, patience, "the second waits", func() bool { return f.reason("second") == "PoolExhausted" })
 	expect("one that waits", "create events 1, patch services/status 1")
 	f.must(f.services().Delete(ctx, "first", metav1.DeleteOptions{}))
-	f.until("the second is served", func() bool { return len(ingress(f.get("second"))) == 1 })
+	eventually.True(f, patience, "the second is served", func() bool { return len(ingress(f.get("second"))) == 1 })
 	got := writes()
 	if n := got[rig.Write{Verb: "patch", Resource: "services/status"}]; n != 2 { // the first one's finalizer, the second one's address
 		t.Errorf("the end of the one and the service of the other cost %d patches of Services, want 2", n)

@@ -303,7 +303,7 @@ func TestNoIPVS(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Stop(10 * time.Second)
-	eventually(t, patience, "the speaker names the missing module", func(ctx context.Context) error {
+	cluster.Await(t, patience, "the speaker names the missing module", func(ctx context.Context) error {
 		out, err := cluster.Management.Exec(ctx, "curl", "-sS", "-w", "%{http_code}", "http://127.0.0.1:7950/readyz")
 		if err != nil {
 			return err

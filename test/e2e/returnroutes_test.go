@@ -53,7 +53,7 @@ func TestReturnRoutes(t *testing.T) {
 
 	forward(t, "back", "direct")
 	t.Run("direct", func(t *testing.T) {
-		eventually(t, patience, "the Pod sees the client", func(ctx context.Context) error {
+		cluster.Await(t, patience, "the Pod sees the client", func(ctx context.Context) error {
 			s, err := cluster.Remote.Ask(ctx, lab.Probe{Network: "tcp", Target: http, Count: 1, Timeout: 3 * time.Second})
 			if err == nil && s.Clients[cluster.Remote.Addr.String()] != 1 {
 				err = fmt.Errorf("%s, clients %v", s, s.Clients)
@@ -74,7 +74,7 @@ func TestReturnRoutes(t *testing.T) {
 	})
 	returnRoutes(t)
 	for _, n := range cluster.Nodes {
-		eventually(t, patience, n.Name+" has no state of return routes", func(ctx context.Context) error {
+		cluster.Await(t, patience, n.Name+" has no state of return routes", func(ctx context.Context) error {
 			state, err := returnState(ctx, n)
 			if err == nil && state != "" {
 				err = errors.New(state)
@@ -123,7 +123,7 @@ func returnRoutes(t testing.TB, routes ...v1alpha1.ReturnRoute) {
 func inEffect(t testing.TB, what string, ok func(v1alpha1.ReturnRouteStatus) bool) {
 	t.Helper()
 	for _, n := range cluster.Nodes {
-		eventually(t, patience, n.Name+" is "+what, func(ctx context.Context) error {
+		cluster.Await(t, patience, n.Name+" is "+what, func(ctx context.Context) error {
 			var s v1alpha1.SpeakerStatus
 			if err := cluster.Objects.Get(ctx, types.NamespacedName{Name: n.Name}, &s); err != nil {
 				return err
@@ -150,7 +150,7 @@ func forward(t testing.TB, name, forwarding string) {
 func notDirect(t testing.TB, name string, addr netip.Addr, reason string) {
 	t.Helper()
 	fallback(t, addr, reason)
-	eventually(t, patience, "the Service has an Event for "+reason, func(ctx context.Context) error {
+	cluster.Await(t, patience, "the Service has an Event for "+reason, func(ctx context.Context) error {
 		events, err := cluster.Kube.CoreV1().Events(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{
 			FieldSelector: "involvedObject.name=" + name + ",reason=" + reason,
 		})
@@ -169,7 +169,7 @@ func notDirect(t testing.TB, name string, addr netip.Addr, reason string) {
 // fallback waits until the condition NotDirect of the VirtualIP has the reason; "" until there is none.
 func fallback(t testing.TB, addr netip.Addr, reason string) {
 	t.Helper()
-	eventually(t, patience, fmt.Sprintf("the reason of condition NotDirect is %q", reason), func(ctx context.Context) error {
+	cluster.Await(t, patience, fmt.Sprintf("the reason of condition NotDirect is %q", reason), func(ctx context.Context) error {
 		var vip v1alpha1.VirtualIP
 		if err := cluster.Objects.Get(ctx, types.NamespacedName{Name: addr.String()}, &vip); err != nil {
 			return err

@@ -63,7 +63,7 @@ func service(t testing.TB, name string, edit ...func(*corev1.Service)) {
 func deleteService(t testing.TB, name string) {
 	t.Helper()
 	services := cluster.Kube.CoreV1().Services(metav1.NamespaceDefault)
-	eventually(t, patience, "Service "+name+" is gone", func(ctx context.Context) error {
+	cluster.Await(t, patience, "Service "+name+" is gone", func(ctx context.Context) error {
 		if err := services.Delete(ctx, name, metav1.DeleteOptions{}); apierrors.IsNotFound(err) {
 			return nil
 		} else if err != nil {
@@ -98,7 +98,7 @@ func pod(t testing.TB, name, app string, node *lab.Node) {
 func address(t testing.TB, name string) netip.Addr {
 	t.Helper()
 	var addr netip.Addr
-	eventually(t, patience, "Service "+name+" has an address", func(ctx context.Context) error {
+	cluster.Await(t, patience, "Service "+name+" has an address", func(ctx context.Context) error {
 		ingress, err := ingressOf(ctx, name)
 		if err != nil {
 			return err
@@ -127,7 +127,7 @@ func ingressOf(ctx context.Context, name string) ([]corev1.LoadBalancerIngress, 
 func owner(t testing.TB, addr netip.Addr, what string, ok func(node string) bool) *lab.Node {
 	t.Helper()
 	var node string
-	eventually(t, patience, fmt.Sprintf("%s answers for %s", what, addr), func(ctx context.Context) error {
+	cluster.Await(t, patience, fmt.Sprintf("%s answers for %s", what, addr), func(ctx context.Context) error {
 		var vip v1alpha1.VirtualIP
 		if err := cluster.Objects.Get(ctx, types.NamespacedName{Name: addr.String()}, &vip); err != nil {
 			return err
@@ -161,21 +161,13 @@ func ask(t *testing.T, from *lab.Machine, network string, at netip.AddrPort, cou
 // reachable waits for the first answer.
 func reachable(t testing.TB, from *lab.Machine, at netip.AddrPort) {
 	t.Helper()
-	eventually(t, patience, fmt.Sprintf("%s is reachable from %s", at, from.Name), func(ctx context.Context) error {
+	cluster.Await(t, patience, fmt.Sprintf("%s is reachable from %s", at, from.Name), func(ctx context.Context) error {
 		s, err := from.Ask(ctx, lab.Probe{Network: "tcp", Target: at, Count: 1, Timeout: 3 * time.Second})
 		if err == nil && s.Failed > 0 {
 			err = errors.New(s.String())
 		}
 		return err
 	})
-}
-
-func eventually(t testing.TB, limit time.Duration, what string, check func(context.Context) error) {
-	t.Helper()
-	// Not the test's own context: cleanups wait too, after it has ended.
-	if err := cluster.Eventually(context.WithoutCancel(t.Context()), limit, what, check); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // TestService is the main function: an address of the pool, one owner, answers from every Pod, over TCP and UDP.
@@ -248,9 +240,9 @@ func TestService(t *testing.T) {
 	t.Run("deleting it takes everything away", func(t *testing.T) {
 		deleteService(t, "web")
 		for _, n := range cluster.Nodes {
-			eventually(t, patience, "nothing of "+addr.String()+" is left on "+n.Name, func(ctx context.Context) error { return absent(ctx, n, addr) })
+			cluster.Await(t, patience, "nothing of "+addr.String()+" is left on "+n.Name, func(ctx context.Context) error { return absent(ctx, n, addr) })
 		}
-		eventually(t, patience, "the VirtualIP is gone", func(ctx context.Context) error {
+		cluster.Await(t, patience, "the VirtualIP is gone", func(ctx context.Context) error {
 			err := cluster.Objects.Get(ctx, types.NamespacedName{Name: addr.String()}, &v1alpha1.VirtualIP{})
 			if apierrors.IsNotFound(err) {
 				return nil
@@ -276,7 +268,7 @@ func TestEndpointsFollow(t *testing.T) {
 	}
 	answers := func(want string) {
 		t.Helper()
-		eventually(t, patience, "answers come from "+want, func(ctx context.Context) error {
+		cluster.Await(t, patience, "answers come from "+want, func(ctx context.Context) error {
 			s, err := cluster.Client.Ask(ctx, lab.Probe{Network: "tcp", Target: http, Count: 6, Every: 5 * time.Millisecond, Timeout: 5 * time.Second, Serial: true})
 			if err != nil {
 				return err
@@ -407,7 +399,7 @@ func TestRefusedRequests(t *testing.T) {
 		if warning := oneWarning(t, "large"); !strings.Contains(warning, want) {
 			t.Errorf("the Warning is %q, want %q", warning, want)
 		}
-		eventually(t, patience, "the condition of Service large", func(ctx context.Context) error {
+		cluster.Await(t, patience, "the condition of Service large", func(ctx context.Context) error {
 			svc, err := cluster.Kube.CoreV1().Services(metav1.NamespaceDefault).Get(ctx, "large", metav1.GetOptions{})
 			if err != nil {
 				return err
@@ -447,7 +439,7 @@ func TestRefusedRequests(t *testing.T) {
 func oneWarning(t *testing.T, name string) string {
 	t.Helper()
 	var message string
-	eventually(t, patience, "a Warning for Service "+name, func(ctx context.Context) error {
+	cluster.Await(t, patience, "a Warning for Service "+name, func(ctx context.Context) error {
 		events, err := cluster.Kube.CoreV1().Events(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{
 			FieldSelector: "involvedObject.kind=Service,involvedObject.name=" + name + ",type=Warning,source!=ipallocator-repair-controller,source!=portallocator-repair-controller",
 		})
@@ -495,7 +487,7 @@ func TestSharedAddress(t *testing.T) {
 			}
 		}
 	}
-	eventually(t, patience, "both are of one VirtualIP", func(ctx context.Context) error {
+	cluster.Await(t, patience, "both are of one VirtualIP", func(ctx context.Context) error {
 		var vip v1alpha1.VirtualIP
 		if err := cluster.Objects.Get(ctx, types.NamespacedName{Name: addr.String()}, &vip); err != nil {
 			return err

@@ -44,7 +44,7 @@ func TestConnections(t *testing.T) {
 	})
 	count := func(what string, has func(connections.Life) bool) {
 		t.Helper()
-		err := cluster.Eventually(t.Context(), time.Minute, what, func(context.Context) error {
+		cluster.Await(t, time.Minute, what, func(context.Context) error {
 			lives, err := k.Lives()
 			n := 0
 			for _, l := range lives {
@@ -57,9 +57,6 @@ func TestConnections(t *testing.T) {
 			}
 			return err
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 	}
 	count("all connections are established", func(l connections.Life) bool { return !l.First.IsZero() })
 	gateway, err := node.Exec(t.Context(), "cat", "/sys/class/net/"+podBridge+"/address")

@@ -3,31 +3,30 @@ package lab
 import (
 	"context"
 	"fmt"
+	"testing"
 	"time"
+
+	"github.com/ironlb/ironlb/test/eventually"
 )
 
 // Eventually calls check every 100 ms, or less often if it takes longer, until it returns nil. It fails after limit
 // with check's last error, and at once when a part of the lab has ended.
 func (c *Cluster) Eventually(ctx context.Context, limit time.Duration, what string, check func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	var last error
-	for {
-		began := time.Now()
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	return eventually.Poll(ctx, 100*time.Millisecond, limit, what, func(ctx context.Context) error {
 		err := check(ctx)
-		if err == nil {
-			return nil
+		if broken := c.Err(); err != nil && broken != nil {
+			end(fmt.Errorf("the lab is broken: %w", broken))
 		}
-		if last == nil || ctx.Err() == nil {
-			last = err // not an error that only reports the timeout
-		}
-		if err := c.Err(); err != nil {
-			return fmt.Errorf("wait for %s: the lab is broken: %w", what, err)
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("wait for %s: not within %s: %w", what, limit, last)
-		case <-time.After(max(100*time.Millisecond, time.Since(began))):
-		}
+		return err
+	})
+}
+
+// Await is Eventually in a test, and fails it. The context does not end with the test's: cleanups wait, too.
+func (c *Cluster) Await(t testing.TB, limit time.Duration, what string, check func(context.Context) error) {
+	t.Helper()
+	if err := c.Eventually(context.WithoutCancel(t.Context()), limit, what, check); err != nil {
+		t.Fatal(err)
 	}
 }

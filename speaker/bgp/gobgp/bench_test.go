@@ -13,6 +13,7 @@ import (
 
 	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
+	"github.com/ironlb/ironlb/test/eventually"
 	"github.com/ironlb/ironlb/test/lab/router"
 )
 
@@ -57,11 +58,10 @@ func BenchmarkTable(b *testing.B) {
 			d.up(b, r.kind)
 		}
 		for i, r := range f.routers {
-			last := 0
-			eventuallyElse(b, r.kind+" has all", func() bool {
-				last = len(monitors[i].Events())
-				return last >= many
-			}, func() string { return fmt.Sprint(last) })
+			eventually.Nil(b, patience, r.kind+" has all", func(context.Context) error {
+				n := len(monitors[i].Events())
+				return eventually.Unless(n >= many, "it has %d", n)
+			})
 			at := monitors[i].Events()[many-1].At
 			b.ReportMetric(at.Sub(d.upAt(r.kind)).Seconds(), "s/"+r.kind)
 		}

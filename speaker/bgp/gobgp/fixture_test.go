@@ -11,6 +11,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
+	"github.com/ironlb/ironlb/test/eventually"
 	"github.com/ironlb/ironlb/test/lab/router"
 )
 
@@ -103,7 +104,7 @@ func (r *far) neighbors(t testing.TB, n ...router.Neighbor) {
 		t.Fatal(err)
 	}
 	// FRR refuses connections until it has loaded its configuration, and GoBGP then pauses for five seconds.
-	eventually(t, "the router listens to its neighbors", func() bool {
+	eventually.True(t, patience, "the router listens to its neighbors", func() bool {
 		s, err := r.Sessions(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -167,28 +168,18 @@ func to(names ...string) routes.Route {
 	return r
 }
 
-// eventually waits until a condition holds.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	eventuallyElse(t, what, ok, func() string { return "not" })
-}
-
 // kernel waits until the router's kernel has exactly these routes of a family, each over these next hops.
 func (r *far) kernel(t testing.TB, family int, want map[netip.Prefix][]netip.Addr) {
 	t.Helper()
-	var have []router.Route
-	eventuallyElse(t, fmt.Sprintf("%s's kernel has %v", r.kind, want), func() bool {
-		have = r.routes(t, family)
-		if len(have) != len(want) {
-			return false
-		}
+	eventually.Nil(t, patience, fmt.Sprintf("%s's kernel has %v", r.kind, want), func(context.Context) error {
+		have := r.routes(t, family)
+		as := len(have) == len(want)
 		for _, route := range have {
-			if via, ok := want[route.Prefix]; !ok || !slices.Equal(via, route.Via) {
-				return false
-			}
+			via, ok := want[route.Prefix]
+			as = as && ok && slices.Equal(via, route.Via)
 		}
-		return true
-	}, func() string { return fmt.Sprintf("%+v", have) })
+		return eventually.Unless(as, "it has %+v", have)
+	})
 }
 
 func (r *far) routes(t testing.TB, family int) []router.Route {
@@ -200,28 +191,16 @@ func (r *far) routes(t testing.TB, family int) []router.Route {
 	return have
 }
 
-func eventuallyElse(t testing.TB, what string, ok func() bool, else_ func() string) {
-	t.Helper()
-	ticker := time.NewTicker(50 * time.Millisecond) // vtysh uses 30 ms of a processor
-	defer ticker.Stop()
-	for deadline := time.Now().Add(patience); !ok(); <-ticker.C {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s; it is %s", patience, what, else_())
-		}
-	}
-}
-
 // path waits for the only path of the router to a prefix.
 func (r *far) path(t testing.TB, prefix netip.Prefix, ok func(router.Path) bool) {
 	t.Helper()
-	var have []router.Path
-	eventuallyElse(t, fmt.Sprintf("%s's path of %v is as wanted", r.kind, prefix), func() bool {
-		var err error
-		if have, err = r.RIB(context.Background(), prefix.String()); err != nil {
+	eventually.Nil(t, patience, fmt.Sprintf("%s's path of %v is as wanted", r.kind, prefix), func(context.Context) error {
+		have, err := r.RIB(context.Background(), prefix.String())
+		if err != nil {
 			t.Fatal(err)
 		}
-		return len(have) == 1 && ok(have[0])
-	}, func() string { return fmt.Sprintf("%+v", have) })
+		return eventually.Unless(len(have) == 1 && ok(have[0]), "it has %+v", have)
+	})
 }
 
 // waitPath is path for a goroutine of the test.

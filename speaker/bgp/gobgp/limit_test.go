@@ -1,6 +1,7 @@
 package gobgp
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 	"net/netip"
@@ -9,6 +10,8 @@ import (
 
 	"github.com/ironlb/ironlb/speaker/routes"
 	api "github.com/osrg/gobgp/v3/api"
+
+	"github.com/ironlb/ironlb/test/eventually"
 )
 
 // table returns n prefixes for a router to announce.
@@ -37,9 +40,10 @@ func TestTooManyPrefixes(t *testing.T) {
 		if !strings.Contains(s.Message, fmt.Sprintf("more than %d IPv4 prefixes (maxReceivedPrefixes)", n-1)) {
 			t.Errorf("the message is %q", s.Message)
 		}
-		eventuallyElse(t, "the router has the reason", func() bool {
-			return strings.Contains(strings.ToLower(r.Log()), "maximum number of prefixes reached")
-		}, r.Log)
+		eventually.Nil(t, patience, "the router has the reason", func(context.Context) error {
+			log := r.Log()
+			return eventually.Unless(strings.Contains(strings.ToLower(log), "maximum number of prefixes reached"), "it has %s", log)
+		})
 		d.kill()
 
 		d = startNode(t, f.node)
@@ -48,7 +52,7 @@ func TestTooManyPrefixes(t *testing.T) {
 		d.up(t, "r")
 		r.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {r.link.node}})
 		before := r.since(t, "node")
-		eventually(t, "all came", func() bool { return len(d.order(t, order{Paths: true}).Came[r.link.router.String()]) >= n })
+		eventually.True(t, patience, "all came", func() bool { return len(d.order(t, order{Paths: true}).Came[r.link.router.String()]) >= n })
 		p.MaxReceivedPrefixes = n + 2
 		change := func() { d.apply(t, routes.Change{RouterID: nodeID, Peers: map[string]*routes.Peer{"r": &p}}) }
 		change()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
+	"github.com/ironlb/ironlb/test/eventually"
 	"github.com/ironlb/ironlb/test/lab/router"
 )
 
@@ -50,7 +51,7 @@ func TestKilled(t *testing.T) {
 	stays := unchanged(t, f, more)
 	for range 2 {
 		d.kill()
-		eventually(t, "every router misses the session", func() bool {
+		eventually.True(t, patience, "every router misses the session", func() bool {
 			for _, r := range f.routers {
 				if s, err := r.Sessions(t.Context()); err != nil || s["node"].Established {
 					return false

@@ -13,6 +13,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 	"github.com/ironlb/ironlb/test/bench/capture"
+	"github.com/ironlb/ironlb/test/eventually"
 )
 
 // wire records the traffic of a namespace.
@@ -56,7 +57,7 @@ func (w *wire) since(then time.Time) (at []time.Time) {
 // gaps waits for a number of packets after a time and returns the intervals between them.
 func (w *wire) gaps(t *testing.T, what string, since time.Time, packets int) (gaps []time.Duration) {
 	t.Helper()
-	eventually(t, what, func() bool { return len(w.since(since)) >= packets })
+	eventually.True(t, patience, what, func() bool { return len(w.since(since)) >= packets })
 	at := w.since(since)
 	for i, next := range at[1:] {
 		gaps = append(gaps, next.Sub(at[i]))
@@ -97,7 +98,7 @@ func TestTimersChange(t *testing.T) {
 		agreed := func(name, neighbor string, changes uint64, hold time.Duration) {
 			t.Helper()
 			d.session(t, name, "restarted", func(s routes.Session) bool { return s.State == routes.SessionEstablished && s.Changes == changes })
-			eventually(t, "the router has the hold time "+hold.String(), func() bool {
+			eventually.True(t, patience, "the router has the hold time "+hold.String(), func() bool {
 				s, err := r.Sessions(t.Context())
 				return err == nil && s[neighbor].Established && s[neighbor].Hold == hold
 			})

@@ -1,6 +1,7 @@
 package gobgp
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
+	"github.com/ironlb/ironlb/test/eventually"
 	"github.com/ironlb/ironlb/test/lab/router"
 )
 
@@ -240,17 +242,17 @@ func TestNothingAccepted(t *testing.T) {
 	d := startNode(t, f.node)
 	d.apply(t, wanted(peers, map[netip.Prefix]routes.Route{vip4: to("bird", "frr"), vip6: to("bird", "frr")}))
 	var have answer
-	eventuallyElse(t, "both routers' prefixes have come", func() bool {
+	eventually.Nil(t, patience, "both routers' prefixes have come", func(context.Context) error {
 		have = d.order(t, order{Paths: true})
 		for _, r := range f.routers {
 			for _, p := range r.conf.Announce {
 				if !slices.Contains(have.Came[r.link.router.String()], p.String()) {
-					return false
+					return fmt.Errorf("have %v", have.Came)
 				}
 			}
 		}
-		return true
-	}, func() string { return fmt.Sprint(have.Came) })
+		return nil
+	})
 	if have.Paths != 2*len(f.routers) {
 		t.Errorf("the GoBGPs have %d paths, want their own 2 each", have.Paths)
 	}

@@ -1,9 +1,12 @@
 package live
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/ironlb/ironlb/test/eventually"
 )
 
 // documented runs the command of a document that begins with a prefix, with changed words, and returns its output.
@@ -48,9 +51,9 @@ func (f fixture) followDocuments() {
 	}
 	f.kubectl("create", "clusterrolebinding", "reader", "--clusterrole=edit", "--user=reader")
 	for _, kind := range []string{"ipaddresspools", "virtualips", "speakerstatuses"} {
-		f.until("a user with the role edit reads "+kind, func() bool {
+		eventually.Nil(f, patience, "a user with the role edit reads "+kind, func(context.Context) error {
 			_, err := f.Kubectl(f.ctx, "auth", "can-i", "list", kind+".ironlb.io", "--as=reader")
-			return err == nil
+			return err
 		})
 	}
 	if _, err := f.Kubectl(f.ctx, "auth", "can-i", "create", "ipaddresspools.ironlb.io", "--as=reader"); err == nil {

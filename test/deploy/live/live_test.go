@@ -3,7 +3,6 @@ package live
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -15,11 +14,14 @@ import (
 
 	"github.com/ironlb/ironlb/test/ccm/rig"
 	"github.com/ironlb/ironlb/test/deploy/chart"
+	"github.com/ironlb/ironlb/test/eventually"
 	"github.com/ironlb/ironlb/test/lab/manifest"
 	"github.com/ironlb/ironlb/test/rare"
 )
 
 func TestMain(m *testing.M) { rig.Main(m) }
+
+const patience = 4 * time.Minute // other tests run at the same time
 
 // fixture is a rig with one version of Helm.
 type fixture struct {
@@ -184,7 +186,7 @@ func TestUninstall(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.until("the Services are served", served)
+	eventually.True(f, patience, "the Services are served", served)
 	f.followDocuments()
 	if err := ccm.Kill(); err != nil {
 		t.Fatal(err)
@@ -223,19 +225,5 @@ func TestUninstall(t *testing.T) {
 	f.kubectl("get", "ipaddresspools", "lan")
 	if have := f.kubectl("-n", chart.Namespace, "get", "leases", "-o", "name"); have != "" {
 		t.Errorf("the Lease is left: %s", have)
-	}
-}
-
-// until polls until done, or fails when the context ends.
-func (f fixture) until(what string, done func() bool) {
-	f.Helper()
-	ticker := time.NewTicker(100 * time.Millisecond)
-	defer ticker.Stop()
-	for !done() {
-		select {
-		case <-f.ctx.Done():
-			f.Fatalf("%s: not in time: %v", what, fmt.Sprint(context.Cause(f.ctx)))
-		case <-ticker.C:
-		}
 	}
 }

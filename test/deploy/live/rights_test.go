@@ -1,6 +1,7 @@
 package live
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/ironlb/ironlb/test/deploy/chart"
+	"github.com/ironlb/ironlb/test/eventually"
 	"github.com/ironlb/ironlb/test/lab/manifest"
 	"github.com/ironlb/ironlb/test/rare"
 )
@@ -111,9 +113,12 @@ func (f fixture) change(r manifest.Right, docs manifest.Documents, without bool)
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.until(fmt.Sprintf("%s may %v: %t", r.Account, r, !without), func() bool {
+	eventually.Nil(f, patience, fmt.Sprintf("%s may %v: %t", r.Account, r, !without), func(context.Context) error {
 		answer, err := f.Kube.AuthorizationV1().SubjectAccessReviews().Create(f.ctx, r.Review(chart.Namespace), metav1.CreateOptions{})
-		return err == nil && answer.Status.Allowed == !without
+		if err != nil {
+			return err
+		}
+		return eventually.Unless(answer.Status.Allowed == !without, "it is %+v", answer.Status)
 	})
 }
 

@@ -163,7 +163,7 @@ func TestAggregateEndsHere(t *testing.T) {
 // blackholes waits until the node has these blackhole routes.
 func blackholes(t *testing.T, n *lab.Node, want ...netip.Prefix) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("%s has the blackholes %v", n.Name, want), func(ctx context.Context) error {
+	cluster.Await(t, patience, fmt.Sprintf("%s has the blackholes %v", n.Name, want), func(ctx context.Context) error {
 		out, err := n.Exec(ctx, "ip", "route", "show", "type", "blackhole", "proto", "73")
 		if err == nil && strings.Count(out, "blackhole ") != len(want) || len(want) > 0 && !strings.Contains(out, want[0].String()) {
 			err = fmt.Errorf("it has %q", out)

@@ -61,7 +61,7 @@ func TestBFD(t *testing.T) {
 		w.up(t, 500*time.Millisecond, 4*400*time.Millisecond)
 	}
 	remove(t, "BFDProfile/far") // it stays in force
-	eventually(t, "the BGPPeers report that their BFDProfile is missing", func(ctx context.Context) error {
+	cluster.Await(t, patience, "the BGPPeers report that their BFDProfile is missing", func(ctx context.Context) error {
 		for _, w := range all {
 			var peer v1alpha1.BGPPeer
 			if err := cluster.Objects.Get(ctx, client.ObjectKey{Name: w.peer}, &peer); err != nil {
@@ -163,7 +163,7 @@ type watcher struct {
 // now returns the sessions, by the nodes' names, once all are established.
 func (w *watcher) now(t *testing.T) (out map[string]router.Session) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("%s has a session with each node", w.peer), func(ctx context.Context) (err error) {
+	cluster.Await(t, patience, fmt.Sprintf("%s has a session with each node", w.peer), func(ctx context.Context) (err error) {
 		out, err = w.sessions(ctx, w.suffix)
 		return err
 	})
@@ -173,7 +173,7 @@ func (w *watcher) now(t *testing.T) (out map[string]router.Session) {
 // bfd waits until each node's BFD session at the router satisfies check.
 func (w *watcher) bfd(t *testing.T, what string, of []*lab.Node, check func(router.BFDSession) bool) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("the router of %s reports BFD %s", w.peer, what), func(ctx context.Context) error {
+	cluster.Await(t, patience, fmt.Sprintf("the router of %s reports BFD %s", w.peer, what), func(ctx context.Context) error {
 		sessions, err := w.BFD(ctx)
 		for _, n := range of {
 			addr := n.Addr

@@ -123,7 +123,7 @@ func reported(t *testing.T, peer, what string, check func(v1alpha1.SessionStatus
 // reports waits until the speaker of one node reports the wanted state of its session with the peer.
 func reports(t *testing.T, n *lab.Node, peer, what string, check func(v1alpha1.SessionStatus) bool) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("SpeakerStatus of %s, peer %s: %s", n.Name, peer, what), func(ctx context.Context) error {
+	cluster.Await(t, patience, fmt.Sprintf("SpeakerStatus of %s, peer %s: %s", n.Name, peer, what), func(ctx context.Context) error {
 		var s v1alpha1.SpeakerStatus
 		if err := cluster.Objects.Get(ctx, client.ObjectKey{Name: n.Name}, &s); err != nil {
 			return err
@@ -148,7 +148,7 @@ func wrong(t *testing.T, peer string, reason view.Reason) (message string) {
 		return s.State != v1alpha1.SessionEstablished && s.Reason == string(reason) && s.Message != ""
 	})
 	condition(t, peer, metav1.ConditionFalse, string(reason), "0/3")
-	eventually(t, fmt.Sprintf("an Event about %s: %s", peer, reason), func(ctx context.Context) error {
+	cluster.Await(t, patience, fmt.Sprintf("an Event about %s: %s", peer, reason), func(ctx context.Context) error {
 		var p v1alpha1.BGPPeer
 		if err := cluster.Objects.Get(ctx, client.ObjectKey{Name: peer}, &p); err != nil {
 			return err
@@ -173,7 +173,7 @@ func wrong(t *testing.T, peer string, reason view.Reason) (message string) {
 // condition waits until a BGPPeer's condition Established has this status.
 func condition(t *testing.T, peer string, status metav1.ConditionStatus, reason, sessions string) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("BGPPeer %s is Established: %s (%s)", peer, status, reason), func(ctx context.Context) error {
+	cluster.Await(t, patience, fmt.Sprintf("BGPPeer %s is Established: %s (%s)", peer, status, reason), func(ctx context.Context) error {
 		var p v1alpha1.BGPPeer
 		if err := cluster.Objects.Get(ctx, client.ObjectKey{Name: peer}, &p); err != nil {
 			return err

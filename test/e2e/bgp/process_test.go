@@ -40,7 +40,7 @@ func TestProcessesEnd(t *testing.T) {
 			if err := test.again(); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, "the node's processes are there", func(ctx context.Context) error {
+			cluster.Await(t, patience, "the node's processes are there", func(ctx context.Context) error {
 				_, err := n.Exec(ctx, "curl", "-fsS", "--max-time", "5", "http://127.0.0.1:7950/readyz")
 				return err
 			})
@@ -61,7 +61,7 @@ func TestProcessesEnd(t *testing.T) {
 func renewed(t *testing.T, before map[*tor]map[string]router.Session, node string) {
 	t.Helper()
 	for _, r := range tors {
-		eventually(t, r.name+" has a new session with "+node, func(ctx context.Context) error {
+		cluster.Await(t, patience, r.name+" has a new session with "+node, func(ctx context.Context) error {
 			now, err := r.sessions(ctx, "")
 			if err == nil && now[node].Same(before[r][node]) {
 				return errors.New("it is the old one")
@@ -85,7 +85,7 @@ func TestAPIServerDown(t *testing.T) {
 		if err := cluster.StartAPIServer(context.WithoutCancel(t.Context())); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "the Pod is ready again", func(ctx context.Context) error {
+		cluster.Await(t, patience, "the Pod is ready again", func(ctx context.Context) error {
 			_, err := cluster.WaitPod(ctx, "default", "web", true)
 			return err
 		})

@@ -44,7 +44,7 @@ func TestPodReplaced(t *testing.T) {
 	if err := again(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the node's processes are there", func(ctx context.Context) error {
+	cluster.Await(t, patience, "the node's processes are there", func(ctx context.Context) error {
 		_, err := n.Exec(ctx, "curl", "-fsS", "--max-time", "5", "http://127.0.0.1:7950/readyz")
 		return err
 	})

@@ -51,7 +51,7 @@ func TestExclude(t *testing.T) {
 	}
 	t.Cleanup(include)
 	logged := map[*tor]bool{}
-	eventually(t, "every router receives GRACEFUL_SHUTDOWN from "+n.Name, func(ctx context.Context) error {
+	cluster.Await(t, patience, "every router receives GRACEFUL_SHUTDOWN from "+n.Name, func(ctx context.Context) error {
 		for _, r := range tors {
 			paths, err := r.RIB(ctx, host(vip).String())
 			if err != nil {

@@ -190,7 +190,7 @@ func TestMultiHop(t *testing.T) {
 				t.Fatal(err)
 			}
 			condition(t, peer, metav1.ConditionTrue, "Established", "3/3")
-			eventually(t, "the far router has a path from each node", func(ctx context.Context) error {
+			cluster.Await(t, patience, "the far router has a path from each node", func(ctx context.Context) error {
 				paths, err := r.RIB(ctx, host(vip).String())
 				for _, p := range paths {
 					if p.NextHop != p.From {
@@ -227,7 +227,7 @@ func (r *tor) beyond(t *testing.T, timers router.BFDTimers) *tor {
 		}
 	})
 	t.Cleanup(func() { // when the peer is gone; a killed router leaves its routes behind
-		eventually(t, "the far router has no route any more", func(ctx context.Context) error {
+		cluster.Await(t, patience, "the far router has no route any more", func(ctx context.Context) error {
 			prefixes, err := far.Routes(ctx, 4)
 			if err == nil && len(prefixes) > 0 {
 				err = fmt.Errorf("it has %v", prefixes)

@@ -78,7 +78,7 @@ func (r *tor) routed(t *testing.T, prefix netip.Prefix, via ...netip.Addr) {
 	if prefix.Addr().Is6() {
 		family = 6
 	}
-	eventually(t, fmt.Sprintf("%s has %v by way of %v", r.name, prefix, via), func(ctx context.Context) error {
+	cluster.Await(t, patience, fmt.Sprintf("%s has %v by way of %v", r.name, prefix, via), func(ctx context.Context) error {
 		routes, err := r.Routes(ctx, family)
 		if err != nil {
 			return err
@@ -126,7 +126,7 @@ func established(t *testing.T) map[*tor]map[string]router.Session {
 	t.Helper()
 	all := map[*tor]map[string]router.Session{}
 	for _, r := range tors {
-		eventually(t, r.name+" has a session with each node", func(ctx context.Context) (err error) {
+		cluster.Await(t, patience, r.name+" has a session with each node", func(ctx context.Context) (err error) {
 			all[r], err = r.sessions(ctx, "")
 			return err
 		})
@@ -154,7 +154,7 @@ func (r *tor) sessions(ctx context.Context, suffix string) (map[string]router.Se
 func up(t *testing.T) {
 	t.Helper()
 	for _, r := range tors {
-		eventually(t, r.name+" has the second session with each node", func(ctx context.Context) error {
+		cluster.Await(t, patience, r.name+" has the second session with each node", func(ctx context.Context) error {
 			_, err := r.sessions(ctx, "v6")
 			return err
 		})
@@ -164,7 +164,7 @@ func up(t *testing.T) {
 func down(t *testing.T) {
 	t.Helper()
 	for _, r := range tors {
-		eventually(t, r.name+" has the second session with no node", func(ctx context.Context) error {
+		cluster.Await(t, patience, r.name+" has the second session with no node", func(ctx context.Context) error {
 			all, err := r.Sessions(ctx)
 			for _, n := range cluster.Nodes {
 				if all[n.Name+"v6"].Established {
@@ -193,7 +193,7 @@ func same(t *testing.T, before map[*tor]map[string]router.Session, but ...*lab.N
 // rib waits until the router's paths of a prefix, by the neighbor's address, satisfy check.
 func (r *tor) rib(t *testing.T, prefix netip.Prefix, what string, check func(map[netip.Addr]router.Path) error) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("%s has %v %s", r.name, prefix, what), func(ctx context.Context) error {
+	cluster.Await(t, patience, fmt.Sprintf("%s has %v %s", r.name, prefix, what), func(ctx context.Context) error {
 		paths, err := r.RIB(ctx, prefix.String())
 		if err != nil {
 			return err
@@ -290,7 +290,7 @@ func missing(s probe.Summary, addr netip.Addr, events []router.Event) error {
 func asked(t *testing.T, addr netip.Addr) {
 	t.Helper()
 	for _, r := range tors {
-		eventually(t, fmt.Sprintf("requests to %v through %s are answered", addr, r.name), func(ctx context.Context) error {
+		cluster.Await(t, patience, fmt.Sprintf("requests to %v through %s are answered", addr, r.name), func(ctx context.Context) error {
 			s, err := r.client.Ask(ctx, lab.Probe{Network: "tcp", Target: netip.AddrPortFrom(addr, 80), Count: 30, Every: 5 * time.Millisecond})
 			if err == nil && s.Failed > 0 {
 				err = errors.New(s.String())
@@ -322,13 +322,5 @@ func still(t *testing.T, addr netip.Addr) (stop func()) {
 			}
 			m.Stop()
 		}
-	}
-}
-
-func eventually(t testing.TB, what string, check func(context.Context) error) {
-	t.Helper()
-	// Not the test's own context: cleanups wait too, after it has ended.
-	if err := cluster.Eventually(context.WithoutCancel(t.Context()), patience, what, check); err != nil {
-		t.Fatal(err)
 	}
 }

@@ -92,7 +92,7 @@ func TestNoSession(t *testing.T) {
 	t.Cleanup(restore)
 	warns := func(want bool) {
 		t.Helper()
-		eventually(t, fmt.Sprintf("a warning about %s: %t", vip, want), func(ctx context.Context) error {
+		cluster.Await(t, patience, fmt.Sprintf("a warning about %s: %t", vip, want), func(ctx context.Context) error {
 			var ad v1alpha1.BGPAdvertisement
 			if err := cluster.Objects.Get(ctx, client.ObjectKey{Name: "routed"}, &ad); err != nil {
 				return err
@@ -177,7 +177,7 @@ type opened struct {
 // at waits until the router has a newer session with every node, and checks the values of each.
 func (o opened) at(t *testing.T, r *tor, earlier map[string]router.Session) (now map[string]router.Session) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("%s has a second session with each node, with %q", r.name, o.more), func(ctx context.Context) (err error) {
+	cluster.Await(t, patience, fmt.Sprintf("%s has a second session with each node, with %q", r.name, o.more), func(ctx context.Context) (err error) {
 		now, err = r.sessions(ctx, "v6")
 		for name, was := range earlier {
 			if is := now[name]; is.Established && is.Same(was) {

@@ -77,7 +77,7 @@ func TestStartsWithoutAPIServer(t *testing.T) {
 	k := keepState(t)
 	before := s.settled("with speakers that keep their state")
 	s.reported(before)
-	eventually(t, patience, "every speaker has written a snapshot", func(context.Context) error {
+	cluster.Await(t, patience, "every speaker has written a snapshot", func(context.Context) error {
 		for _, n := range cluster.Nodes[:candidates] {
 			if _, err := os.Stat(filepath.Join(stateDir(), "snapshot-"+n.Name)); err != nil {
 				return err
@@ -214,7 +214,7 @@ func (k *keeping) kill(n *lab.Node) {
 // fromSnapshot waits until a speaker is ready and uses its snapshot, or no longer uses it.
 func fromSnapshot(t *testing.T, n *lab.Node, want bool) {
 	t.Helper()
-	eventually(t, patience, fmt.Sprintf("the speaker of %s uses its snapshot: %t", n.Name, want), func(ctx context.Context) error {
+	cluster.Await(t, patience, fmt.Sprintf("the speaker of %s uses its snapshot: %t", n.Name, want), func(ctx context.Context) error {
 		text, err := n.Exec(ctx, "curl", "-fsS", "--max-time", "5", "http://127.0.0.1:7950/readyz")
 		if err == nil && strings.Contains(text, "from snapshot") != want {
 			err = fmt.Errorf("/readyz: got %q", text)
@@ -226,7 +226,7 @@ func fromSnapshot(t *testing.T, n *lab.Node, want bool) {
 // silent waits until no node answers for any address.
 func silent(t *testing.T, s *scene) {
 	t.Helper()
-	eventually(t, patience, "no node answers", func(context.Context) error {
+	cluster.Await(t, patience, "no node answers", func(context.Context) error {
 		now := time.Now()
 		for _, v := range s.vips {
 			for _, a := range v.addrs {
@@ -248,7 +248,7 @@ func unknown(t *testing.T, s *scene) {
 		if p := n.Speaker(); p == nil || !p.Running() {
 			continue
 		}
-		eventually(t, patience, n.Name+" has no VirtualIP", func(ctx context.Context) error {
+		cluster.Await(t, patience, n.Name+" has no VirtualIP", func(ctx context.Context) error {
 			metrics, err := n.Exec(ctx, "curl", "-fsS", "--max-time", "2", "http://127.0.0.1:7950/metrics")
 			if err != nil {
 				return err

@@ -27,7 +27,7 @@ import (
 // waitForEvent waits for an Event about the VirtualIP or its Service that contains the text.
 func waitForEvent(t *testing.T, v vip, text string) {
 	t.Helper()
-	eventually(t, patience, fmt.Sprintf("an Event of %s has %q", v.service, text), func(ctx context.Context) error {
+	cluster.Await(t, patience, fmt.Sprintf("an Event of %s has %q", v.service, text), func(ctx context.Context) error {
 		obj, err := virtualIP(ctx, v)
 		if err != nil {
 			return err
@@ -90,7 +90,7 @@ func TestAddressInUse(t *testing.T) {
 	}
 	gone := time.Now()
 	for _, v := range s.vips {
-		eventually(t, patience, v.service+" is announced once the other host is gone", func(context.Context) error {
+		cluster.Await(t, patience, v.service+" is announced once the other host is gone", func(context.Context) error {
 			_, err := s.owner(v)
 			return err
 		})
@@ -129,7 +129,7 @@ func TestAnotherAddress(t *testing.T) {
 		}
 	})
 	var had []string
-	eventually(t, patience, "another address is announced", func(ctx context.Context) error {
+	cluster.Await(t, patience, "another address is announced", func(ctx context.Context) error {
 		svc, err := services.Get(ctx, name, metav1.GetOptions{})
 		if err != nil || len(svc.Status.LoadBalancer.Ingress) == 0 {
 			return fmt.Errorf("it has no address: %w", err)
@@ -148,7 +148,7 @@ func TestAnotherAddress(t *testing.T) {
 		return nil
 	})
 	t.Logf("it had %v", had)
-	eventually(t, patience, "a Warning names the host", func(ctx context.Context) error {
+	cluster.Await(t, patience, "a Warning names the host", func(ctx context.Context) error {
 		list, err := cluster.Kube.CoreV1().Events(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{
 			FieldSelector: "reason=AddressInUse,involvedObject.name=" + name,
 		})
@@ -198,7 +198,7 @@ func TestForeignClaim(t *testing.T) {
 			v := s.vips[f]
 			holder, addr := owners[v.service], v.addrs[f]
 			// The announcements of a new address continue for some seconds. They are not a defense.
-			eventually(t, patience, "the first announcements are over", func(context.Context) error {
+			cluster.Await(t, patience, "the first announcements are over", func(context.Context) error {
 				if n := s.w.Noticed(addr, time.Now().Add(-5*time.Second)); len(n) > 0 {
 					return fmt.Errorf("%+v", n[len(n)-1])
 				}
@@ -217,7 +217,7 @@ func TestForeignClaim(t *testing.T) {
 			if err := s.w.Send(steady.Claim(addr, foreign)); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, patience, holder.Name+" defends the address", func(context.Context) error {
+			cluster.Await(t, patience, holder.Name+" defends the address", func(context.Context) error {
 				if len(defences()) == 0 {
 					return errors.New("it does not")
 				}

@@ -142,7 +142,7 @@ func (s *scene) answeredWithin(most time.Duration, since time.Time, before owner
 // leaves waits until every VirtualIP has one owner other than that node.
 func (s *scene) leaves(n *lab.Node) (now owners) {
 	s.t.Helper()
-	eventually(s.t, patience, "nothing is on "+n.Name, func(context.Context) error {
+	cluster.Await(s.t, patience, "nothing is on "+n.Name, func(context.Context) error {
 		now = owners{}
 		for _, v := range s.vips {
 			o, err := s.owner(v)

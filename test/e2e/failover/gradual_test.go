@@ -76,7 +76,7 @@ func TestGradual(t *testing.T) {
 // balanced waits until the VirtualIPs are spread evenly over the nodes.
 func (s *scene) balanced(when string, nodes []*lab.Node) (now owners) {
 	s.t.Helper()
-	eventually(s.t, patience, "the VirtualIPs are spread evenly "+when, func(context.Context) error {
+	cluster.Await(s.t, patience, "the VirtualIPs are spread evenly "+when, func(context.Context) error {
 		now = owners{}
 		for _, v := range s.vips {
 			n, err := s.owner(v)
@@ -95,7 +95,7 @@ func (s *scene) balanced(when string, nodes []*lab.Node) (now owners) {
 
 func setRebalance(t *testing.T, policy v1alpha1.RebalancePolicy, delay *metav1.Duration) {
 	t.Helper()
-	eventually(t, patience, "the pool is rebalanced "+string(policy), func(ctx context.Context) error {
+	cluster.Await(t, patience, "the pool is rebalanced "+string(policy), func(ctx context.Context) error {
 		var pool v1alpha1.IPAddressPool
 		if err := cluster.Objects.Get(ctx, client.ObjectKey{Name: "lan"}, &pool); err != nil {
 			return err

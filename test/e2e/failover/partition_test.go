@@ -100,7 +100,7 @@ func TestPartition(t *testing.T) {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	eventually(t, patience, "each side answers for what the other held", func(context.Context) error {
+	cluster.Await(t, patience, "each side answers for what the other held", func(context.Context) error {
 		for _, v := range s.vips {
 			if seen := s.w.Seen(v.addrs[0], began, time.Now()); len(seen.All) < 2 {
 				return fmt.Errorf("%v is answered by %v", v.addrs[0], names(seen.All))

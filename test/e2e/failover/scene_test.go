@@ -137,7 +137,7 @@ func (s *scene) serve(v vip) {
 // withdraw deletes the Services, and waits until they and their VirtualIPs are gone.
 func (s *scene) withdraw() {
 	services := cluster.Kube.CoreV1().Services(metav1.NamespaceDefault)
-	eventually(s.t, 2*patience, "the Services are gone", func(ctx context.Context) (err error) {
+	cluster.Await(s.t, 2*patience, "the Services are gone", func(ctx context.Context) (err error) {
 		for _, v := range s.made {
 			if deleted := services.Delete(ctx, v.service, metav1.DeleteOptions{}); !apierrors.IsNotFound(deleted) {
 				err = errors.Join(err, deleted, errors.New(v.service+" is still there"))
@@ -145,7 +145,7 @@ func (s *scene) withdraw() {
 		}
 		return err
 	})
-	eventually(s.t, patience, "the VirtualIPs are gone", func(ctx context.Context) error {
+	cluster.Await(s.t, patience, "the VirtualIPs are gone", func(ctx context.Context) error {
 		for _, v := range s.made {
 			if obj, err := virtualIP(ctx, v); err != nil || obj != nil {
 				return errors.Join(err, errors.New("that of "+v.service+" is still there"))
@@ -169,14 +169,6 @@ func virtualIP(ctx context.Context, v vip) (*v1alpha1.VirtualIP, error) {
 	return nil, nil
 }
 
-func eventually(t testing.TB, limit time.Duration, what string, check func(context.Context) error) {
-	t.Helper()
-	// Not the test's own context: cleanups wait too, after it has ended.
-	if err := cluster.Eventually(context.WithoutCancel(t.Context()), limit, what, check); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // owners maps each VirtualIP, by service, to its owner.
 type owners map[string]*lab.Node
 
@@ -192,7 +184,7 @@ func (s *scene) settledFor(span time.Duration, when string) owners {
 	s.t.Helper()
 	began, checked := time.Now(), time.Time{}
 	all := owners{}
-	eventually(s.t, patience+span, "each VirtualIP has one owner "+when, func(ctx context.Context) error {
+	cluster.Await(s.t, patience+span, "each VirtualIP has one owner "+when, func(ctx context.Context) error {
 		if time.Since(checked) > readyEvery {
 			for _, n := range cluster.Nodes {
 				if p := n.Speaker(); p != nil && p.Running() {
@@ -419,7 +411,7 @@ func (s *scene) client(v vip) (stop func(since time.Time) []steady.Report) {
 // served waits until the clients have been served for half a second.
 func (s *scene) served(clients []*steady.Client, v vip) {
 	s.t.Helper()
-	eventually(s.t, patience, "clients of "+v.service+" are served", func(context.Context) error {
+	cluster.Await(s.t, patience, "clients of "+v.service+" are served", func(context.Context) error {
 		for i, c := range clients {
 			if now := time.Now(); !c.Steady(now, 500*time.Millisecond, 250*time.Millisecond) {
 				return fmt.Errorf("%v: %s", v.addrs[i], c.Report(now.Add(-500*time.Millisecond), now))
@@ -433,7 +425,7 @@ func (s *scene) served(clients []*steady.Client, v vip) {
 func (s *scene) reported(o owners) {
 	s.t.Helper()
 	for _, v := range s.vips {
-		eventually(s.t, patience, fmt.Sprintf("the status of %s names %s", v.service, o[v.service].Name), func(ctx context.Context) error {
+		cluster.Await(s.t, patience, fmt.Sprintf("the status of %s names %s", v.service, o[v.service].Name), func(ctx context.Context) error {
 			obj, err := virtualIP(ctx, v)
 			if err != nil {
 				return err
@@ -449,7 +441,7 @@ func (s *scene) reported(o owners) {
 // listed waits until the list of a VirtualIP contains the node, or does not.
 func listed(t testing.TB, v vip, n *lab.Node, want bool) {
 	t.Helper()
-	eventually(t, patience, fmt.Sprintf("the list of %s names %s: %t", v.service, n.Name, want), func(ctx context.Context) error {
+	cluster.Await(t, patience, fmt.Sprintf("the list of %s names %s: %t", v.service, n.Name, want), func(ctx context.Context) error {
 		obj, err := virtualIP(ctx, v)
 		if err != nil {
 			return err
@@ -464,7 +456,7 @@ func listed(t testing.TB, v vip, n *lab.Node, want bool) {
 // condition waits until a condition of a VirtualIP has the status, and returns it.
 func condition(t testing.TB, v vip, kind string, status metav1.ConditionStatus) (found metav1.Condition) {
 	t.Helper()
-	eventually(t, patience, fmt.Sprintf("condition %s of %s is %s", kind, v.service, status), func(ctx context.Context) error {
+	cluster.Await(t, patience, fmt.Sprintf("condition %s of %s is %s", kind, v.service, status), func(ctx context.Context) error {
 		obj, err := virtualIP(ctx, v)
 		if err != nil {
 			return err

@@ -42,7 +42,7 @@ func TestTwoInterfacesInOneSubnet(t *testing.T) {
 			mac := strings.TrimSpace(out)
 
 			message := fmt.Sprintf(subnets, c.route, c.other)
-			eventually(t, patience, "condition OneInterfacePerSubnet names "+c.route, func(ctx context.Context) error {
+			cluster.Await(t, patience, "condition OneInterfacePerSubnet names "+c.route, func(ctx context.Context) error {
 				var status v1alpha1.SpeakerStatus
 				if err := cluster.Objects.Get(ctx, client.ObjectKey{Name: node.Name}, &status); err != nil {
 					return err

@@ -179,7 +179,7 @@ func serve(t *testing.T) netip.AddrPort {
 	kubectl(t, "scale", "deployment/web", "--replicas=6")
 	kubectl(t, "rollout", "status", "--timeout=120s", "deployment/web")
 	var service netip.AddrPort
-	eventually(t, time.Minute, "Service web to get an address", func(ctx context.Context) error {
+	cluster.Await(t, time.Minute, "Service web to get an address", func(ctx context.Context) error {
 		s, err := cluster.Kube.CoreV1().Services(metav1.NamespaceDefault).Get(ctx, "web", metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -197,7 +197,7 @@ func serve(t *testing.T) netip.AddrPort {
 // ownerOf waits for the node that announces an address.
 func ownerOf(t *testing.T, addr netip.Addr) (owner *lab.Node) {
 	t.Helper()
-	eventually(t, time.Minute, "an owner of "+addr.String(), func(ctx context.Context) error {
+	cluster.Await(t, time.Minute, "an owner of "+addr.String(), func(ctx context.Context) error {
 		var vip v1alpha1.VirtualIP
 		if err := cluster.Objects.Get(ctx, types.NamespacedName{Name: addr.String()}, &vip); err != nil {
 			return err

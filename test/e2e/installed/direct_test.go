@@ -107,7 +107,7 @@ func forge(t *testing.T, targets []netip.AddrPort) {
 	if _, err := from.Kubelet().Exec(t.Context(), "bash", "-c", send); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 10*time.Second, "the packet of the node to be counted", func(ctx context.Context) error {
+	cluster.Await(t, 10*time.Second, "the packet of the node to be counted", func(ctx context.Context) error {
 		n, err := counted(ctx)
 		if err == nil && n != "1" {
 			err = fmt.Errorf("%s were", n)
@@ -169,7 +169,7 @@ func serveDirect(t *testing.T) (targets []netip.AddrPort) {
 		}
 	})
 	kubectl(t, "apply", "-f", file)
-	eventually(t, time.Minute, "each Service to get addresses of both families", func(ctx context.Context) error {
+	cluster.Await(t, time.Minute, "each Service to get addresses of both families", func(ctx context.Context) error {
 		services, err := cluster.Kube.CoreV1().Services(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{LabelSelector: "test=direct"})
 		if err != nil {
 			return err
@@ -195,7 +195,7 @@ func serveDirect(t *testing.T) (targets []netip.AddrPort) {
 // waitDirect waits until every speaker reports its tunnels, and so many virtual servers that it forwards directly.
 func waitDirect(t *testing.T, virtualServers int) {
 	t.Helper()
-	eventually(t, time.Minute, "every speaker to forward directly", func(ctx context.Context) error {
+	cluster.Await(t, time.Minute, "every speaker to forward directly", func(ctx context.Context) error {
 		var all v1alpha1.SpeakerStatusList
 		if err := cluster.Objects.List(ctx, &all); err != nil {
 			return err
@@ -216,7 +216,7 @@ func waitDirect(t *testing.T, virtualServers int) {
 // waitMoved waits until another node announces the address.
 func waitMoved(t *testing.T, from *lab.Node, addr netip.Addr) {
 	t.Helper()
-	eventually(t, time.Minute, "another node than "+from.Name+" to announce "+addr.String(), func(ctx context.Context) error {
+	cluster.Await(t, time.Minute, "another node than "+from.Name+" to announce "+addr.String(), func(ctx context.Context) error {
 		var vip v1alpha1.VirtualIP
 		if err := cluster.Objects.Get(ctx, types.NamespacedName{Name: addr.String()}, &vip); err != nil {
 			return err
@@ -284,7 +284,7 @@ func (c *directClient) later(t *testing.T, did connections.Fault) {
 // wait waits until so many selected connections were answered.
 func (c *directClient) wait(t *testing.T, want int, selected func(connections.Life) bool) {
 	t.Helper()
-	eventually(t, time.Minute, fmt.Sprintf("%s to have answers on %d connections", c.on.Name, want), func(context.Context) error {
+	cluster.Await(t, time.Minute, fmt.Sprintf("%s to have answers on %d connections", c.on.Name, want), func(context.Context) error {
 		lives, err := c.Lives()
 		if err != nil {
 			return err

@@ -17,7 +17,7 @@ import (
 // and the reason if it is not Deadline.
 func TestLivenessClass(t *testing.T) {
 	cluster.Need(t)
-	eventually(t, time.Minute, "SpeakerStatuses to report what the kernel does", func(ctx context.Context) error {
+	cluster.Await(t, time.Minute, "SpeakerStatuses to report what the kernel does", func(ctx context.Context) error {
 		var all v1alpha1.SpeakerStatusList
 		if err := cluster.Objects.List(ctx, &all); err != nil {
 			return err
@@ -56,7 +56,7 @@ func TestSpeakerStatusReturns(t *testing.T) {
 	if err := cluster.Objects.Delete(t.Context(), deleted); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 10*time.Second, "the SpeakerStatus to be written again", func(ctx context.Context) error {
+	cluster.Await(t, 10*time.Second, "the SpeakerStatus to be written again", func(ctx context.Context) error {
 		var s v1alpha1.SpeakerStatus
 		if err := cluster.Objects.Get(ctx, types.NamespacedName{Name: name}, &s); err != nil {
 			return err

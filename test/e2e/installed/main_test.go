@@ -8,7 +8,6 @@ package installed
 import (
 	"context"
 	"testing"
-	"time"
 
 	"github.com/ironlb/ironlb/test/lab"
 )
@@ -28,14 +27,6 @@ func TestMain(m *testing.M) {
 func start(ctx context.Context) error {
 	return cluster.Install(ctx, "--values", "test/lab/demo/values.yaml",
 		"--set", "speaker.minReadySeconds=0,bgpd.minReadySeconds=0")
-}
-
-// eventually fails the test unless check returns nil within the limit.
-func eventually(t testing.TB, limit time.Duration, what string, check func(context.Context) error) {
-	t.Helper()
-	if err := cluster.Eventually(t.Context(), limit, what, check); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // kubectl fails the test when the command fails, and returns its output.

@@ -33,7 +33,7 @@ func TestNamespaceAdmin(t *testing.T) {
 	victim := cluster.Node(2)
 	targets := []netip.AddrPort{netip.AddrPortFrom(victim.Addr, 10250), netip.AddrPortFrom(netip.MustParseAddr(dns.Spec.ClusterIP), 53)}
 	// Pods and kube-proxy may still be starting after a test that ended a node.
-	eventually(t, time.Minute, "every node reaches the kubelet of another one and the cluster's DNS", func(ctx context.Context) error {
+	cluster.Await(t, time.Minute, "every node reaches the kubelet of another one and the cluster's DNS", func(ctx context.Context) error {
 		return untouched(ctx, targets)
 	})
 	kubectl(t, "-n", "tenant", "--as=system:serviceaccount:tenant:default", "create", "service", "clusterip", "taker", "--tcp=8443:8080")
@@ -41,7 +41,7 @@ func TestNamespaceAdmin(t *testing.T) {
 		`{"metadata":{"labels":{"service.kubernetes.io/service-proxy-name":"ironlb"}},"spec":{"externalIPs":["%s","%s"]}}`,
 		victim.Addr, dns.Spec.ClusterIP))
 	var taker *corev1.Service
-	eventually(t, 30*time.Second, "the Service names what is refused", func(ctx context.Context) error {
+	cluster.Await(t, 30*time.Second, "the Service names what is refused", func(ctx context.Context) error {
 		if taker, err = cluster.Kube.CoreV1().Services("tenant").Get(ctx, "taker", metav1.GetOptions{}); err != nil {
 			return err
 		}
@@ -53,7 +53,7 @@ func TestNamespaceAdmin(t *testing.T) {
 	})
 	for _, n := range cluster.Nodes {
 		// The ClusterIP becomes local together with the external IPs of its Service.
-		eventually(t, 30*time.Second, "ironlb-speaker serves the Service on "+n.Name, func(ctx context.Context) error {
+		cluster.Await(t, 30*time.Second, "ironlb-speaker serves the Service on "+n.Name, func(ctx context.Context) error {
 			return local(ctx, n, taker.Spec.ClusterIP)
 		})
 		if local(t.Context(), n, dns.Spec.ClusterIP) == nil || n != victim && local(t.Context(), n, victim.Addr.String()) == nil {
@@ -133,7 +133,7 @@ func TestForeignController(t *testing.T) {
 	rollOut(t, "deployment/ironlb-ccm")
 	// When a new Service has received an address and released it, the controllers have processed all earlier objects.
 	kubectl(t, "create", "service", "loadbalancer", "barrier", "--tcp=80:8080")
-	eventually(t, time.Minute, "Service barrier to get an address", func(ctx context.Context) error {
+	cluster.Await(t, time.Minute, "Service barrier to get an address", func(ctx context.Context) error {
 		s, err := services.Get(ctx, "barrier", metav1.GetOptions{})
 		if err == nil && len(s.Status.LoadBalancer.Ingress) == 0 {
 			err = errors.New("it has none")

@@ -191,7 +191,7 @@ func loseToOwner(t *testing.T, percent int, targets map[string][]netip.AddrPort,
 func allAlive(t *testing.T) {
 	t.Helper()
 	others := len(cluster.Nodes) - 1
-	eventually(t, time.Minute, "all speakers to receive one another", func(ctx context.Context) error {
+	cluster.Await(t, time.Minute, "all speakers to receive one another", func(ctx context.Context) error {
 		var all v1alpha1.SpeakerStatusList
 		if err := cluster.Objects.List(ctx, &all); err != nil {
 			return err

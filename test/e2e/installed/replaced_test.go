@@ -101,7 +101,7 @@ func replaceBGP(t *testing.T, routers []*peer, n *lab.Node) {
 func stale(t *testing.T, routers []*peer, n *lab.Node) {
 	t.Helper()
 	seen := map[*peer]bool{}
-	eventually(t, time.Minute, "each router to keep the path of "+n.Name+" as stale", func(ctx context.Context) error {
+	cluster.Await(t, time.Minute, "each router to keep the path of "+n.Name+" as stale", func(ctx context.Context) error {
 		var errs []error
 		for _, r := range routers {
 			path, err := r.path(ctx, n)
@@ -116,7 +116,7 @@ func stale(t *testing.T, routers []*peer, n *lab.Node) {
 // renewed waits until the router has a new session with a node, and a path that is not stale.
 func (r *peer) renewed(t *testing.T, n *lab.Node, before sessions) {
 	t.Helper()
-	eventually(t, time.Minute, "a new session of "+r.name+" with "+n.Name, func(ctx context.Context) error {
+	cluster.Await(t, time.Minute, "a new session of "+r.name+" with "+n.Name, func(ctx context.Context) error {
 		all, err := r.Sessions(ctx)
 		if err != nil {
 			return err
@@ -150,7 +150,7 @@ func deleteOne(t *testing.T, n *lab.Node, daemonSet string) corev1.Pod {
 func successor(t *testing.T, n *lab.Node, old corev1.Pod) {
 	t.Helper()
 	daemonSet := old.Labels["app.kubernetes.io/name"]
-	eventually(t, 2*time.Minute, "the next Pod of "+daemonSet+" on "+n.Name, func(ctx context.Context) error {
+	cluster.Await(t, 2*time.Minute, "the next Pod of "+daemonSet+" on "+n.Name, func(ctx context.Context) error {
 		pods, err := podsOn(ctx, n, daemonSet)
 		if err != nil {
 			return err

@@ -196,7 +196,7 @@ func allEstablished(t *testing.T, routers []*peer) (all []sessions) {
 	t.Helper()
 	for _, r := range routers {
 		var s sessions
-		eventually(t, time.Minute, r.name+" to have sessions with every node", func(ctx context.Context) (err error) {
+		cluster.Await(t, time.Minute, r.name+" to have sessions with every node", func(ctx context.Context) (err error) {
 			if s.bgp, err = r.Sessions(ctx); err != nil {
 				return err
 			}

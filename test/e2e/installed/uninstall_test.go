@@ -22,7 +22,7 @@ func TestUninstall(t *testing.T) {
 	ownerOf(t, service.Addr())
 	kubectl(t, "annotate", "service", "web", v1alpha1.AnnotationForwarding+"=direct")
 	for _, n := range cluster.Nodes {
-		eventually(t, time.Minute, "each kind of trace on "+n.Name+" while it serves", func(context.Context) error {
+		cluster.Await(t, time.Minute, "each kind of trace on "+n.Name+" while it serves", func(context.Context) error {
 			return traced(traces(t, n))
 		})
 	}
@@ -43,7 +43,7 @@ func TestUninstall(t *testing.T) {
 			}
 		}
 	}
-	eventually(t, 30*time.Second, "the namespace to be empty", func(context.Context) error {
+	cluster.Await(t, 30*time.Second, "the namespace to be empty", func(context.Context) error {
 		pods := kubectl(t, "-n", lab.SystemNamespace, "get", "pods,jobs,daemonsets,deployments", "-o", "name")
 		if strings.TrimSpace(pods) != "" {
 			return fmt.Errorf("there are:\n%s", pods)
@@ -55,7 +55,7 @@ func TestUninstall(t *testing.T) {
 		t.Errorf("have %d pools, want the one of the values: %v", len(pools.Items), err)
 	}
 	kubectl(t, "delete", "service", "web")
-	eventually(t, 30*time.Second, "Service web to be gone", func(ctx context.Context) error {
+	cluster.Await(t, 30*time.Second, "Service web to be gone", func(ctx context.Context) error {
 		_, err := cluster.Kube.CoreV1().Services(metav1.NamespaceDefault).Get(ctx, "web", metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return nil

@@ -10,8 +10,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/ironlb/ironlb/test/e2e/scene"
 )
 
 // ours lists the speaker's state on node1: its tables, and IPVS and routes of the pool.
@@ -52,7 +50,7 @@ func nothing(t *testing.T, what, script string) {
 // same waits until the node's state is as before.
 func same(t *testing.T, whose, script, before string) {
 	t.Helper()
-	scene.Eventually(t, patience, whose+" is as before", func(ctx context.Context) error {
+	cluster.Await(t, patience, whose+" is as before", func(ctx context.Context) error {
 		now, err := show(ctx, script)
 		if err == nil && now != before {
 			err = errors.New(difference(before, now))
@@ -93,7 +91,7 @@ func servers(t *testing.T, mode string, addr netip.Addr, want server) {
 		out, err := node().Exec(ctx, "sh", "-c", list+" | grep -E '(^|[^0-9.])"+strings.ReplaceAll(addr.String(), ".", "[.]")+"([^0-9.]|$)'; true")
 		return out != "", err
 	}
-	scene.Eventually(t, patience, fmt.Sprintf("%s is served by %+v", addr, want), func(ctx context.Context) error {
+	cluster.Await(t, patience, fmt.Sprintf("%s is served by %+v", addr, want), func(ctx context.Context) error {
 		bySpeaker, err := has(ctx, "nft list table ip ironlb")
 		byKubeProxy, err2 := has(ctx, lists[mode])
 		have := server{speaker: bySpeaker, kubeProxy: byKubeProxy}
@@ -108,7 +106,7 @@ func servers(t *testing.T, mode string, addr netip.Addr, want server) {
 // then.
 func healthPort(t *testing.T, port int32, program string, nudge func()) {
 	t.Helper()
-	scene.Eventually(t, patience, "the health check port is served by "+program, func(ctx context.Context) error {
+	cluster.Await(t, patience, "the health check port is served by "+program, func(ctx context.Context) error {
 		who, err := node().Exec(ctx, "ss", "-Hltnp", fmt.Sprintf("sport = :%d", port))
 		if err != nil {
 			return err

@@ -112,7 +112,7 @@ func (k *proxy) start(t *testing.T, more lab.KubeProxyConfig) {
 		t.Fatal(err)
 	}
 	k.p = p
-	scene.Eventually(t, patience, "kube-proxy has programmed the node", func(ctx context.Context) error {
+	cluster.Await(t, patience, "kube-proxy has programmed the node", func(ctx context.Context) error {
 		n, err := syncs(ctx)
 		if err == nil && n == 0 {
 			err = errors.New("not yet")
@@ -137,7 +137,7 @@ func syncs(ctx context.Context) (int, error) {
 func synced(t testing.TB, times int, nudge func()) {
 	t.Helper()
 	before := -1
-	scene.Eventually(t, patience, fmt.Sprintf("kube-proxy syncs %d times", times), func(ctx context.Context) error {
+	cluster.Await(t, patience, fmt.Sprintf("kube-proxy syncs %d times", times), func(ctx context.Context) error {
 		now, err := syncs(ctx)
 		if err == nil && before < 0 {
 			before = now
@@ -205,7 +205,7 @@ func startSpeaker(t *testing.T, serviceProxy bool) {
 // ready waits until node1's speaker reports ready.
 func ready(t *testing.T) {
 	t.Helper()
-	scene.Eventually(t, patience, "the speaker is ready", func(ctx context.Context) error {
+	cluster.Await(t, patience, "the speaker is ready", func(ctx context.Context) error {
 		_, err := readyz(ctx)
 		return err
 	})
@@ -236,7 +236,7 @@ func waitForReports(t *testing.T, vip, reason string, message ...string) {
 	if reason != "" {
 		what = "the pairing is reported as incompatible: " + reason
 	}
-	scene.Eventually(t, patience, what, func(ctx context.Context) error {
+	cluster.Await(t, patience, what, func(ctx context.Context) error {
 		metrics, err := node().Exec(ctx, "curl", "-fsS", "--max-time", "5", "http://127.0.0.1:7950/metrics")
 		if err != nil {
 			return err

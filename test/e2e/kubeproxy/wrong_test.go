@@ -54,7 +54,7 @@ func testNotExcluded(t *testing.T, svc *corev1.Service) {
 	before := len(restorations(t, vip))
 	const syncs = 3
 	synced(t, syncs, nil)
-	scene.Eventually(t, restoredWithin, "the speaker restores what each sync deleted", func(context.Context) error {
+	cluster.Await(t, restoredWithin, "the speaker restores what each sync deleted", func(context.Context) error {
 		if n := len(restorations(t, vip)) - before; n < syncs {
 			return fmt.Errorf("%d times in %d syncs", n, syncs)
 		}
@@ -84,7 +84,7 @@ func testFlush(t *testing.T, svc *corev1.Service, start func()) {
 	before := len(restorations(t, vip))
 	start()
 	var restored time.Time
-	scene.Eventually(t, patience, "kube-proxy deletes the virtual servers and the speaker restores them", func(context.Context) error {
+	cluster.Await(t, patience, "kube-proxy deletes the virtual servers and the speaker restores them", func(context.Context) error {
 		times := restorations(t, vip)
 		if len(times) == before {
 			return errors.New("none yet")

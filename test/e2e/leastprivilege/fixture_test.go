@@ -28,6 +28,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
+	"github.com/ironlb/ironlb/test/eventually"
 	"github.com/ironlb/ironlb/test/lab"
 	"github.com/ironlb/ironlb/test/lab/manifest"
 	"github.com/ironlb/ironlb/test/lab/process"
@@ -51,6 +52,9 @@ type limits struct {
 	first  time.Duration // until the first effect, counted from the start of the program
 	prompt time.Duration // from a change to its effect
 }
+
+// pause between two looks for an effect.
+const pause = 50 * time.Millisecond
 
 // rounds of changes: the pause after the fourth list is at least 6.4 s.
 const rounds = 6
@@ -218,32 +222,9 @@ func (f *fixture) start(ctx context.Context, name string) error {
 	return nil
 }
 
-// until polls check until it returns nil or the limit has passed.
-func until(ctx context.Context, limit time.Duration, check func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	var last error
-	for {
-		err := check(ctx)
-		if err == nil {
-			return nil
-		}
-		if last == nil || ctx.Err() == nil {
-			last = err
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("not within %v: %w", limit, last)
-		case <-tick.C:
-		}
-	}
-}
-
 // soon waits for an effect within the limit of a started program.
 func (f *fixture) soon(ctx context.Context, effect func(context.Context) error) error {
-	return until(ctx, f.limits.first, effect)
+	return eventually.Poll(ctx, pause, f.limits.first, "the effect", effect)
 }
 
 // each applies changes one after the other, and waits for the effect of each.
@@ -256,8 +237,9 @@ func (f *fixture) each(ctx context.Context, change func(i int) error, effect fun
 		if i == 0 {
 			limit = f.limits.first
 		}
-		if err := until(ctx, limit, func(ctx context.Context) error { return effect(ctx, i) }); err != nil {
-			return fmt.Errorf("change %d of %d: %w", i+1, rounds, err)
+		what := fmt.Sprintf("the effect of change %d of %d", i+1, rounds)
+		if err := eventually.Poll(ctx, pause, limit, what, func(ctx context.Context) error { return effect(ctx, i) }); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -344,7 +326,7 @@ func (f *fixture) reset(ctx context.Context) error {
 			return err
 		}
 	}
-	err := until(ctx, time.Minute, func(ctx context.Context) error {
+	err := eventually.Poll(ctx, pause, time.Minute, "the end of the objects", func(ctx context.Context) error {
 		var services corev1.ServiceList
 		if err := f.Objects.List(ctx, &services); err != nil {
 			return err
@@ -486,7 +468,7 @@ func (f *fixture) change(ctx context.Context, r manifest.Right, without bool) er
 // inForce waits until the API server's authorizer gives the wanted answer.
 func (f *fixture) inForce(ctx context.Context, r manifest.Right, want bool) error {
 	review := r.Review(lab.SystemNamespace)
-	return until(ctx, 20*time.Second, func(ctx context.Context) error {
+	return eventually.Poll(ctx, pause, 20*time.Second, "the authorizer's answer", func(ctx context.Context) error {
 		answer, err := f.Kube.AuthorizationV1().SubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
 		if err == nil && answer.Status.Allowed != want {
 			err = fmt.Errorf("%s may %v: %t, want %t; does another rule grant it, too?", r.Account, r, answer.Status.Allowed, want)

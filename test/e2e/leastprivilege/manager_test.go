@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
+	"github.com/ironlb/ironlb/test/eventually"
 	"github.com/ironlb/ironlb/test/lab"
 )
 
@@ -202,7 +203,7 @@ var managerChecks = []check{
 			}
 		}
 		// They count after ten seconds.
-		if err := until(ctx, 40*time.Second, func(ctx context.Context) error { return unserved(ctx, rounds) }); err != nil {
+		if err := eventually.Poll(ctx, pause, 40*time.Second, "the unserved Services", func(ctx context.Context) error { return unserved(ctx, rounds) }); err != nil {
 			return err
 		}
 		return f.each(ctx, func(i int) error {
@@ -333,7 +334,7 @@ var managerChecks = []check{
 			return err
 		}
 		second.Expect()
-		err = until(ctx, f.limits.first, func(ctx context.Context) error {
+		err = f.soon(ctx, func(ctx context.Context) error {
 			_, err := f.Management.Exec(ctx, "curl", "-sS", "--fail", "--max-time", "2", "http://127.0.0.1:7475/livez")
 			return err
 		})

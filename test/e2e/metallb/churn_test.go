@@ -26,6 +26,7 @@ import (
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 	"github.com/ironlb/ironlb/test/bench/metallb"
+	"github.com/ironlb/ironlb/test/eventually"
 	"github.com/ironlb/ironlb/test/lab"
 )
 
@@ -42,6 +43,7 @@ func TestMain(m *testing.M) {
 
 const (
 	namespace = "default"
+	patience  = 2 * time.Minute
 	// pool of IronLB: MetalLB's pool is its first half.
 	pool = `
 apiVersion: ironlb.io/v1alpha1
@@ -84,14 +86,14 @@ func TestChurn(t *testing.T) {
 	}
 	defer func() { _ = m.Kill() }()
 	for _, n := range cluster.Nodes {
-		until(ctx, t, "MetalLB's speaker is ready", func() bool { return m.Ready(ctx, n) == nil })
+		cluster.Await(t, patience, "MetalLB's speaker is ready", func(ctx context.Context) error { return m.Ready(ctx, n) })
 	}
 
 	w := watchServices(ctx, t)
 	for i := range theirs {
 		must(create(ctx, fmt.Sprint("theirs-", i), nil))
 	}
-	until(ctx, t, "MetalLB's pool is full", func() bool { return w.showing("theirs-") == 8 })
+	cluster.Await(t, patience, "MetalLB's pool is full", w.shows("theirs-", 8))
 	_, err := cluster.StartCCM(ctx, "--only-class")
 	must(err)
 	must(cluster.StartSpeakers(ctx))
@@ -100,8 +102,8 @@ func TestChurn(t *testing.T) {
 	for i := range ours {
 		must(create(ctx, fmt.Sprint("ours-", i), class))
 	}
-	until(ctx, t, "IronLB assigns the other half", func() bool { return w.showing("ours-") == 8 })
-	if c := condition(ctx, t); !strings.Contains(c, "192.0.2.128 (is in status.loadBalancer or spec.externalIPs of Service default/theirs-") {
+	cluster.Await(t, patience, "IronLB assigns the other half", w.shows("ours-", 8))
+	if c := condition(t); !strings.Contains(c, "192.0.2.128 (is in status.loadBalancer or spec.externalIPs of Service default/theirs-") {
 		t.Errorf("condition Withheld of the pool: %q", c)
 	}
 	var tasks errgroup.Group
@@ -117,7 +119,7 @@ func TestChurn(t *testing.T) {
 			for time.Now().Before(end) {
 				err := change(ctx, fmt.Sprint(prefix, random.IntN(n)), class, random.IntN(3))
 				if err == nil {
-					err = eventually(ctx, "all addresses are assigned again", func() bool { return w.showing(prefix) >= 8 })
+					err = cluster.Eventually(ctx, patience, "all addresses are assigned again", w.shows(prefix, 8))
 				}
 				if err != nil {
 					return err
@@ -133,7 +135,7 @@ func TestChurn(t *testing.T) {
 		_ = cluster.Kube.CoreV1().Services(namespace).Delete(ctx, fmt.Sprint("theirs-", i), metav1.DeleteOptions{})
 	}
 	must(cluster.ApplyYAML(ctx, fmt.Sprintf(pool, "1s")))
-	until(ctx, t, "IronLB assigns the addresses of MetalLB", func() bool { return w.showing("ours-") == ours })
+	cluster.Await(t, patience, "IronLB assigns the addresses of MetalLB", w.shows("ours-", ours))
 	events, assigned, twice := w.result()
 	t.Logf("%v of churn: %d versions of Services, addresses assigned %v, twice %d", *churn, events, assigned, len(twice))
 	for _, text := range twice {
@@ -188,37 +190,19 @@ func quoted(class *string) string {
 }
 
 // condition returns the message of the condition Withheld of the pool.
-func condition(ctx context.Context, t *testing.T) (message string) {
+func condition(t *testing.T) (message string) {
 	t.Helper()
-	until(ctx, t, "the pool reports what is withheld", func() bool {
+	cluster.Await(t, patience, "the pool reports what is withheld", func(ctx context.Context) error {
 		var p v1alpha1.IPAddressPool
 		if err := cluster.Objects.Get(ctx, client.ObjectKey{Name: "lan"}, &p); err != nil {
-			t.Fatal(err)
+			return err
 		}
-		c := meta.FindStatusCondition(p.Status.Conditions, "Withheld")
-		if c != nil {
+		if c := meta.FindStatusCondition(p.Status.Conditions, "Withheld"); c != nil {
 			message = c.Message
 		}
-		return message != ""
+		return eventually.Unless(message != "", "it has %+v", p.Status.Conditions)
 	})
 	return message
-}
-
-// until waits for a condition.
-func until(ctx context.Context, t *testing.T, what string, done func() bool) {
-	t.Helper()
-	if err := eventually(ctx, what, done); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func eventually(ctx context.Context, what string, done func() bool) error {
-	return cluster.Eventually(ctx, 2*time.Minute, what, func(context.Context) error {
-		if !done() {
-			return fmt.Errorf("not yet")
-		}
-		return nil
-	})
 }
 
 // watched compares every version of the Services in the order of the API server.
@@ -297,16 +281,19 @@ func (w *watched) call(f func()) {
 	<-done
 }
 
-// showing returns how many Services of the prefix show an address.
-func (w *watched) showing(prefix string) (n int) {
-	w.call(func() {
-		for name, has := range w.shown {
-			if strings.HasPrefix(name, prefix) && len(has) > 0 {
-				n++
+// shows checks whether so many Services of the prefix show an address.
+func (w *watched) shows(prefix string, want int) func(context.Context) error {
+	return func(context.Context) error {
+		n := 0
+		w.call(func() {
+			for name, has := range w.shown {
+				if strings.HasPrefix(name, prefix) && len(has) > 0 {
+					n++
+				}
 			}
-		}
-	})
-	return n
+		})
+		return eventually.Unless(n >= want, "%d Services %s* show an address, want %d", n, prefix, want)
+	}
 }
 
 func (w *watched) result() (events int, assigned map[string]int, twice []string) {

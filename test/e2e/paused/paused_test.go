@@ -49,7 +49,7 @@ func TestPausedVirtualMachine(t *testing.T) {
 
 	s.resumed = time.Now()
 	resume()
-	s.eventually("the resumed node gives up", func(context.Context) error {
+	cluster.Await(s.t, patience, "the resumed node gives up", func(context.Context) error {
 		if !s.logged(vm, stopLogged) {
 			return fmt.Errorf("%s has not logged %q", vm.Name, stopLogged)
 		}

@@ -62,7 +62,7 @@ func serving(t *testing.T, owner *lab.Node, others []*lab.Node) *scene {
 	if err := label(t.Context(), `"may-answer"`, others...); err != nil {
 		t.Fatal(err)
 	}
-	s.eventually("every node may answer", func(ctx context.Context) error {
+	cluster.Await(s.t, patience, "every node may answer", func(ctx context.Context) error {
 		var list v1alpha1.VirtualIPList
 		if err := cluster.Objects.List(ctx, &list); err != nil {
 			return err
@@ -143,7 +143,7 @@ func (s *scene) connect() {
 		}
 		s.clients = append(s.clients, c)
 		s.closes(c.Stop)
-		s.eventually(fmt.Sprintf("a client of %v is served", a), func(context.Context) error {
+		cluster.Await(s.t, patience, fmt.Sprintf("a client of %v is served", a), func(context.Context) error {
 			if now := time.Now(); !c.Steady(now, calm, calm/2) {
 				return errors.New(c.Report(now.Add(-calm), now).String())
 			}
@@ -152,17 +152,10 @@ func (s *scene) connect() {
 	}
 }
 
-func (s *scene) eventually(what string, check func(context.Context) error) {
-	s.t.Helper()
-	if err := cluster.Eventually(s.t.Context(), patience, what, check); err != nil {
-		s.t.Fatal(err)
-	}
-}
-
 // owned waits until one of the nodes alone has answered for both addresses for a while, and returns it.
 func (s *scene) owned(when string, among ...*lab.Node) (owner *lab.Node) {
 	s.t.Helper()
-	s.eventually("the address has an owner "+when, func(context.Context) error {
+	cluster.Await(s.t, patience, "the address has an owner "+when, func(context.Context) error {
 		now := time.Now()
 		macs := []string{s.w.Owner(s.addrs[0], now, calm), s.w.Owner(s.addrs[1], now, calm)}
 		i := slices.IndexFunc(among, func(n *lab.Node) bool { return n.MAC() == macs[0] && macs[0] == macs[1] })
@@ -199,7 +192,7 @@ func (s *scene) firstAnswer(n *lab.Node) time.Time {
 // standby waits until the node's speaker is an ordinary candidate: no observer, and it receives that many others.
 func (s *scene) standby(n *lab.Node, peers int) {
 	s.t.Helper()
-	s.eventually(n.Name+" is a standby", func(context.Context) error {
+	cluster.Await(s.t, patience, n.Name+" is a standby", func(context.Context) error {
 		observer, alive := s.metric(n, "ironlb_liveness_observer"), s.metric(n, "ironlb_liveness_peers_alive")
 		if observer != 0 || alive != peers {
 			return fmt.Errorf("observer %d, peers alive %d of %d", observer, alive, peers)

@@ -70,13 +70,13 @@ func TestTypeAndPortsChange(t *testing.T) {
 					svc.Spec.Ports[i].NodePort = 0
 				}
 			})
-			eventually(t, programmed, "the status is empty", func(context.Context) error {
+			cluster.Await(t, programmed, "the status is empty", func(context.Context) error {
 				if n := len(get(t, name).Status.LoadBalancer.Ingress); n > 0 {
 					return fmt.Errorf("%d addresses", n)
 				}
 				return nil
 			})
-			eventually(t, programmed, "the address is closed", func(ctx context.Context) error {
+			cluster.Await(t, programmed, "the address is closed", func(ctx context.Context) error {
 				for _, to := range scene.Each(vip) {
 					s, err := cluster.Client.Ask(ctx, lab.Probe{Network: network, Target: to, Count: 3, Every: 20 * time.Millisecond})
 					if err == nil && s.Failed < s.Sent {
@@ -156,7 +156,7 @@ func TestAffinity(t *testing.T) {
 			by(t, cluster.Client, vip.Addr(), cluster.Node(0))
 			same := func() {
 				t.Helper()
-				eventually(t, programmed, "15 answers in a row of one Pod", func(ctx context.Context) error {
+				cluster.Await(t, programmed, "15 answers in a row of one Pod", func(ctx context.Context) error {
 					for _, to := range scene.Each(vip) {
 						p := lab.Probe{Network: "tcp", Target: to, Count: 15, Every: 20 * time.Millisecond, Timeout: 3 * time.Second}
 						if s, err := cluster.Client.Ask(ctx, p); err != nil {

@@ -55,7 +55,7 @@ func TestDetectLocalMode(t *testing.T) {
 		if c.kept {
 			want = foreign
 		}
-		eventually(t, 30*time.Second, fmt.Sprintf("with %q c1 sees %v", c.lines, want), func(ctx context.Context) error {
+		cluster.Await(t, 30*time.Second, fmt.Sprintf("with %q c1 sees %v", c.lines, want), func(ctx context.Context) error {
 			s, err := pod.Ask(ctx, lab.Probe{
 				Network: "tcp", Target: to, Count: 4, Every: 20 * time.Millisecond, Timeout: 3 * time.Second,
 			})
@@ -98,7 +98,7 @@ func TestPodsNotCovered(t *testing.T) {
 	const path = "{.status.conditions[?(@.type=='PodTrafficDetected')]}"
 	is := func(words ...string) {
 		t.Helper()
-		eventually(t, time.Minute, fmt.Sprintf("PodTrafficDetected has %q", words), func(ctx context.Context) error {
+		cluster.Await(t, time.Minute, fmt.Sprintf("PodTrafficDetected has %q", words), func(ctx context.Context) error {
 			out, err := cluster.Kubectl(ctx, "get", "speakerstatus", node.Name, "-o", "jsonpath="+path)
 			for _, part := range words {
 				if err == nil && !strings.Contains(out, part) {

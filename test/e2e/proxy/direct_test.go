@@ -40,7 +40,7 @@ func TestForwardingDirect(t *testing.T) {
 // direct waits until a Service is forwarded directly: the Pods see the client.
 func direct(t *testing.T, to netip.AddrPort) {
 	t.Helper()
-	scene.Eventually(t, scene.Programmed, fmt.Sprintf("Pods of %v see the client", to), func(ctx context.Context) error {
+	cluster.Await(t, scene.Programmed, fmt.Sprintf("Pods of %v see the client", to), func(ctx context.Context) error {
 		s, err := cluster.Client.Ask(ctx, lab.Probe{Network: "tcp", Target: to, Count: 1, Every: time.Second, Timeout: 3 * time.Second})
 		if err == nil && s.Clients[cluster.Client.Addr.String()] != 1 {
 			err = fmt.Errorf("%s, clients %v", s, s.Clients)

@@ -165,7 +165,7 @@ func TestFinalizer(t *testing.T) {
 	edit(t, "finalizer", func(svc *corev1.Service) {
 		svc.Spec.Type, svc.Spec.ExternalTrafficPolicy = corev1.ServiceTypeClusterIP, ""
 	})
-	eventually(t, programmed, "the finalizer is gone", func(context.Context) error {
+	cluster.Await(t, programmed, "the finalizer is gone", func(context.Context) error {
 		if f := get(t, "finalizer").Finalizers; len(f) > 0 {
 			return fmt.Errorf("finalizers %v", f)
 		}
@@ -186,7 +186,7 @@ func TestDropPolicies(t *testing.T) {
 			by(t, cluster.Client, vip.Addr(), node)
 			answered(t, cluster.Client, "tcp", vip, "a1", "c1")
 			closeNode(t, node, variant)
-			eventually(t, programmed, "the node lets connections to Services through", func(ctx context.Context) error {
+			cluster.Await(t, programmed, "the node lets connections to Services through", func(ctx context.Context) error {
 				for _, to := range scene.Each(vip) {
 					p := lab.Probe{Network: "tcp", Target: to, Count: perRound, Every: 20 * time.Millisecond, Timeout: 2 * time.Second}
 					if s, err := cluster.Client.Ask(ctx, p); err != nil {

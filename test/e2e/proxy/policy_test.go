@@ -24,7 +24,7 @@ const healthDeadline = 30 * time.Second // service.go:3833
 func health(t testing.TB, node *lab.Node, svc *corev1.Service, status, endpoints int) {
 	t.Helper()
 	url := fmt.Sprintf("http://%v:%d/anything", node.Addr, svc.Spec.HealthCheckNodePort)
-	eventually(t, healthDeadline, fmt.Sprintf("%s answers %d on its health check port", node.Name, status), func(ctx context.Context) error {
+	cluster.Await(t, healthDeadline, fmt.Sprintf("%s answers %d on its health check port", node.Name, status), func(ctx context.Context) error {
 		out, err := cluster.Client.Exec(ctx, "curl", "-s", "-m", "5", "-D", "/dev/stderr", "-w", "\n%{http_code} %header{x-load-balancing-endpoint-weight}", url)
 		if err != nil {
 			return err
@@ -50,7 +50,7 @@ func health(t testing.TB, node *lab.Node, svc *corev1.Service, status, endpoints
 func noHealth(t testing.TB, node *lab.Node, port int32) {
 	t.Helper()
 	url := fmt.Sprintf("http://%v:%d/", node.Addr, port)
-	eventually(t, healthDeadline, fmt.Sprintf("%s closes port %d", node.Name, port), func(ctx context.Context) error {
+	cluster.Await(t, healthDeadline, fmt.Sprintf("%s closes port %d", node.Name, port), func(ctx context.Context) error {
 		if out, err := cluster.Client.Exec(ctx, "curl", "-s", "-m", "5", url); err == nil {
 			return fmt.Errorf("it answers %q", out)
 		} else if !strings.Contains(err.Error(), "exit status 7") { // curl: failed to connect
@@ -68,7 +68,7 @@ func TestHealthz(t *testing.T) {
 		t.Helper()
 		for _, to := range scene.Each(netip.AddrPortFrom(node.Addr, 10256)) {
 			url := fmt.Sprintf("http://%v/%s", to, path)
-			eventually(t, healthDeadline, fmt.Sprintf("%s answers %d", url, status), func(ctx context.Context) error {
+			cluster.Await(t, healthDeadline, fmt.Sprintf("%s answers %d", url, status), func(ctx context.Context) error {
 				out, err := cluster.Client.Exec(ctx, "curl", "-s", "-m", "5", "-w", "\n%{http_code}", url)
 				if err != nil {
 					return err

@@ -21,7 +21,6 @@ const (
 
 // Short names for the functions of package scene.
 var (
-	eventually  = scene.Eventually
 	service     = scene.Service
 	get         = scene.Get
 	withAddress = scene.WithAddress
@@ -47,7 +46,7 @@ func by(t testing.TB, client *lab.Machine, addr netip.Addr, node *lab.Node) {
 	scene.By(t, client, addr, node)
 	for _, each := range scene.Each(netip.AddrPortFrom(addr, 0)) {
 		to := each.Addr().String()
-		eventually(t, programmed, fmt.Sprintf("%s is a local address of %s", to, node.Name), func(ctx context.Context) error {
+		cluster.Await(t, programmed, fmt.Sprintf("%s is a local address of %s", to, node.Name), func(ctx context.Context) error {
 			route, err := node.Exec(ctx, "ip", "-o", "route", "get", to)
 			if err == nil && !strings.HasPrefix(route, "local ") {
 				err = fmt.Errorf("%s has the route %s", node.Name, route)

@@ -92,7 +92,7 @@ func TestTenantTakesNothing(t *testing.T) {
 	refused(t, cluster.Client, netip.AddrPortFrom(cluster.Node(0).Addr, httpPort))
 
 	rules := []string{"ServiceCIDR", "PodCIDR", "Gateway"}
-	eventually(t, 20*time.Second, "the condition of the Service names the rules", func(ctx context.Context) error {
+	cluster.Await(t, 20*time.Second, "the condition of the Service names the rules", func(ctx context.Context) error {
 		now, err := cluster.Kube.CoreV1().Services(svc.Namespace).Get(ctx, svc.Name, metav1.GetOptions{})
 		if err != nil {
 			return err

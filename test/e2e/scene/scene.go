@@ -47,15 +47,6 @@ const (
 	StreamPort = 90
 )
 
-// Eventually waits until check returns nil.
-func Eventually(t testing.TB, limit time.Duration, what string, check func(context.Context) error) {
-	t.Helper()
-	// Not the test's own context: cleanups wait too, after it has ended.
-	if err := cluster.Eventually(context.WithoutCancel(t.Context()), limit, what, check); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // Service creates a Service without a selector and deletes it at the end of the test. Endpoints creates its slices.
 func Service(t testing.TB, name string, edit ...func(*corev1.Service)) *corev1.Service {
 	t.Helper()
@@ -81,7 +72,7 @@ func Service(t testing.TB, name string, edit ...func(*corev1.Service)) *corev1.S
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		Eventually(t, time.Minute, "Service "+name+" is gone", func(ctx context.Context) error {
+		cluster.Await(t, time.Minute, "Service "+name+" is gone", func(ctx context.Context) error {
 			if err := services.Delete(ctx, name, metav1.DeleteOptions{}); !apierrors.IsNotFound(err) {
 				return errors.Join(err, errors.New("it is still there"))
 			}
@@ -107,7 +98,7 @@ func Get(t testing.TB, name string) *corev1.Service {
 // WithAddress waits until the Service has its EXTERNAL-IP, one of each of its families.
 func WithAddress(t testing.TB, name string) (svc *corev1.Service) {
 	t.Helper()
-	Eventually(t, time.Minute, "Service "+name+" has an address", func(ctx context.Context) error {
+	cluster.Await(t, time.Minute, "Service "+name+" has an address", func(ctx context.Context) error {
 		if svc = Get(t, name); len(svc.Status.LoadBalancer.Ingress) != len(svc.Spec.IPFamilies) {
 			return fmt.Errorf("its status lists %d addresses", len(svc.Status.LoadBalancer.Ingress))
 		}
@@ -307,7 +298,7 @@ const (
 func Answered(t testing.TB, client *lab.Machine, network string, to netip.AddrPort, pods ...string) (s probe.Summary) {
 	t.Helper()
 	what := fmt.Sprintf("%s to %v from %s is answered by %v", network, to, client.Name, pods)
-	Eventually(t, Programmed, what, func(ctx context.Context) error {
+	cluster.Await(t, Programmed, what, func(ctx context.Context) error {
 		p := lab.Probe{Network: network, Target: to, Count: PerRound, Timeout: 3 * time.Second}
 		return askEach(ctx, client, p, &s, func(s probe.Summary) bool {
 			return s.Failed == 0 && slices.Equal(slices.Sorted(maps.Keys(s.ByPod)), pods)
@@ -370,7 +361,7 @@ func Dropped(t testing.TB, client *lab.Machine, to netip.AddrPort) {
 func fails(t testing.TB, client *lab.Machine, to netip.AddrPort, how string) {
 	t.Helper()
 	what := fmt.Sprintf("requests to %v from %s fail: %s", to, client.Name, how)
-	Eventually(t, Programmed, what, func(ctx context.Context) error {
+	cluster.Await(t, Programmed, what, func(ctx context.Context) error {
 		var all probe.Summary
 		p := lab.Probe{Network: "tcp", Target: to, Count: 3, Timeout: 2 * time.Second}
 		return askEach(ctx, client, p, &all, func(s probe.Summary) bool {

@@ -185,7 +185,7 @@ func TestSpeakers(t *testing.T) {
 // leftOut waits until a node's speaker runs and leaves out the endpoints of that many nodes.
 func leftOut(t *testing.T, n *lab.Node, nodes int) {
 	t.Helper()
-	scene.Eventually(t, patience, fmt.Sprintf("%d nodes are unreachable for %s", nodes, n.Name), func(ctx context.Context) error {
+	cluster.Await(t, patience, fmt.Sprintf("%d nodes are unreachable for %s", nodes, n.Name), func(ctx context.Context) error {
 		if got, err := metric(ctx, n, "ironlb_endpoint_unreachable_nodes"); err != nil || got != nodes {
 			return fmt.Errorf("unreachable nodes: %d, %w", got, err)
 		}
@@ -235,7 +235,7 @@ func TestSpeakerStarts(t *testing.T) {
 		restored = false
 		leftOut(t, holder, 1)
 		record := filepath.Join(cluster.Dir, "state", "unreachable-"+holder.Name)
-		scene.Eventually(t, patience, "the node is recorded", func(context.Context) error { _, err := os.Stat(record); return err })
+		cluster.Await(t, patience, "the node is recorded", func(context.Context) error { _, err := os.Stat(record); return err })
 		if err := holder.KillSpeaker(); err != nil {
 			t.Fatal(err)
 		}
@@ -317,7 +317,7 @@ func TestReset(t *testing.T) {
 		t.Cleanup(func() { _, _ = p.Stop() })
 		streams = append(streams, p)
 	}
-	scene.Eventually(t, patience, "all connections are established", func(context.Context) error {
+	cluster.Await(t, patience, "all connections are established", func(context.Context) error {
 		if open := connections(t, streams); len(open) < *established/len(external)*len(external) {
 			return fmt.Errorf("%d of %d have an answer", len(open), *established)
 		}
@@ -336,7 +336,7 @@ func TestReset(t *testing.T) {
 	// The client of a dead Pod sends again later and later, and gets the reset then. One of another Pod is still answered
 	// when the last of those was reset.
 	var all []connection
-	scene.Eventually(t, patience, "the connections to Pods of "+victim.Name+" are reset, all others answered", func(context.Context) error {
+	cluster.Await(t, patience, "the connections to Pods of "+victim.Name+" are reset, all others answered", func(context.Context) error {
 		all = connections(t, streams)
 		for _, c := range all {
 			switch dead := cluster.Node(podNodes[c.pod]) == victim; {

@@ -39,7 +39,7 @@ func service(t *testing.T, name string) (external, internal []netip.AddrPort) {
 func settled(t *testing.T, targets []netip.AddrPort) {
 	t.Helper()
 	for _, n := range cluster.Nodes {
-		scene.Eventually(t, 2*patience, n.Name+" reaches all nodes", func(ctx context.Context) error {
+		cluster.Await(t, 2*patience, n.Name+" reaches all nodes", func(ctx context.Context) error {
 			if _, err := n.Exec(ctx, "curl", "-fsS", "--max-time", "5", "http://127.0.0.1:7950/readyz"); err != nil {
 				return err
 			}
@@ -55,7 +55,7 @@ func settled(t *testing.T, targets []netip.AddrPort) {
 		})
 	}
 	for _, at := range targets {
-		scene.Eventually(t, 2*patience, "every Pod answers at "+at.String(), func(ctx context.Context) error {
+		cluster.Await(t, 2*patience, "every Pod answers at "+at.String(), func(ctx context.Context) error {
 			s, err := cluster.Client.Ask(ctx, lab.Probe{Network: "tcp", Target: at, Every: *every, Count: 100})
 			if err == nil && (s.Failed > 0 || len(s.ByPod) != len(podNodes)) {
 				err = errors.New(s.String())
@@ -83,7 +83,7 @@ func metric(ctx context.Context, n *lab.Node, name string) (int, error) {
 // owner returns the owner of an address, by its VirtualIP.
 func owner(t *testing.T, addr netip.Addr) (n *lab.Node) {
 	t.Helper()
-	scene.Eventually(t, patience, addr.String()+" has an owner", func(ctx context.Context) error {
+	cluster.Await(t, patience, addr.String()+" has an owner", func(ctx context.Context) error {
 		var list v1alpha1.VirtualIPList
 		if err := cluster.Objects.List(ctx, &list); err != nil {
 			return err

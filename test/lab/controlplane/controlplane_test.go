@@ -15,10 +15,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/ironlb/ironlb/test/eventually"
 	"github.com/ironlb/ironlb/test/lab/tools"
 )
 
@@ -84,16 +84,10 @@ func sh(t *testing.T, script string) {
 // waitControllers waits until the controllers run: until there is a ServiceAccount that one of them creates.
 func waitControllers(t *testing.T, cp *ControlPlane) {
 	t.Helper()
-	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+	eventually.Nil(t, time.Minute, "the controllers create ServiceAccount default/default", func(ctx context.Context) error {
 		_, err := cp.client.CoreV1().ServiceAccounts(metav1.NamespaceDefault).Get(ctx, "default", metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			return false, nil
-		}
-		return err == nil, err
+		return err
 	})
-	if err != nil {
-		t.Fatalf("wait until the controllers have created ServiceAccount default/default: %v", err)
-	}
 }
 
 func TestControlPlane(t *testing.T) {

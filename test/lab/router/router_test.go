@@ -2,12 +2,14 @@ package router
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
+	"github.com/ironlb/ironlb/test/eventually"
 )
 
 func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
@@ -39,7 +41,7 @@ func TestPair(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			t.Cleanup(func() { learning.Stop() })
+			ends(t, learning)
 			announcing, err := StartBIRD(ctx, far, Config{ASN: 65002, ID: addr("203.0.113.2"), Announce: reported, Neighbors: []Neighbor{
 				{Name: "r4", Address: addr("203.0.113.1"), ASN: 65001, Password: "secret", Active: true, BFD: timers},
 				{Name: "r6", Address: addr("2001:db8::1"), ASN: 65001, TTLSecurity: true, Active: true},
@@ -47,14 +49,8 @@ func TestPair(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			t.Cleanup(func() { announcing.Stop() })
-			check := func(what string, ok func() bool) {
-				t.Helper()
-				if err := wait(ctx, ok); err != nil {
-					t.Fatalf("%s: %v\n%s", what, err, learning.Log())
-				}
-			}
-			check("sessions", func() bool {
+			ends(t, announcing)
+			eventually.True(t, patience, "sessions", func() bool {
 				s, err := learning.Sessions(ctx)
 				if err != nil {
 					t.Fatal(err)
@@ -62,7 +58,7 @@ func TestPair(t *testing.T) {
 				return s["n4"].Established && s["n6"].Established && s["n4"].ASN == 65002 && s["n4"].ID == addr("203.0.113.2") && s["n4"].Hold > 0 &&
 					time.Since(s["n4"].Since).Abs() < 2*time.Minute
 			})
-			check("BFD", func() bool {
+			eventually.True(t, patience, "BFD", func() bool {
 				s, err := learning.BFD(ctx)
 				if err != nil {
 					t.Fatal(err)
@@ -72,7 +68,7 @@ func TestPair(t *testing.T) {
 			})
 			for i, via := range []string{"203.0.113.2", "2001:db8::2"} {
 				want := []netip.Addr{addr(via)}
-				check("kernel", func() bool {
+				eventually.True(t, patience, "kernel", func() bool {
 					routes, err := learning.Routes(ctx, 4+2*i)
 					if err != nil {
 						t.Fatal(err)
@@ -117,23 +113,20 @@ func TestConfigure(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			t.Cleanup(func() { announcing.Stop() })
+			ends(t, announcing)
 			learning, err := StartBIRD(ctx, In(t, a), Config{ASN: 65001, ID: addr("203.0.113.1"), Neighbors: []Neighbor{
 				{Name: "announcing", Address: addr("203.0.113.2"), ASN: 65002},
 			}})
 			if err != nil {
 				t.Fatal(err)
 			}
-			t.Cleanup(func() { learning.Stop() })
+			ends(t, learning)
 			check := func(prefix netip.Prefix, paths int) {
 				t.Helper()
-				err := wait(ctx, func() bool {
+				eventually.Nil(t, patience, fmt.Sprintf("%v has %d paths", prefix, paths), func(context.Context) error {
 					have, err := learning.RIB(ctx, prefix.String())
-					return err == nil && len(have) == paths
+					return eventually.Unless(err == nil && len(have) == paths, "%v, %v", have, err)
 				})
-				if err != nil {
-					t.Fatalf("%v has not %d paths: %v\n%s", prefix, paths, err, announcing.Log())
-				}
 			}
 			check(kept, 1)
 			check(withdrawn, 1)
@@ -163,17 +156,12 @@ func TestConfigure(t *testing.T) {
 	}
 }
 
-func wait(ctx context.Context, ok func() bool) error {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	ticker := time.NewTicker(50 * time.Millisecond)
-	defer ticker.Stop()
-	for !ok() {
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return ctx.Err()
+// ends stops the router at the end of the test, and prints its log if that failed.
+func ends(t *testing.T, r Router) {
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(r.Log())
 		}
-	}
-	return nil
+		_ = r.Stop()
+	})
 }

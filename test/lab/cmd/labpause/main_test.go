@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/ironlb/ironlb/test/eventually"
 )
 
 // As the first process of a PID namespace it reaps orphans, and exits with status 0 on a runtime's signals.
@@ -36,7 +38,7 @@ func TestFirstProcess(t *testing.T) {
 			}
 			return strings.TrimSpace(string(data))
 		}
-		await(t, "the program handles SIGCHLD", func() bool { return handles(t, pid, syscall.SIGCHLD) })
+		eventually.True(t, 10*time.Second, "the program handles SIGCHLD", func() bool { return handles(t, pid, syscall.SIGCHLD) })
 		// The shell ends before its child, which then becomes a child of the first process.
 		inside := exec.Command("nsenter", "-t", pid, "-p", "sh", "-c", "cat <&3 >/dev/null 2>&1 &")
 		r, w, err := os.Pipe()
@@ -48,9 +50,9 @@ func TestFirstProcess(t *testing.T) {
 			t.Fatalf("%v: %s", err, out)
 		}
 		r.Close()
-		await(t, "the orphan belongs to the first process", func() bool { return children() != "" })
+		eventually.True(t, 10*time.Second, "the orphan belongs to the first process", func() bool { return children() != "" })
 		w.Close()
-		await(t, "the orphan is reaped", func() bool { return children() == "" })
+		eventually.True(t, 10*time.Second, "the orphan is reaped", func() bool { return children() == "" })
 		if err := cmd.Process.Signal(signal); err != nil {
 			t.Fatal(err)
 		}
@@ -82,13 +84,4 @@ func handles(t *testing.T, pid string, signal syscall.Signal) bool {
 		t.Fatal(err)
 	}
 	return mask&(1<<(signal-1)) != 0
-}
-
-func await(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !condition(); <-time.After(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within 10 s: %s", what)
-		}
-	}
 }
