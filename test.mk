@@ -7,19 +7,20 @@
 # Every change passes `make test`: unit tests, each property once where a user sees it, and IPVS in a guest kernel as far as
 # only IPVS can show it. `make test-all` also runs what `make test` skips (package test/rare) and the targets of REST.
 # TIMED have limits on how soon clients are served again: they run one after the other. The others wait for conditions, and
-# run at the same time with low priority, in two sequences.
+# run at the same time with low priority: the second of two processors would be idle most of the time.
 TIMED  := test-failover test-installed test-bgp
-OTHERS := test-native test-e2e test-proxy test-lab test-alongside test-images
+WAIT   := test-e2e test-proxy test-lab test-alongside
+UNIT   := test-native test-images
 REST   := test-kernel-rest test-paused test-proxy-ipvs test-e2e-ipvs test-direct-ipvs test-retransmit test-upstream test-kube-proxy test-self test-privileges test-soak
 IRONLB_TEST_ALL ?=
 export IRONLB_TEST_ALL
 
 test: root deps programs ## what every change must pass: 20 minutes (root)
-	@go run ./test/targets -background '$(OTHERS)' -background test-kernel $(TIMED)
+	@go run ./test/targets -background '$(WAIT)' -background '$(UNIT)' -background test-kernel $(TIMED)
 
 test-all: export IRONLB_TEST_ALL := 1
 test-all: root deps programs ## everything, before a large change counts as done: three hours (root)
-	@go run ./test/targets -background '$(OTHERS) test-kernel' $(TIMED) $(REST)
+	@go run ./test/targets -background '$(WAIT) $(UNIT) test-kernel' $(TIMED) $(REST)
 
 programs:
 	@go run ./test/lab/cmd/lab build

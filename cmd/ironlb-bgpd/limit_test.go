@@ -10,6 +10,7 @@ import (
 
 	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
+	"github.com/ironlb/ironlb/test/rare"
 )
 
 // fullTable makes a BIRD announce this number of prefixes to one neighbor, each with unique attributes: no two fit into
@@ -88,6 +89,7 @@ func rss(pid any) (mb float64) {
 // if that limit is raised, of memory. The memory of all processes stays bounded, the other session and BFD continue,
 // and the router is not contacted for a while.
 func TestFullTable(t *testing.T) {
+	rare.Test(t)
 	const n = 100_000
 	for _, c := range []struct {
 		name   string

@@ -4,11 +4,14 @@ import (
 	"context"
 	"testing"
 	"time"
+
+	"github.com/ironlb/ironlb/test/rare"
 )
 
 // TestNodeJoins: with three nodes and three VirtualIPs each node owns one. A joining fourth node takes none of them,
 // and gets the next new one.
 func TestNodeJoins(t *testing.T) {
+	rare.Test(t)
 	s := watched(t, 4)
 	fourth := s.vips[3]
 	s.vips = s.vips[:3]
