@@ -15,6 +15,7 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 	"github.com/ironlb/ironlb/test/lab"
 	"github.com/ironlb/ironlb/test/lab/connections"
+	"github.com/ironlb/ironlb/test/rare"
 )
 
 var (
@@ -36,6 +37,7 @@ var oneWay = []struct {
 // endpoints get no new connections by any way of forwarding, connections of forwarding direct with Pods elsewhere stay,
 // and nothing moves when it receives again. A link that loses a part is measured without a bound.
 func TestOneWay(t *testing.T) {
+	rare.Test(t)
 	cluster.Need(t)
 	serve(t)
 	targets := byForwarding(t)
