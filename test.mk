@@ -7,7 +7,7 @@
 # Every change passes `make test`: unit tests, each property once where a user sees it, and IPVS in a guest kernel as far as
 # only IPVS can show it. `make test-all` also runs what `make test` skips (package test/rare) and the targets of REST.
 # TIMED have limits on how soon clients are served again: they run one after the other. The others wait for conditions, and
-# run at the same time with low priority: the second of two processors would be idle most of the time.
+# run at the same time with low priority.
 TIMED  := test-failover test-installed test-bgp
 WAIT   := test-e2e test-proxy test-lab test-alongside
 UNIT   := test-native test-images
@@ -19,7 +19,7 @@ test: root deps programs ## what every change must pass: 20 minutes (root)
 	@go run ./test/targets -background '$(WAIT)' -background '$(UNIT)' -background test-kernel $(TIMED)
 
 test-all: export IRONLB_TEST_ALL := 1
-test-all: root deps programs ## everything, before a large change counts as done: three hours (root)
+test-all: root deps programs ## everything, before a large change counts as done (root)
 	@go run ./test/targets -background '$(WAIT) $(UNIT) test-kernel' $(TIMED) $(REST)
 
 programs:
@@ -31,10 +31,11 @@ test-unit: ## the tests that need neither root nor packages
 	@go -C test/deploy/oldest test ./...
 
 # Packages with a control plane, a guest kernel or routers; test-native has all others.
-SELF    := ./test/lab ./test/lab/controlplane ./test/lab/cmd/lab ./test/lab/guest ./test/lab/cmd/guest
+SELF    := ./test/lab ./test/lab/controlplane ./test/lab/cmd/lab
+GUESTS  := ./test/lab/guest ./test/lab/cmd/guest
 ROUTERS := ./test/lab/router ./speaker/bfd ./speaker/bgp/gobgp ./cmd/ironlb-bgpd
 LAB     := ./test/ccm/... ./test/deploy/live ./test/e2e/privileges
-NATIVE   = $$(go list ./... | grep -vxF "$$(go list $(SELF) $(ROUTERS) $(LAB) ./test/e2e/... ./ipvs/kernel)")
+NATIVE   = $$(go list ./... | grep -vxF "$$(go list $(SELF) $(GUESTS) $(ROUTERS) $(LAB) ./test/e2e/... ./ipvs/kernel)")
 
 test-native: root ## unit tests, and those that need network namespaces (root)
 	@$(REPORT) $(NATIVE)
@@ -77,7 +78,8 @@ test-retransmit: root guest ## the cases of test-kernel that count retransmissio
 	@$(IN_GUEST) -run '$(RETRANSMIT)' ./ipvs/kernel
 
 test-self: root ## the lab's own tests (root)
-	@$(REPORT) -count=1 -p 1 -timeout 40m $(SELF)
+	@IRONLB_LAB_KERNEL=native $(REPORT) -count=1 -p 1 -timeout 40m $(SELF)
+	@$(REPORT) -count=1 -p 1 -timeout 40m $(GUESTS)
 
 test-lab: root deps ## ironlb-ccm, the chart and the programs' privileges, on a real control plane (root)
 	@IRONLB_LAB_KERNEL=native $(REPORT) -count=1 -p 1 -timeout 40m $(LAB)

@@ -201,7 +201,7 @@ func TestPaceOfTries(t *testing.T) {
 		paced := func(what string, gaps []time.Duration, wait time.Duration) {
 			t.Helper()
 			for i, paused := range []time.Duration{2, 4, 8} {
-				if least, most := paused*time.Second*3/4+wait, paused*time.Second+2*wait+6*time.Second; gaps[i] < least || gaps[i] > most {
+				if least, most := paused*time.Second*3/4+wait, paused*time.Second+2*wait+3*time.Second; gaps[i] < least || gaps[i] > most {
 					t.Errorf("%s: tried %v apart; the %dth is to be of %v to %v", what, gaps, i+1, least, most)
 				}
 			}

@@ -103,7 +103,7 @@ func TestFaults(t *testing.T) {
 			if f.within > 0 {
 				s.answeredWithin(f.within, began, before, victim)
 			}
-			s.reported(after)
+			after = s.yielded(victim)
 
 			since := time.Now()
 			heal()
@@ -151,6 +151,27 @@ func (s *scene) leaves(n *lab.Node) (now owners) {
 		}
 		return nil
 	})
+	return now
+}
+
+// yielded waits until the status of each VirtualIP names its owner, another node than that, and returns the owners: of two
+// that claim one at once after a fault, one yields.
+func (s *scene) yielded(victim *lab.Node) owners {
+	s.t.Helper()
+	now := owners{}
+	for _, v := range s.vips {
+		cluster.Await(s.t, patience, "the status of "+v.service+" names its owner", func(ctx context.Context) error {
+			n, err := s.owner(v)
+			if err != nil {
+				return err
+			}
+			if n == victim {
+				return fmt.Errorf("its owner is %s", n.Name)
+			}
+			now[v.service] = n
+			return statusNames(ctx, v, n)
+		})
+	}
 	return now
 }
 

@@ -421,24 +421,23 @@ func (s *scene) served(clients []*steady.Client, v vip) {
 	})
 }
 
-// reported waits until the status of each VirtualIP names its owner, and records that: of two nodes that claim one at once
-// after a fault, one yields.
+// reported waits until the status of each VirtualIP names its owner.
 func (s *scene) reported(o owners) {
 	s.t.Helper()
 	for _, v := range s.vips {
-		cluster.Await(s.t, patience, "the status of "+v.service+" names its owner", func(ctx context.Context) error {
-			n, err := s.owner(v)
-			if err != nil {
-				return err
-			}
-			obj, err := virtualIP(ctx, v)
-			if err == nil && (obj == nil || obj.Status.Node != n.Name) {
-				err = fmt.Errorf("%s is its owner; it is %+v", n.Name, obj)
-			}
-			o[v.service] = n
-			return err
+		cluster.Await(s.t, patience, fmt.Sprintf("the status of %s names %s", v.service, o[v.service].Name), func(ctx context.Context) error {
+			return statusNames(ctx, v, o[v.service])
 		})
 	}
+}
+
+// statusNames returns an error unless the status of a VirtualIP names the node.
+func statusNames(ctx context.Context, v vip, n *lab.Node) error {
+	obj, err := virtualIP(ctx, v)
+	if err == nil && (obj == nil || obj.Status.Node != n.Name) {
+		err = fmt.Errorf("it is %+v", obj)
+	}
+	return err
 }
 
 // listed waits until the list of a VirtualIP contains the node, or does not.
