@@ -26,6 +26,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/nodecheck"
 	"github.com/ironlb/ironlb/speaker/reach"
 	"github.com/ironlb/ironlb/speaker/traffic"
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // process is the speaker: its parts, assembled and not yet running.
@@ -199,7 +200,7 @@ func (p *process) findUnreachable() {
 	prober, err := reach.New(reach.Options{
 		Log: p.log, Wake: p.trigger.Now, Metrics: reach.NewMetrics(p.registry),
 		MACs: func() map[[6]byte]string { return p.members.MACs() }, Record: p.stateFile(unreachablePrefix),
-		Unanswered: func(interfaces map[string]struct{}) { p.members.SetUnanswered(interfaces) },
+		Silent: func(interfaces map[string]view.Answers) { p.members.SetAnswers(interfaces) },
 	})
 	if err != nil {
 		p.log.Error("cannot probe nodes and hosts; unreachable endpoints are left to Kubernetes", "error", err)

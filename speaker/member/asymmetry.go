@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"slices"
 	"time"
+
+	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // Each heartbeat lists the nodes that its sender does not receive, per segment. So a node at the other end of an
@@ -107,13 +109,21 @@ func (c *Core) receivedBack(at int) bool {
 	return slices.ContainsFunc(c.order, func(p *peer) bool { return p.paths[at].up && !p.paths[at].asymmetric })
 }
 
-// SetUnanswered sets the interfaces, of those that Received returned as silent, on which no host answers although some
-// did before: this node is cut off there.
-func (c *Core) SetUnanswered(names map[string]struct{}) {
+// SetAnswers sets what hosts answer on the interfaces, as far as Received returned these as silent. Once it was called,
+// this node counts as cut off for the dead time after the one without a member, until there is an answer.
+func (c *Core) SetAnswers(answers map[string]view.Answers) {
+	c.asks = true
 	for i := range c.ifaces {
 		f := &c.ifaces[i]
-		if _, is := names[f.name]; is != f.unanswered {
-			f.unanswered, c.steady = is, time.Time{}
+		if now := answers[f.name]; now != f.answers {
+			f.answers, c.steady = now, time.Time{}
 		}
 	}
+}
+
+// unknown reports whether no host has answered yet since members became silent on an interface: this node or they may
+// be cut off.
+func (c *Core) unknown(f *iface, silence time.Duration) bool {
+	dead := c.profile.Dead
+	return c.asks && f.silent && !f.last.IsZero() && silence >= dead && silence < 2*dead && !f.answers.First.After(later(f.last, f.since))
 }

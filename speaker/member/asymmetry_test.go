@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/ironlb/ironlb/speaker/member"
+	"github.com/ironlb/ironlb/speaker/view"
 	"github.com/ironlb/ironlb/test/rare"
 )
 
@@ -167,4 +168,55 @@ func TestReturnedToLAN(t *testing.T) {
 	if got := w.nodes[1].members.Returned - before; got != 0 {
 		t.Errorf("%d have returned, want none: they restarted", got)
 	}
+}
+
+// TestAnswerIsLate: a node that receives none on a segment does not take over there while it is unknown whether a host
+// answers, which takes long where its processes wait for a core: its announcements would reach the clients of others. If no
+// answer comes at all, it takes over after another dead time.
+func TestAnswerIsLate(t *testing.T) {
+	dead, interval := member.Standard.Dead, member.Standard.Interval
+	w := newWorld(t, 3)
+	w.settle()
+	mute := w.nodes[0]
+	isolated := func() bool { _, is := mute.members.Isolated["eth0"]; return is }
+	none := func() bool { return mute.receivesNone(w.nodes...) }
+	apart := func() {
+		t.Helper()
+		w.drop = func(from, to *machine, _ string) bool { return from == mute || to == mute }
+		w.must("the others are silent", dead+2*interval, none)
+	}
+	together := func() {
+		t.Helper()
+		w.drop = nil
+		w.must("settled", 3*time.Second, func() bool { return w.settled() && !isolated() })
+		w.run(time.Second, nil)
+	}
+	apart()
+	w.watch = func(m *machine) {
+		if m == mute && isolated() && none() {
+			t.Fatal("isolated, although nothing asks")
+		}
+	}
+	w.run(2*dead, nil)
+	w.watch = nil
+	together()
+
+	mute.SetAnswers(nil)
+	began := w.now
+	w.watch = func(m *machine) {
+		if m == mute && none() && !isolated() && w.now.Sub(began) < 2*dead-interval {
+			t.Fatalf("%v after the others became silent it may take over", w.now.Sub(began))
+		}
+	}
+	apart()
+	w.must("able without an answer", dead+2*interval, func() bool { return none() && !isolated() })
+	w.watch = nil
+	together()
+
+	apart()
+	if !isolated() {
+		t.Error("not isolated before the second answer")
+	}
+	mute.SetAnswers(map[string]view.Answers{"eth0": {First: w.now}})
+	w.must("able with an answer", interval, func() bool { return none() && !isolated() })
 }

@@ -39,6 +39,7 @@ type Core struct {
 
 	heartbeats heartbeats
 
+	asks                bool // SetAnswers was called
 	observer            bool
 	observerSince       time.Time
 	fenced              bool

@@ -99,7 +99,7 @@ type inbox struct {
 	settled     bool
 	// answered and silent are away nodes.
 	answered, silent []Neighbour
-	unanswered       map[string]struct{}
+	answers          map[string]view.Answers
 	// retained is how long the node answers after the end; retainedFence is the number of fences when that was decided.
 	retained      time.Duration
 	retainedFence uint64
@@ -197,10 +197,9 @@ func (d *Detector) Settled() {
 	d.put(func(in *inbox) { in.settled = true })
 }
 
-// SetUnanswered sets the silent interfaces on which no host answers; see Core.SetUnanswered. The map must not change
-// afterwards.
-func (d *Detector) SetUnanswered(names map[string]struct{}) {
-	d.put(func(in *inbox) { in.unanswered = names })
+// SetAnswers sets what hosts answer on silent interfaces; see Core.SetAnswers. The map must not change afterwards.
+func (d *Detector) SetAnswers(answers map[string]view.Answers) {
+	d.put(func(in *inbox) { in.answers = answers })
 }
 
 // SetSegments sets the interfaces on which VirtualIPs are or may be announced. It must be called again whenever an
@@ -523,8 +522,8 @@ func (l *loop) applyInbox() {
 		l.core.Settled()
 	}
 	l.core.Answered(in.answered, in.silent)
-	if in.unanswered != nil {
-		l.core.SetUnanswered(in.unanswered)
+	if in.answers != nil {
+		l.core.SetAnswers(in.answers)
 	}
 	if in.published != nil && in.fence == l.core.Fences() {
 		l.core.Publish(*in.published)

@@ -124,11 +124,12 @@ type iface struct {
 	never              bool // none was for a dead time since
 	isolated           bool // as reported; also set while it only listens
 	cut                bool // this node receives none there, and others receive each other, or no host answers
-	// silent is set while no node was received for half a dead time, none after a dead time. unanswered is set if no host
-	// there answers either.
-	silent, none, unanswered bool
-	ipv4                     bool // has an IPv4 subnet
-	unsent                   bool // the last datagram to the group could not be sent
+	// silent is set while no node was received for half a dead time, none after a dead time. answers is what hosts there
+	// answer then.
+	silent, none bool
+	answers      view.Answers
+	ipv4         bool // has an IPv4 subnet
+	unsent       bool // the last datagram to the group could not be sent
 }
 
 // is reports whether a key is one of the interface's segment.

@@ -138,6 +138,9 @@ func (c *Core) evaluate(now time.Time, p *peer, slack time.Duration) {
 			}
 			continue
 		}
+		if c.allSilent(now, p, at, slack) {
+			continue
+		}
 		if at == 0 && c.retainSilent(now, p) {
 			return
 		}
@@ -154,6 +157,20 @@ func (c *Core) evaluate(now time.Time, p *peer, slack time.Duration) {
 		}
 	}
 	c.checkSilent(now, p)
+}
+
+// allSilent reports whether none of the nodes is received where a peer was, but not yet for a dead time. It may be this
+// node that is cut off: the peer counts as dead at the earliest when watchLinks evaluates that.
+func (c *Core) allSilent(now time.Time, p *peer, at int, slack time.Duration) bool {
+	silent := false
+	for i := range c.ifaces {
+		if f := &c.ifaces[i]; p.paths[i].up && f.link && (at == 0 || at == i) {
+			if silent = f.silent && now.Sub(later(f.last, f.since)) < c.profile.Dead+slack; !silent {
+				return false
+			}
+		}
+	}
+	return silent
 }
 
 // watchLinks finds the interfaces on which this node must not claim: it receives no node there although others receive
@@ -185,7 +202,7 @@ func (c *Core) watchLinks(now time.Time, gap time.Duration) {
 			f.cut = true // it received nothing, and counts as dead: others own what it owned
 		case receives:
 			f.cut = f.cut && !settled
-		case f.unanswered && silence >= dead:
+		case f.answers.None && silence >= dead:
 			f.cut = true
 		case f.cut || now.Sub(f.last) >= dead+2*c.profile.Interval:
 			if was := f.cut; was && !c.others(f) { // hosts answer again: speakers may follow
@@ -194,7 +211,7 @@ func (c *Core) watchLinks(now time.Time, gap time.Duration) {
 			f.cut = c.others(f)
 		}
 		// A node whose datagrams cannot be sent, and that no other receives, is dead for them.
-		if is := f.cut || listening || f.unsent && receives && !c.receivedBack(i); is != f.isolated {
+		if is := f.cut || listening || c.unknown(f, silence) || f.unsent && receives && !c.receivedBack(i); is != f.isolated {
 			f.isolated = is
 			c.out.own()
 		}

@@ -66,12 +66,12 @@ const (
 
 func newState() view.Reachability {
 	return view.Reachability{
-		Unreachable: map[string]view.UnreachableNode{}, Unwitnessed: map[string]struct{}{}, Unanswered: map[string]struct{}{},
+		Unreachable: map[string]view.UnreachableNode{}, Unwitnessed: map[string]struct{}{}, Silent: map[string]view.Answers{},
 	}
 }
 
 func equal(s, t view.Reachability) bool {
-	return s.CutOff == t.CutOff && maps.Equal(s.Unwitnessed, t.Unwitnessed) && maps.Equal(s.Unanswered, t.Unanswered) &&
+	return s.CutOff == t.CutOff && maps.Equal(s.Unwitnessed, t.Unwitnessed) && maps.Equal(s.Silent, t.Silent) &&
 		maps.EqualFunc(s.Unreachable, t.Unreachable, view.UnreachableNode.Equal)
 }
 
@@ -80,8 +80,8 @@ func equal(s, t view.Reachability) bool {
 type Core struct {
 	nodes    []*node // by name
 	gateways []*target
-	// segments are the hosts to ask on interfaces without a received speaker.
-	segments map[string][]*target
+	// segments are the interfaces without a received speaker.
+	segments map[string]*segment
 	// pending are the targets of the pending probes, by ID.
 	pending  map[uint64]*target
 	lastID   uint64
@@ -117,7 +117,7 @@ type node struct {
 
 // NewCore returns a Core without nodes. It finds no node unreachable before SetReceived.
 func NewCore() *Core {
-	return &Core{observer: true, pending: map[uint64]*target{}, segments: map[string][]*target{}, received: map[string]struct{}{}, state: newState()}
+	return &Core{observer: true, pending: map[uint64]*target{}, segments: map[string]*segment{}, received: map[string]struct{}{}, state: newState()}
 }
 
 // SetNodes sets the other nodes, and the targets of each.
@@ -154,26 +154,49 @@ func (c *Core) SetGateways(now time.Time, gateways []Target) {
 	c.gateways, c.next = c.retarget(now, c.gateways, gateways), now
 }
 
-// SetSilent sets the interfaces on which no speaker is received, and the hosts there that have answered before. While
-// none of these answers firstProbes probes, this node is cut off there.
+// segment is an interface without a received speaker, with the hosts to ask there.
+type segment struct {
+	hosts   []*target
+	answers view.Answers
+	asked   time.Time // an answer counts if its probe was sent since
+}
+
+// SetSilent sets the interfaces on which no speaker is received, and the hosts there that have answered before. Once
+// none of these has answered firstProbes probes, this node is cut off there until one answers.
 func (c *Core) SetSilent(now time.Time, hosts map[string][]Target) {
-	for name, targets := range c.segments {
+	for name, s := range c.segments {
 		if _, still := hosts[name]; !still {
-			c.retarget(now, targets, nil)
+			c.retarget(now, s.hosts, nil)
 			delete(c.segments, name)
 		}
 	}
 	for name, want := range hosts {
 		if _, is := c.segments[name]; !is {
-			c.segments[name] = c.retarget(now, nil, want)
+			s := &segment{hosts: c.retarget(now, nil, want), asked: now}
+			if len(want) == 0 {
+				s.answers.First = now
+			}
+			c.segments[name] = s
 		}
 	}
 	c.next = now
 }
 
-// unanswered reports whether none of the hosts answers.
-func unanswered(hosts []*target) bool {
-	return len(hosts) > 0 && !slices.ContainsFunc(hosts, func(t *target) bool { return t.silences < firstProbes })
+// decide updates the answers. A stall, after which each host has firstProbes again, changes nothing.
+func (s *segment) decide(now time.Time) {
+	silent := len(s.hosts) > 0
+	for _, t := range s.hosts {
+		if !t.sent.IsZero() && !t.sent.Before(s.asked) {
+			s.answers.None = false
+			if s.answers.First.IsZero() {
+				s.answers.First = t.sent
+			}
+		}
+		silent = silent && t.silences >= firstProbes
+	}
+	if silent && !s.answers.None {
+		s.answers.None, s.asked = true, now
+	}
 }
 
 // retarget returns the wanted targets in order; existing ones keep their state.
@@ -275,8 +298,13 @@ func (c *Core) Tick(now time.Time) []Probe {
 			c.expire(now, t, n.received)
 		}
 	}
-	for _, t := range slices.Concat(append(slices.Collect(maps.Values(c.segments)), c.gateways)...) {
+	for _, t := range c.gateways {
 		c.expire(now, t, false)
+	}
+	for _, s := range c.segments {
+		for _, t := range s.hosts {
+			c.expire(now, t, false)
+		}
 	}
 	c.decide(now)
 	probes := c.dueProbes(now)
@@ -296,8 +324,8 @@ func (c *Core) stalled(now time.Time) {
 		}
 	}
 	c.restart(now, c.gateways)
-	for _, hosts := range c.segments {
-		c.restart(now, hosts)
+	for _, s := range c.segments {
+		c.restart(now, s.hosts)
 	}
 }
 
@@ -340,10 +368,9 @@ func (c *Core) decide(now time.Time) {
 			state.Unwitnessed[n.name] = struct{}{}
 		}
 	}
-	for name, hosts := range c.segments {
-		if unanswered(hosts) {
-			state.Unanswered[name] = struct{}{}
-		}
+	for name, s := range c.segments {
+		s.decide(now)
+		state.Silent[name] = s.answers
 	}
 	if !equal(c.state, state) {
 		c.state = state

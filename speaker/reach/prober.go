@@ -28,8 +28,8 @@ type Options struct {
 	// MACs returns the hardware addresses of other nodes with their names. An answer to ARP or neighbor discovery from
 	// a node with such addresses counts only if it comes from one of them.
 	MACs func() map[[6]byte]string
-	// Unanswered is called from Run when that part of State has changed. It must not block. May be nil.
-	Unanswered func(interfaces map[string]struct{})
+	// Silent is called from Run, at its start and when that part of State has changed. It must not block. May be nil.
+	Silent func(interfaces map[string]view.Answers)
 	// Record is the file that keeps the unreachable nodes for the next process; empty for none.
 	Record string
 }
@@ -150,6 +150,9 @@ func (p *Prober) Run(ctx context.Context) error {
 		recording, stop := context.WithCancel(ctx)
 		recorder.Go(func() { p.keepRecord(recording) })
 		defer func() { stop(); recorder.Wait() }()
+	}
+	if p.options.Silent != nil {
+		p.options.Silent(p.State().Silent)
 	}
 	for ctx.Err() == nil {
 		p.take()
@@ -329,13 +332,13 @@ func (p *Prober) publish() {
 			p.options.Log.Warn("node answers neither ICMP echo nor ARP: its death is detected by Kubernetes only", "node", name)
 		}
 	}
-	if !maps.Equal(before.Unanswered, now.Unanswered) {
-		for _, name := range slices.Sorted(maps.Keys(now.Unanswered)) {
+	for _, name := range slices.Sorted(maps.Keys(now.Silent)) {
+		if now.Silent[name].None && !before.Silent[name].None {
 			p.options.Log.Warn("no speaker is received and no host answers: this node is cut off", "interface", name)
 		}
-		if p.options.Unanswered != nil {
-			p.options.Unanswered(now.Unanswered)
-		}
+	}
+	if p.options.Silent != nil && !maps.Equal(before.Silent, now.Silent) {
+		p.options.Silent(now.Silent)
 	}
 	p.options.Wake()
 }

@@ -291,14 +291,15 @@ func TestUnanswered(t *testing.T) {
 	for name, v6 := range families {
 		t.Run(name, func(t *testing.T) {
 			f := newProberFixture(t, v6, nil)
-			silent := func(s view.Reachability) bool { _, is := s.Unanswered["eth1"]; return is }
+			silent := func(s view.Reachability) bool { return s.Silent["eth1"].None }
 			nodes := map[string]struct{}{"near": {}, "far": {}}
 			f.prober.SetReceived(nodes, false, []string{"eth0", "eth1"})
 			f.answered("Neighbor", 3)
-			if s := f.prober.State(); len(s.Unanswered) > 0 {
-				t.Errorf("the router answers: %+v", s)
+			if s := f.prober.State().Silent; s["eth1"].None || s["eth1"].First.IsZero() || s["eth0"].First.IsZero() {
+				t.Errorf("the router answers on eth1, and eth0 has only nodes: %+v", s)
 			}
 			f.prober.SetReceived(nodes, false, nil)
+			f.until("nothing is asked", func(s view.Reachability) bool { return len(s.Silent) == 0 })
 			readdress := func(mac net.HardwareAddr) (before net.HardwareAddr) { // it answers nothing sent to the old one
 				link, err := f.router.Handle.LinkByName("eth0")
 				if err == nil {
@@ -316,8 +317,8 @@ func TestUnanswered(t *testing.T) {
 			} else {
 				t.Logf("found after %v", took)
 			}
-			if _, is := f.prober.State().Unanswered["eth0"]; is {
-				t.Error("a node was asked")
+			if s := f.prober.State().Silent; s["eth0"].None || !s["eth1"].First.IsZero() {
+				t.Errorf("a node was asked, or answers of before count: %+v", s)
 			}
 			readdress(mac)
 			f.until("answered", func(s view.Reachability) bool { return !silent(s) })

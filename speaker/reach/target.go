@@ -117,7 +117,7 @@ func (c *Core) dueProbes(now time.Time) (out []Probe) {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.segments)) {
-		for _, t := range c.segments[name] {
+		for _, t := range c.segments[name].hosts {
 			every := recheckInterval
 			if t.quick < firstProbes || t.silences > 0 && t.silences < firstProbes {
 				every = fastInterval

@@ -13,9 +13,8 @@ type Reachability struct {
 	// Unwitnessed are the nodes whose speaker is, or was, received and whose kernel answers no probe: only
 	// Kubernetes excludes their endpoints.
 	Unwitnessed map[string]struct{}
-	// Unanswered are the interfaces without a received speaker on which no host answers, although some did before: this
-	// node is cut off there.
-	Unanswered map[string]struct{}
+	// Silent are the interfaces without a received speaker, as far as hosts there are asked.
+	Silent map[string]Answers
 	// CutOff reports that this node may be cut off itself, so that nothing changes.
 	CutOff bool
 }
@@ -54,4 +53,12 @@ const (
 type UnreachableEndpoints struct {
 	// LeftOut take no new connections; FailedOpen take them, because no other endpoint would remain.
 	LeftOut, FailedOpen int
+}
+
+// Answers is what hosts on an interface answer.
+type Answers struct {
+	// None: no host answers any more although some did before, so this node is cut off there until one does.
+	None bool
+	// First is when the first answered probe was sent, or when there was no host to ask; zero: none is answered yet.
+	First time.Time
 }

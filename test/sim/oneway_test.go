@@ -171,3 +171,36 @@ func TestMissedByOthers(t *testing.T) {
 		}
 	}
 }
+
+// TestCutOffStays: a node that is cut off takes no address, neither of others nor its own again, whatever is late on it:
+// clients would send to it, and once it is connected again, two nodes would answer.
+func TestCutOffStays(t *testing.T) {
+	for seed := range uint64(rare.Rounds(4, 20)) {
+		c := New(Config{Seed: seed, Nodes: 3, VIPs: 12, Profile: member.Standard, OneNetwork: true})
+		c.wantOne(t, "the start", 3*time.Second)
+		c.Run(3 * time.Second)
+		cut := c.Speakers[seed%3]
+		before := cut.held()
+		cut.LoseIn(1, LAN, NodeNetwork)
+		if seed%2 == 0 { // so late that the others count as dead before any host is asked
+			cut.prober.blocked = c.now + int64(600*time.Millisecond)
+		}
+		for at := time.Duration(0); at < 20*time.Second; at += 10 * time.Millisecond {
+			switch c.Run(10 * time.Millisecond); {
+			case at%(1330*time.Millisecond) == 0 && at > 0:
+				cut.prober.blocked = c.now + int64(400*time.Millisecond)
+			case at%(970*time.Millisecond) == 0 && at > 0:
+				cut.Pause(300 * time.Millisecond)
+			}
+			held := cut.held()
+			if at >= member.Standard.Dead+300*time.Millisecond {
+				before = nil
+			}
+			if slices.ContainsFunc(held, func(vip int) bool { return !slices.Contains(before, vip) }) {
+				t.Fatalf("seed %d: %v after it was cut off, the node holds %v; %v at most", seed, at, held, before)
+			}
+		}
+		cut.LoseIn(0, LAN, NodeNetwork)
+		c.wantStill(t, "connected again", 3*time.Second)
+	}
+}

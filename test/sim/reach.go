@@ -59,6 +59,7 @@ func (s *Speaker) startProber() {
 	s.prober = prober{core: reach.NewCore(), open: map[string]*Verdict{}}
 	s.setTargets()
 	s.prober.core.SetGateways(s.time(), both(s.cluster.Gateway.addrs[LAN]))
+	s.core.SetAnswers(s.prober.core.State().Silent)
 	s.wakeProber(s.cluster.now)
 }
 
@@ -200,8 +201,8 @@ func (c *Cluster) packet(from, to *host, iface uint8, arrives func()) {
 func (s *Speaker) finds() {
 	c, p := s.cluster, &s.prober
 	state := p.core.State()
-	if !maps.Equal(p.decided.Unanswered, state.Unanswered) {
-		s.core.SetUnanswered(state.Unanswered)
+	if !maps.Equal(p.decided.Silent, state.Silent) {
+		s.core.SetAnswers(state.Silent)
 		s.scheduleTick()
 	}
 	for _, name := range slices.Sorted(maps.Keys(state.Unreachable)) {

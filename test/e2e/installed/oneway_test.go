@@ -15,7 +15,6 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 	"github.com/ironlb/ironlb/test/lab"
 	"github.com/ironlb/ironlb/test/lab/connections"
-	"github.com/ironlb/ironlb/test/rare"
 )
 
 var (
@@ -35,11 +34,8 @@ var oneWay = []struct {
 
 // TestOneWay: a node that sends and does not receive costs clients no more than a dead one. Its addresses move, its
 // endpoints get no new connections by any way of forwarding, connections of forwarding direct with Pods elsewhere stay,
-// and nothing moves when it receives again. A link that loses a part is measured without a bound. It is left to make
-// test-all and make chaos because it fails now and then on a busy machine, for 8 s: as if the node had announced addresses
-// of others before it knew that it is cut off.
+// and nothing moves when it receives again. A link that loses a part is measured without a bound.
 func TestOneWay(t *testing.T) {
-	rare.Test(t)
 	cluster.Need(t)
 	serve(t)
 	targets := byForwarding(t)
