@@ -109,8 +109,8 @@ func (c *Core) receivedBack(at int) bool {
 	return slices.ContainsFunc(c.order, func(p *peer) bool { return p.paths[at].up && !p.paths[at].asymmetric })
 }
 
-// SetAnswers sets what hosts answer on the interfaces, as far as Received returned these as silent. Once it was called,
-// this node counts as cut off for the dead time after the one without a member, until there is an answer.
+// SetAnswers sets what hosts answer on the interfaces that Received returned as silent. Once it was called, the death of
+// all nodes there is not believed without an answer; see allSilent.
 func (c *Core) SetAnswers(answers map[string]view.Answers) {
 	c.asks = true
 	for i := range c.ifaces {
@@ -121,9 +121,22 @@ func (c *Core) SetAnswers(answers map[string]view.Answers) {
 	}
 }
 
-// unknown reports whether no host has answered yet since members became silent on an interface: this node or they may
-// be cut off.
-func (c *Core) unknown(f *iface, silence time.Duration) bool {
-	dead := c.profile.Dead
-	return c.asks && f.silent && !f.last.IsZero() && silence >= dead && silence < 2*dead && !f.answers.First.After(later(f.last, f.since))
+// allSilent reports whether a node is silent where all are, and no host has answered since: then this node may be cut off
+// itself, and would take the addresses of the others. So it counts as received for a dead time after the last datagram of
+// any node; for two if it is unknown by then whether hosts answer, as on a node whose processes wait for a core.
+func (c *Core) allSilent(now time.Time, p *peer, at int, slack time.Duration) bool {
+	for i := range c.ifaces {
+		f := &c.ifaces[i]
+		if !c.asks || !f.silent || !p.paths[i].up || at != 0 && at != i || f.answers.First.After(f.silentSince()) {
+			continue
+		}
+		most := 2 * c.profile.Dead
+		if f.answers.None {
+			most = c.profile.Dead
+		}
+		if now.Sub(f.silentSince()) < most+slack {
+			return true
+		}
+	}
+	return false
 }

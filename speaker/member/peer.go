@@ -132,6 +132,9 @@ type iface struct {
 	unsent       bool // the last datagram to the group could not be sent
 }
 
+// silentSince returns the time of the last datagram of any node, or since when there could be one.
+func (f *iface) silentSince() time.Time { return later(f.last, f.since) }
+
 // is reports whether a key is one of the interface's segment.
 func (f *iface) is(key uint64) bool { return slices.Contains(f.keys, key) }
 

@@ -1,7 +1,7 @@
 package member
 
 import (
-	"slices"
+	"maps"
 	"time"
 )
 
@@ -11,8 +11,9 @@ type Reception struct {
 	// once received from one of its InternalIPs, only their network counts. For an observer, a missing node means nothing.
 	Nodes    map[string]struct{}
 	Observer bool
-	// Silent are the interfaces on which no speaker is received, sorted: this node may be cut off there.
-	Silent []string
+	// Silent are the interfaces on which no speaker is received, with the beginnings of the silence: this node may be cut
+	// off there.
+	Silent map[string]time.Time
 }
 
 // Received returns what this node receives, and whether that has changed since the last call. The result must not be
@@ -22,14 +23,13 @@ func (c *Core) Received() (now Reception, changed bool) {
 		return c.reported, false // evaluated once a tick
 	}
 	c.reportedAt = c.lastTick
-	var silent []string
+	silent := map[string]time.Time{}
 	for i := range c.ifaces {
-		if c.ifaces[i].silent {
-			silent = append(silent, c.ifaces[i].name)
+		if f := &c.ifaces[i]; f.silent {
+			silent[f.name] = f.silentSince()
 		}
 	}
-	slices.Sort(silent)
-	same := c.reported.Observer == c.observer && c.reported.Nodes != nil && slices.Equal(c.reported.Silent, silent)
+	same := c.reported.Observer == c.observer && c.reported.Nodes != nil && maps.Equal(c.reported.Silent, silent)
 	count := 0
 	for _, p := range c.order {
 		if !c.receives(p) {

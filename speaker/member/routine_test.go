@@ -259,7 +259,12 @@ func TestDetectorReadsChangesAtOnce(t *testing.T) {
 				b.Observe()
 			}
 		}
-		a.until(t, "no observer", func(m view.Members) bool { return !m.Observer })
+		a.until(t, "no observer", func(m view.Members) bool {
+			if m.Observer { // until it publishes what it decided since it stalled
+				a.Publish(view.LocalState{})
+			}
+			return !m.Observer
+		})
 		state := view.LocalState{Claims: map[string]view.Claim{"web": {State: view.Held, Generation: int64(round)}}}
 		start := time.Now()
 		a.Publish(state)

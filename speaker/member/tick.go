@@ -159,27 +159,13 @@ func (c *Core) evaluate(now time.Time, p *peer, slack time.Duration) {
 	c.checkSilent(now, p)
 }
 
-// allSilent reports whether none of the nodes is received where a peer was, but not yet for a dead time. It may be this
-// node that is cut off: the peer counts as dead at the earliest when watchLinks evaluates that.
-func (c *Core) allSilent(now time.Time, p *peer, at int, slack time.Duration) bool {
-	silent := false
-	for i := range c.ifaces {
-		if f := &c.ifaces[i]; p.paths[i].up && f.link && (at == 0 || at == i) {
-			if silent = f.silent && now.Sub(later(f.last, f.since)) < c.profile.Dead+slack; !silent {
-				return false
-			}
-		}
-	}
-	return silent
-}
-
 // watchLinks finds the interfaces on which this node must not claim: it receives no node there although others receive
 // each other, or no host answers it, or it has not listened long enough.
 func (c *Core) watchLinks(now time.Time, gap time.Duration) {
 	dead := c.profile.Dead
 	for i := range c.ifaces {
 		f := &c.ifaces[i]
-		silence := now.Sub(later(f.last, f.since)) - max(0, gap-c.profile.Interval)
+		silence := now.Sub(f.silentSince()) - max(0, gap-c.profile.Interval)
 		none := f.ever && silence >= dead
 		c.heartbeatNow = c.heartbeatNow || none && !f.none
 		f.none, f.silent = none, i > 0 && f.link && silence >= dead/2 && c.hasPeers()
@@ -205,13 +191,13 @@ func (c *Core) watchLinks(now time.Time, gap time.Duration) {
 		case f.answers.None && silence >= dead:
 			f.cut = true
 		case f.cut || now.Sub(f.last) >= dead+2*c.profile.Interval:
-			if was := f.cut; was && !c.others(f) { // hosts answer again: speakers may follow
+			if was := f.cut; was && !c.others(now, f) { // hosts answer again: speakers may follow
 				f.since, listening = now, c.hasPeers()
 			}
-			f.cut = c.others(f)
+			f.cut = c.others(now, f)
 		}
 		// A node whose datagrams cannot be sent, and that no other receives, is dead for them.
-		if is := f.cut || listening || c.unknown(f, silence) || f.unsent && receives && !c.receivedBack(i); is != f.isolated {
+		if is := f.cut || listening || f.unsent && receives && !c.receivedBack(i); is != f.isolated {
 			f.isolated = is
 			c.out.own()
 		}
@@ -230,9 +216,9 @@ func (c *Core) hasPeers() bool {
 
 // others reports whether a node that is alive by another path receives any node on a segment. A node that has just
 // returned may be received there in a moment.
-func (c *Core) others(f *iface) bool {
+func (c *Core) others(now time.Time, f *iface) bool {
 	for _, p := range c.order {
-		if !p.paths[0].up || p.away || !p.returned.IsZero() { // receives no node there
+		if !p.paths[0].up || now.Sub(p.paths[0].last()) >= p.deadAfter(c) || p.away || !p.returned.IsZero() { // receives no node there
 			continue
 		}
 		for _, s := range p.segments {

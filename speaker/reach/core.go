@@ -158,22 +158,24 @@ func (c *Core) SetGateways(now time.Time, gateways []Target) {
 type segment struct {
 	hosts   []*target
 	answers view.Answers
-	asked   time.Time // an answer counts if its probe was sent since
+	began   time.Time // of the silence
+	asked   time.Time // an answer counts if its probe was sent since, or if it is of the neighbor table
 }
 
-// SetSilent sets the interfaces on which no speaker is received, and the hosts there that have answered before. Once
-// none of these has answered firstProbes probes, this node is cut off there until one answers.
-func (c *Core) SetSilent(now time.Time, hosts map[string][]Target) {
+// SetSilent sets the interfaces on which no speaker is received, with the beginnings of the silence. hosts returns the
+// hosts on an interface that have answered before. Once none of these has answered firstProbes probes, this node is cut
+// off there until one answers.
+func (c *Core) SetSilent(now time.Time, silent map[string]time.Time, hosts func(name string) []Target) {
 	for name, s := range c.segments {
-		if _, still := hosts[name]; !still {
+		if began, still := silent[name]; !still || !began.Equal(s.began) {
 			c.retarget(now, s.hosts, nil)
 			delete(c.segments, name)
 		}
 	}
-	for name, want := range hosts {
-		if _, is := c.segments[name]; !is {
-			s := &segment{hosts: c.retarget(now, nil, want), asked: now}
-			if len(want) == 0 {
+	for name, began := range silent {
+		if c.segments[name] == nil {
+			s := &segment{hosts: c.retarget(now, nil, hosts(name)), began: began, asked: now}
+			if len(s.hosts) == 0 {
 				s.answers.First = now
 			}
 			c.segments[name] = s

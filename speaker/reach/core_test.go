@@ -783,3 +783,44 @@ func TestRandom(t *testing.T) {
 		}
 	}
 }
+
+// TestCutOffUntilAnswered: once hosts do not answer, only the answer to a later probe ends that, not a stall.
+func TestCutOffUntilAnswered(t *testing.T) {
+	f := newFixture(t, 2)
+	router := f.hosts[gateway]
+	silent := map[string]time.Time{"eth0": f.now}
+	f.SetSilent(f.now, silent, func(string) []reach.Target { return both(gateway) })
+	answers := func() view.Answers { return f.State().Silent["eth0"] }
+	f.run(time.Second)
+	if a := answers(); a.None || a.First.IsZero() {
+		t.Fatalf("the router answers: %+v", a)
+	}
+	router.kernel = false
+	f.run(3 * time.Second)
+	if !answers().None {
+		t.Fatalf("the router does not answer: %+v", answers())
+	}
+	f.now = f.now.Add(1500 * time.Millisecond)
+	f.watch = func(s view.Reachability) {
+		if !s.Silent["eth0"].None {
+			t.Fatalf("the router answers nothing: %+v", s.Silent)
+		}
+	}
+	f.run(3 * time.Second)
+	f.watch = nil
+	f.SetSilent(f.now, silent, func(string) []reach.Target { t.Error("listed again"); return nil })
+	f.run(time.Second)
+	if !answers().None {
+		t.Error("the same silence was taken for another")
+	}
+	router.kernel = true
+	f.run(3 * time.Second)
+	if answers().None {
+		t.Error("the router answers again")
+	}
+	f.SetSilent(f.now, map[string]time.Time{"eth0": f.now}, func(string) []reach.Target { return nil })
+	f.tick()
+	if a := answers(); a.None || !a.First.Equal(f.now) {
+		t.Errorf("another silence, and no host to ask: %+v", a)
+	}
+}

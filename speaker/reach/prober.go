@@ -60,7 +60,7 @@ type inbox struct {
 	gateways    *[]netip.Addr
 	received    map[string]struct{}
 	observer    bool
-	silent      []string
+	silent      map[string]time.Time
 	receivedSet bool // received, observer and silent have changed
 }
 
@@ -122,9 +122,9 @@ func (p *Prober) SetGateways(gateways []netip.Addr) {
 	p.put(func(in *inbox) { in.gateways = &gateways })
 }
 
-// SetReceived sets the nodes whose speakers are received, and the interfaces on which none is; see Core.SetReceived and
-// Core.SetSilent.
-func (p *Prober) SetReceived(nodes map[string]struct{}, observer bool, silent []string) {
+// SetReceived sets the nodes whose speakers are received, and the interfaces on which none is since when; see
+// Core.SetReceived and Core.SetSilent. The maps must not change afterwards.
+func (p *Prober) SetReceived(nodes map[string]struct{}, observer bool, silent map[string]time.Time) {
 	p.put(func(in *inbox) { in.received, in.observer, in.silent, in.receivedSet = nodes, observer, silent, true })
 }
 
@@ -196,17 +196,11 @@ func (p *Prober) take() {
 	}
 	if in.receivedSet {
 		p.core.SetReceived(now, in.received, in.observer)
-		hosts := map[string][]Target{}
-		for _, name := range in.silent {
-			if _, asked := p.core.segments[name]; asked {
-				hosts[name] = nil // as before
-				continue
-			}
+		p.core.SetSilent(now, in.silent, func(name string) []Target {
 			found, err := p.neighbors.hosts(name, p.isNode)
 			p.fail(err)
-			hosts[name] = targets(found)
-		}
-		p.core.SetSilent(now, hosts)
+			return targets(found)
+		})
 	}
 }
 

@@ -291,15 +291,13 @@ func TestUnanswered(t *testing.T) {
 	for name, v6 := range families {
 		t.Run(name, func(t *testing.T) {
 			f := newProberFixture(t, v6, nil)
-			silent := func(s view.Reachability) bool { return s.Silent["eth1"].None }
+			silent, began := func(s view.Reachability) bool { return s.Silent["eth1"].None }, time.Now()
 			nodes := map[string]struct{}{"near": {}, "far": {}}
-			f.prober.SetReceived(nodes, false, []string{"eth0", "eth1"})
+			f.prober.SetReceived(nodes, false, map[string]time.Time{"eth0": began, "eth1": began})
 			f.answered("Neighbor", 3)
 			if s := f.prober.State().Silent; s["eth1"].None || s["eth1"].First.IsZero() || s["eth0"].First.IsZero() {
 				t.Errorf("the router answers on eth1, and eth0 has only nodes: %+v", s)
 			}
-			f.prober.SetReceived(nodes, false, nil)
-			f.until("nothing is asked", func(s view.Reachability) bool { return len(s.Silent) == 0 })
 			readdress := func(mac net.HardwareAddr) (before net.HardwareAddr) { // it answers nothing sent to the old one
 				link, err := f.router.Handle.LinkByName("eth0")
 				if err == nil {
@@ -311,7 +309,8 @@ func TestUnanswered(t *testing.T) {
 				return link.Attrs().HardwareAddr
 			}
 			mac := readdress(net.HardwareAddr{2, 0, 0, 0, 0, 99})
-			f.prober.SetReceived(nodes, false, []string{"eth0", "eth1"})
+			began = time.Now() // another silence
+			f.prober.SetReceived(nodes, false, map[string]time.Time{"eth0": began, "eth1": began})
 			if took := f.until("unanswered", silent); took > 2*time.Second {
 				t.Errorf("found after %v", took)
 			} else {

@@ -204,3 +204,36 @@ func TestCutOffStays(t *testing.T) {
 		c.wantStill(t, "connected again", 3*time.Second)
 	}
 }
+
+// TestSilentTwice: a node is silent, received once, and silent again, while the prober waits for a core, so that it sees
+// one silence. If then the other node is dead, this one keeps its addresses all the time; if this one is cut off, it takes
+// none.
+func TestSilentTwice(t *testing.T) {
+	for seed := range uint64(rare.Rounds(8, 40)) {
+		c := New(Config{Seed: seed, Nodes: 2, VIPs: 12, Profile: member.Standard, OneNetwork: true})
+		c.wantOne(t, "the start", 3*time.Second)
+		c.Run(3*time.Second + time.Duration(seed)*17*time.Millisecond)
+		s, other := c.Speakers[0], c.Speakers[1]
+		own := s.held()
+		s.misses = []*Speaker{other}
+		c.Run(300 * time.Millisecond)
+		s.misses = nil
+		s.prober.blocked = c.now + int64(330*time.Millisecond)
+		c.Run(100 * time.Millisecond) // one heartbeat
+		cut := seed%2 == 0
+		if cut {
+			s.LoseIn(1, LAN, NodeNetwork)
+		} else {
+			other.PowerOff()
+		}
+		for at := c.Now(); c.Now() < at+4*time.Second; {
+			c.Run(5 * time.Millisecond)
+			held := s.held()
+			lost := slices.ContainsFunc(own, func(vip int) bool { return !slices.Contains(held, vip) })
+			taken := slices.ContainsFunc(held, func(vip int) bool { return !slices.Contains(own, vip) })
+			if cut && taken || !cut && lost {
+				t.Fatalf("seed %d, cut off: %v, after %v: holds %v, before %v", seed, cut, c.Now()-at, held, own)
+			}
+		}
+	}
+}

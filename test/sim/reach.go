@@ -121,14 +121,12 @@ func (s *Speaker) probe() {
 	if p.updated {
 		p.updated = false
 		p.core.SetReceived(now, p.received.Nodes, p.received.Observer)
-		hosts := map[string][]reach.Target{}
-		for _, name := range p.received.Silent {
-			if hosts[name] = nil; !c.Gateway.power {
-				continue
+		p.core.SetSilent(now, p.received.Silent, func(string) []reach.Target {
+			if !c.Gateway.power {
+				return nil
 			}
-			hosts[name] = both(c.Gateway.addrs[LAN])
-		}
-		p.core.SetSilent(now, hosts)
+			return both(c.Gateway.addrs[LAN])
+		})
 	}
 	for _, q := range p.echoes {
 		p.core.Answered(now, q)
