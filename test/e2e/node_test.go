@@ -10,14 +10,11 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/ironlb/ironlb/test/e2e/scene"
 	"github.com/ironlb/ironlb/test/lab"
 	"github.com/ironlb/ironlb/test/lab/guest"
 	"github.com/ironlb/ironlb/test/lab/host"
 	"github.com/ironlb/ironlb/test/lab/manifest"
-	"github.com/ironlb/ironlb/test/lab/probe"
 	"github.com/ironlb/ironlb/test/rare"
 )
 
@@ -89,159 +86,6 @@ func absent(ctx context.Context, n *lab.Node, addr netip.Addr) error {
 		}
 	}
 	return nil
-}
-
-// TestSpeakerRestart: a restart of a node's speaker breaks no connection through another node, and a replacement moves
-// nothing. A stopped owner hands over the address; after SIGKILL its silence moves it. No new connection fails; only
-// connections in progress at that moment break.
-func TestSpeakerRestart(t *testing.T) {
-	rare.Test(t)
-	pods(t, "restart", 3)
-	service(t, "restart")
-	addr := address(t, "restart")
-	reachable(t, cluster.Client, netip.AddrPortFrom(addr, httpPort))
-	ends := map[string]func(*lab.Node) error{
-		"SIGTERM": (*lab.Node).StopSpeaker, "SIGKILL": (*lab.Node).KillSpeaker, "replacement": (*lab.Node).ReplaceSpeaker,
-	}
-	for name, end := range ends {
-		t.Run(name+" of the owner's", func(t *testing.T) {
-			node := owner(t, addr, "a node", anyNode)
-			s := restartAsked(t, addr, node, end)
-			if name == "replacement" {
-				if now := owner(t, addr, "a node", anyNode); s.Failed > 0 || now != node {
-					t.Errorf("%s answers after the speaker of %s was replaced: %s", now.Name, node.Name, s)
-				}
-				return
-			}
-			if err := s.Moved(); err != nil {
-				t.Errorf("while the speaker restarted: %v; in all %s", err, s)
-			}
-			now := owner(t, addr, "a node", anyNode)
-			if name == "SIGTERM" && now == node {
-				t.Errorf("%s still answers although its speaker was stopped", node.Name)
-			}
-		})
-		t.Run(name+" of another's", func(t *testing.T) {
-			node := owner(t, addr, "a node", anyNode)
-			other := cluster.Nodes[0]
-			if other == node {
-				other = cluster.Nodes[1]
-			}
-			stream, err := cluster.Client.StartProbe(t.Context(), lab.Probe{Network: "stream", Target: netip.AddrPortFrom(addr, streamPort), Every: 50 * time.Millisecond, Timeout: lab.Lost})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := stream.WaitAnswers(t.Context(), patience, 5); err != nil {
-				t.Fatal(err)
-			}
-			if s := restartAsked(t, addr, other, end); s.Failed > 0 {
-				t.Errorf("requests failed while the speaker restarted: %s", s)
-			}
-			if s, err := stream.Stop(); err != nil || s.Failed > 0 {
-				t.Errorf("the established connection broke: %s, %v", s, err)
-			}
-			if again := owner(t, addr, "a node", anyNode); again != node {
-				t.Errorf("%s answers now, before the restart %s did", again.Name, node.Name)
-			}
-		})
-	}
-}
-
-// between is the time from one request to the next. An emulated guest is fully busy with 50 requests per second.
-var between = map[string]time.Duration{scene.NFTables: 20 * time.Millisecond, scene.IPVS: 100 * time.Millisecond}[dataplane]
-
-// restartAsked restarts a node's speaker while requests are sent.
-func restartAsked(t *testing.T, addr netip.Addr, node *lab.Node, end func(*lab.Node) error) probe.Summary {
-	t.Helper()
-	second := int(time.Second / between)
-	requests, err := cluster.Client.StartProbe(t.Context(), lab.Probe{Network: "tcp", Target: netip.AddrPortFrom(addr, httpPort), Every: between, Timeout: lab.Lost})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := requests.WaitAnswers(t.Context(), patience, second); err != nil {
-		t.Fatal(err)
-	}
-	if err := end(node); err != nil {
-		t.Fatal(err)
-	}
-	// Some requests without a speaker, the rest during its start and after.
-	if err := requests.WaitAnswers(t.Context(), patience, 3*second); err != nil {
-		t.Fatal(err)
-	}
-	if err := startSpeaker(t.Context(), node); err != nil {
-		t.Fatal(err)
-	}
-	if err := node.SpeakerReady(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := requests.WaitAnswers(t.Context(), patience, second); err != nil {
-		t.Fatal(err)
-	}
-	s, err := requests.Stop()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Logf("requests: %s", s)
-	return s
-}
-
-// TestNodeDies: another node takes over, and nothing moves back when the dead one returns.
-func TestNodeDies(t *testing.T) {
-	rare.Test(t)
-	service(t, "dies")
-	addr := address(t, "dies")
-	dead := owner(t, addr, "a node", anyNode)
-	// The Pods are on the other nodes, so only the owner matters.
-	var left []*lab.Node
-	for _, n := range cluster.Nodes {
-		if n != dead {
-			left = append(left, n)
-		}
-	}
-	for i, n := range left {
-		pod(t, fmt.Sprintf("dies-%d", i+1), "dies", n)
-	}
-	http := netip.AddrPortFrom(addr, httpPort)
-	reachable(t, cluster.Client, http)
-	requests, err := cluster.Client.StartProbe(t.Context(), lab.Probe{Network: "tcp", Target: http, Every: 50 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := requests.WaitAnswers(t.Context(), patience, 10); err != nil {
-		t.Fatal(err)
-	}
-	if err := dead.PowerOff(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	heir := owner(t, addr, "another node", func(n string) bool { return n != "" && n != dead.Name })
-	if err := requests.WaitAnswers(t.Context(), patience, 50); err != nil {
-		t.Fatal(err)
-	}
-	s, err := requests.Stop()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Logf("%s died, %s took over: %s", dead.Name, heir.Name, s)
-
-	if err := dead.PowerOn(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := layForeign(t.Context(), dead); err != nil {
-		t.Fatal(err)
-	}
-	if err := startSpeaker(t.Context(), dead); err != nil {
-		t.Fatal(err)
-	}
-	if err := dead.WaitReady(t.Context(), time.Minute, corev1.ConditionTrue); err != nil {
-		t.Fatal(err)
-	}
-	if err := dead.SpeakerReady(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	ask(t, cluster.Client, "tcp", http, 20)
-	if now := owner(t, addr, "a node", anyNode); now != heir {
-		t.Errorf("%s answers after %s returned, want still %s", now.Name, dead.Name, heir.Name)
-	}
 }
 
 // TestForeignObjectsStay: the foreign state on a node stays unchanged while the speaker runs, after it was stopped, and

@@ -22,7 +22,6 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 	"github.com/ironlb/ironlb/test/lab"
 	"github.com/ironlb/ironlb/test/lab/probe"
-	"github.com/ironlb/ironlb/test/rare"
 )
 
 const (
@@ -345,20 +344,6 @@ func portless(t testing.TB, service string, nodes ...*lab.Node) {
 			t.Error(err)
 		}
 	})
-}
-
-// TestSpread: three addresses have owners on three nodes.
-func TestSpread(t *testing.T) {
-	rare.Test(t)
-	pods(t, "spread-a", 1)
-	owners := map[string]bool{}
-	for _, name := range []string{"spread-a", "spread-b", "spread-c"} {
-		service(t, name)
-		owners[owner(t, address(t, name), "a node", anyNode).Name] = true
-	}
-	if len(owners) != 3 {
-		t.Errorf("owners are %v, want all three nodes", owners)
-	}
 }
 
 // TestRefusedRequests: a Service with an invalid request stays unchanged, with one Warning that gives the reason.

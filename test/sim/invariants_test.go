@@ -83,6 +83,9 @@ func TestLeaveAndJoin(t *testing.T) {
 				seed, took, ok, len(c.Owners.Moves), len(held), c.Owners.Vacant, most)
 		}
 		c.Run(3 * time.Second)
+		if least, most := c.Owners.Balance(); most-least > 1 {
+			t.Errorf("seed %d: after a node has left, the others hold %d to %d", seed, least, most)
+		}
 		c.reset()
 		c.Join()
 		c.wantStill(t, "a node joins", 8*time.Second)

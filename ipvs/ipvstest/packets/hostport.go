@@ -43,6 +43,8 @@ func hostPort(t *testing.T, l *lab) {
 	for _, from := range []*netspace.Space{l.client, l.node} {
 		l.answers(t, from, "", at(l.family.node, 80), "pod0", l.gateways[0])
 	}
+	l.apply(t, l.clusterIP())
+	l.answers(t, l.pods[1], "", at(l.vip, 80), "pod0", l.family.pods[1])
 }
 
 // nftFamily returns the family of the lab's tables.

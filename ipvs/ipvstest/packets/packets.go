@@ -122,14 +122,19 @@ func policyLocal(t *testing.T, l *lab) {
 
 // All clients except Pods are masqueraded.
 func clusterIP(t *testing.T, l *lab) {
+	l.apply(t, l.clusterIP())
+	l.answers(t, l.client, "", at(l.vip, 80), "pod0", l.gateways[0])
+	l.answers(t, l.pods[1], "", at(l.vip, 80), "pod0", l.family.pods[1])
+	l.answers(t, l.node, "", at(l.vip, 80), "pod0", l.gateways[0])
+}
+
+// clusterIP returns a Service at the virtual address, with the networks of the Pods.
+func (l *lab) clusterIP() state {
 	s := l.service(l.vip, l.family.pods[0], ipvs.MasqueradedUnlessPod)
 	for _, pod := range l.family.pods {
 		s.add(ipvs.Element{Set: ipvs.Pods}.From(netip.PrefixFrom(netip.MustParseAddr(pod), l.podBits).Masked()))
 	}
-	l.apply(t, s)
-	l.answers(t, l.client, "", at(l.vip, 80), "pod0", l.gateways[0])
-	l.answers(t, l.pods[1], "", at(l.vip, 80), "pod0", l.family.pods[1])
-	l.answers(t, l.node, "", at(l.vip, 80), "pod0", l.gateways[0])
+	return s
 }
 
 // Pods are identified by the interface on which their packets arrive, a bridge or a prefix of names, whatever their

@@ -37,9 +37,6 @@ func faults() []fault {
 		{name: "LAN link cut", do: func(ctx context.Context, n *lab.Node) error { return n.CutLAN(ctx) }, heal: func(ctx context.Context, n *lab.Node) error { return n.RestoreLAN(ctx) }, parted: true},
 		{name: "LAN carrier lost", rare: true, do: func(ctx context.Context, n *lab.Node) error { return n.LinkDown(ctx) }, heal: func(ctx context.Context, n *lab.Node) error { return n.LinkUp(ctx) }},
 		{name: "SIGKILL", do: func(_ context.Context, n *lab.Node) error { return n.KillSpeaker() }, heal: speaker, within: crashMost},
-		{name: "SIGSTOP", rare: true, do: func(_ context.Context, n *lab.Node) error { return n.Speaker().Pause() }, heal: func(_ context.Context, n *lab.Node) error { return n.Speaker().Resume() }},
-		{name: "SIGTERM", rare: true, do: func(_ context.Context, n *lab.Node) error { return n.StopSpeaker() }, heal: speaker, polite: true},
-		{name: "exclude label", rare: true, do: func(ctx context.Context, n *lab.Node) error { return n.Exclude(ctx) }, heal: func(ctx context.Context, n *lab.Node) error { return n.Include(ctx) }, polite: true},
 		{name: "cordon", rare: true, do: func(ctx context.Context, n *lab.Node) error { return n.Cordon(ctx) }, heal: func(ctx context.Context, n *lab.Node) error { return n.Uncordon(ctx) }, polite: true},
 	}
 }

@@ -142,6 +142,7 @@ func TestPause(t *testing.T) {
 	}
 	t.Cleanup(resume) // a second call is harmless
 	after := s.leaves(holder)
+	s.reported(after)
 	s.lasts(after, time.Now().Add(-calm), 5*time.Second-min(5*time.Second, time.Since(began)))
 	woke := time.Now()
 	resume()

@@ -3,7 +3,6 @@ package proxy
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/ironlb/ironlb/test/e2e/scene"
 	"github.com/ironlb/ironlb/test/lab"
-	"github.com/ironlb/ironlb/test/lab/host"
 	"github.com/ironlb/ironlb/test/rare"
 )
 
@@ -27,40 +25,6 @@ func ready(endpoints []string) []string {
 	}
 	slices.Sort(pods)
 	return pods
-}
-
-// A port of the node itself is not reachable through a virtual address; ping is answered.
-func TestUnlistedPorts(t *testing.T) {
-	rare.Test(t)
-	svc := service(t, "narrow", func(svc *corev1.Service) { svc.Spec.Ports = svc.Spec.Ports[2:] }) // only the stream's port
-	endpoints(t, "narrow", "a1")
-	node := cluster.Node(0)
-	own, err := node.Start(t.Context(), "listener", host.Cmd{Argv: []string{cluster.Program("labpod"), "serve", "the-node-itself"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer own.Kill()
-	vip := external(t, svc, 8080)
-	by(t, cluster.Client, vip.Addr(), node)
-	answered(t, cluster.Client, "tcp", netip.AddrPortFrom(node.Addr, 8080), "the-node-itself")
-	refused(t, cluster.Client, vip)
-	for _, to := range scene.Each(vip) {
-		if _, err := cluster.Client.Exec(t.Context(), "ping", "-c", "2", "-W", "5", to.Addr().String()); err != nil {
-			t.Error(err)
-		}
-	}
-	refused(t, podMachine(t, "a2"), internal(t, svc, 8080))
-}
-
-// service.go:1095: a Pod reaches itself through its Service.
-func TestHairpin(t *testing.T) {
-	rare.Test(t)
-	svc := service(t, "mirror")
-	endpoints(t, "mirror", "a1")
-	a1 := podMachine(t, "a1")
-	answered(t, a1, "tcp", internal(t, svc, httpPort), "a1")
-	answered(t, a1, "udp", internal(t, svc, udpPort), "a1")
-	answered(t, a1, "tcp", external(t, svc, httpPort), "a1")
 }
 
 // service.go:803, 1020: the client's address that a Pod sees through a ClusterIP.
@@ -78,44 +42,6 @@ func TestClusterIP(t *testing.T) {
 		answered(t, &n.Machine, "tcp", internal(t, svc, httpPort), "a1", "b1", "c1")
 		answered(t, &n.Machine, "udp", internal(t, svc, udpPort), "a1", "b1", "c1")
 	}
-}
-
-// A Pod's hostPort, as the CNI plugin portmap creates it, takes no traffic of a Service's address or a
-// NodePort, also while the Service has no endpoint.
-func TestHostPort(t *testing.T) {
-	rare.Test(t)
-	svc := service(t, "alongside")
-	endpoints(t, "alongside", "a1")
-	node, other := cluster.Node(0), podMachine(t, "a2")
-	vip, port := external(t, svc, httpPort), nodePort(t, svc, node, "http")
-	var rules strings.Builder
-	for family, addr := range map[string]netip.Addr{"ip": other.Addr, "ip6": other.Addr6} {
-		fmt.Fprintf(&rules, "add table %s hostports\n", family)
-		for _, hook := range []string{"prerouting", "output"} {
-			fmt.Fprintf(&rules, "add chain %s hostports %s { type nat hook %[2]s priority -100; }\n"+
-				"add rule %[1]s hostports %[2]s fib daddr type local tcp dport { %[3]d, %[4]d } dnat to %[5]v\n",
-				family, hook, httpPort, port.Port(), netip.AddrPortFrom(addr, 8080))
-		}
-	}
-	if _, err := node.Exec(t.Context(), "nft", rules.String()); err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		_, _ = node.Exec(context.WithoutCancel(t.Context()), "nft", "delete table ip hostports; delete table ip6 hostports")
-	}()
-	by(t, cluster.Client, vip.Addr(), node)
-	inside := internal(t, svc, httpPort)
-	for _, to := range []netip.AddrPort{vip, port, inside} {
-		answered(t, &node.Machine, "tcp", to, "a1")
-		answered(t, podMachine(t, "a2"), "tcp", to, "a1")
-	}
-	answered(t, cluster.Client, "tcp", vip, "a1")
-	answered(t, cluster.Client, "tcp", port, "a1")
-	answered(t, cluster.Client, "tcp", netip.AddrPortFrom(node.Addr, httpPort), "a2") // the hostPort itself
-	endpoints(t, "alongside", "a1=notready")
-	refused(t, cluster.Client, vip)
-	refused(t, cluster.Client, port)
-	refused(t, podMachine(t, "a2"), inside)
 }
 
 // service.go:1313: an externalIP that no node has.
@@ -220,35 +146,4 @@ func closeNode(t testing.TB, node *lab.Node, iptables string) {
 	run(t.Context(), "-A INPUT -i lo -j ACCEPT", "-A INPUT -i api0 -j ACCEPT", "-A INPUT -i pods0 -j ACCEPT",
 		"-A INPUT -p ipv6-icmp -j ACCEPT", // for neighbor discovery
 		"-A INPUT -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT", "-P INPUT DROP", "-P FORWARD DROP")
-}
-
-// service.go:1207, stricter: a restart of the speaker causes no failed request and no broken connection.
-func TestSpeakerRestart(t *testing.T) {
-	svc := service(t, "steady")
-	endpoints(t, "steady", "a1", "b1", "c1")
-	vip, node := external(t, svc, httpPort), cluster.Node(0)
-	by(t, cluster.Client, vip.Addr(), node)
-	answered(t, cluster.Client, "tcp", vip, "a1", "b1", "c1")
-	p := lab.Probe{Network: "tcp", Target: vip, Every: time.Second / time.Duration(*rate), Timeout: lab.Lost}
-	prober, err := cluster.Client.StartProbe(t.Context(), p)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := node.KillSpeaker(); err != nil {
-		t.Fatal(err)
-	}
-	if err := node.StartSpeaker(t.Context(), "--config", speakerConfig()); err != nil {
-		t.Fatal(err)
-	}
-	if err := node.SpeakerReady(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	endpoints(t, "steady", "a1=terminating", "b1=terminating", "c1")
-	onlyReady(t, prober, []string{"c1"})
-	endpoints(t, "steady", "c1")
-	answered(t, cluster.Client, "tcp", vip, "c1")
-	s, err := prober.Stop()
-	if err != nil || s.Failed > 0 {
-		t.Errorf("%s, %v, want no failed request", s, err)
-	}
 }

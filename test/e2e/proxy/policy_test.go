@@ -15,7 +15,6 @@ import (
 
 	"github.com/ironlb/ironlb/test/e2e/scene"
 	"github.com/ironlb/ironlb/test/lab"
-	"github.com/ironlb/ironlb/test/rare"
 )
 
 const healthDeadline = 30 * time.Second // service.go:3833
@@ -122,6 +121,11 @@ func TestExternalTrafficPolicyLocal(t *testing.T) {
 		by(t, cluster.Client, vip.Addr(), node3)
 		dropped(t, cluster.Client, vip)
 	})
+	t.Run("at a NodePort as well", func(t *testing.T) { // service.go:2771
+		seen(t, answered(t, cluster.Client, "tcp", nodePort(t, svc, node1, "http"), "a1"), cluster.Client.Addr)
+		dropped(t, cluster.Client, nodePort(t, svc, node3, "http"))
+		answered(t, podMachine(t, "c1"), "tcp", nodePort(t, svc, node3, "http"), "a1", "b1")
+	})
 	t.Run("Pods and nodes reach all endpoints", func(t *testing.T) {
 		for _, name := range []string{"a2", "c1"} {
 			pod := podMachine(t, name)
@@ -158,17 +162,14 @@ func TestExternalTrafficPolicyLocal(t *testing.T) {
 		health(t, node3, svc, 503, 0)
 		dropped(t, cluster.Client, vip)
 	})
-}
-
-// service.go:2771.
-func TestNodePortLocal(t *testing.T) {
-	rare.Test(t)
-	svc := service(t, "nodeport-local", ofType(corev1.ServiceTypeNodePort), policy(corev1.ServiceExternalTrafficPolicyLocal))
-	endpoints(t, "nodeport-local", "a1", "a2")
-	node1, node3 := cluster.Node(0), cluster.Node(2)
-	seen(t, answered(t, cluster.Client, "tcp", nodePort(t, svc, node1, "http"), "a1", "a2"), cluster.Client.Addr)
-	dropped(t, cluster.Client, nodePort(t, svc, node3, "http"))
-	answered(t, podMachine(t, "c1"), "tcp", nodePort(t, svc, node3, "http"), "a1", "a2")
+	t.Run("no endpoint at all", func(t *testing.T) { // service.go:2419, 2464
+		edit(t, "local", policy(corev1.ServiceExternalTrafficPolicyCluster))
+		endpoints(t, "local")
+		refused(t, cluster.Client, vip)
+		refused(t, cluster.Client, nodePort(t, svc, node1, "http"))
+		endpoints(t, "local", "c1")
+		answered(t, cluster.Client, "tcp", vip, "c1")
+	})
 }
 
 // service.go:2528, 2597, 2668.
@@ -188,22 +189,6 @@ func TestInternalTrafficPolicyLocal(t *testing.T) {
 		by(t, cluster.Client, vip.Addr(), cluster.Node(2))
 		answered(t, cluster.Client, "tcp", vip, "a1", "b1")
 	})
-}
-
-// service.go:2419, 2464.
-func TestNoEndpoints(t *testing.T) {
-	rare.Test(t)
-	svc := service(t, "empty")
-	vip := external(t, svc, httpPort)
-	by(t, cluster.Client, vip.Addr(), cluster.Node(1))
-	refused(t, podMachine(t, "a1"), internal(t, svc, httpPort))
-	refused(t, &cluster.Node(0).Machine, internal(t, svc, httpPort))
-	refused(t, cluster.Client, vip)
-	refused(t, cluster.Client, nodePort(t, svc, cluster.Node(0), "http"))
-	endpoints(t, "empty", "c1")
-	answered(t, cluster.Client, "tcp", vip, "c1")
-	endpoints(t, "empty")
-	refused(t, cluster.Client, vip)
 }
 
 // service.go:2823, 2920, 2994, 3073, 3149.

@@ -114,7 +114,7 @@ func quantile(times []time.Duration, share float64) time.Duration {
 	return times[at].Round(time.Millisecond)
 }
 
-// TestSpeakers: a killed, paused or replaced speaker removes no endpoint, and no connection fails.
+// TestSpeakers: a killed, paused or replaced speaker removes no endpoint; no connection fails, and none ends.
 func TestSpeakers(t *testing.T) {
 	external, internal := service(t, "speakers")
 	left := func() (n int) {
@@ -153,7 +153,7 @@ func TestSpeakers(t *testing.T) {
 						before[n], _ = metric(t.Context(), n, "ironlb_endpoint_unreachable_nodes_total")
 					}
 				}
-				all := clients(t, "a1", external, internal, lab.Lost, withoutUDP)
+				all := append(clients(t, "a1", external, internal, lab.Lost, withoutUDP), streams(t, external)...)
 				if err := f.begin(victim); err != nil {
 					t.Fatal(err)
 				}

@@ -114,27 +114,13 @@ func clients(t *testing.T, pod string, external, internal []netip.AddrPort, time
 	t.Helper()
 	wanted := regexp.MustCompile(which)
 	add := func(name string, m *lab.Machine, network string, at netip.AddrPort) {
-		if !wanted.MatchString(name) {
-			return
+		if wanted.MatchString(name) {
+			all = append(all, begin(t, name, m, lab.Probe{Network: network, Target: at, Every: *every, Timeout: timeout, Most: 1000}))
 		}
-		p, err := m.StartProbe(t.Context(), lab.Probe{
-			Network: network, Target: at, Every: *every, Timeout: timeout, Most: 1000,
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _, _ = p.Stop() })
-		all = append(all, client{name, p})
 	}
 	inside, err := cluster.PodMachine(metav1.NamespaceDefault, pod)
 	if err != nil {
 		t.Fatal(err)
-	}
-	family := func(at netip.AddrPort) string {
-		if at.Addr().Is4() {
-			return "IPv4"
-		}
-		return "IPv6"
 	}
 	for _, at := range external {
 		add("outside, "+family(at), cluster.Client, "tcp", at)
@@ -145,6 +131,33 @@ func clients(t *testing.T, pod string, external, internal []netip.AddrPort, time
 	}
 	answered(t, all, share(500*time.Millisecond))
 	return all
+}
+
+// streams starts a connection from outside to each address, which must not end.
+func streams(t *testing.T, external []netip.AddrPort) (all []client) {
+	t.Helper()
+	for _, at := range external {
+		to := netip.AddrPortFrom(at.Addr(), scene.StreamPort)
+		all = append(all, begin(t, "stream, "+family(at), cluster.Client, lab.Probe{Network: "stream", Target: to, Every: *every, Timeout: lab.Lost}))
+	}
+	return all
+}
+
+func begin(t *testing.T, name string, m *lab.Machine, probe lab.Probe) client {
+	t.Helper()
+	p, err := m.StartProbe(t.Context(), probe)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = p.Stop() })
+	return client{name, p}
+}
+
+func family(at netip.AddrPort) string {
+	if at.Addr().Is4() {
+		return "IPv4"
+	}
+	return "IPv6"
 }
 
 // share returns the number of requests of a client in a time.
