@@ -44,6 +44,8 @@ const (
 	checkInterval   = 30 * time.Second
 	recheckInterval = time.Second
 	maxMisses       = 5
+	// While no host on a segment answers, these are listed again relistAfter the last time.
+	relistAfter = 10 * time.Second
 	// recent plus twice the answer time is the maximum age of an answered probe that shows that this node is not cut
 	// off. helpers is how many received nodes are probed for that, in addition to the gateways; maxGateways limits the
 	// gateways.
@@ -157,6 +159,8 @@ func (c *Core) SetGateways(now time.Time, gateways []Target) {
 // segment is an interface without a received speaker, with the hosts to ask there.
 type segment struct {
 	hosts   []*target
+	list    func() []Target // lists the hosts again
+	listed  time.Time
 	answers view.Answers
 	began   time.Time // of the silence
 	asked   time.Time // an answer counts if its probe was sent since, or if it is of the neighbor table
@@ -174,7 +178,8 @@ func (c *Core) SetSilent(now time.Time, silent map[string]time.Time, hosts func(
 	}
 	for name, began := range silent {
 		if c.segments[name] == nil {
-			s := &segment{hosts: c.retarget(now, nil, hosts(name)), began: began, asked: now}
+			list := func() []Target { return hosts(name) }
+			s := &segment{hosts: c.retarget(now, nil, list()), list: list, listed: now, began: began, asked: now}
 			if len(s.hosts) == 0 {
 				s.answers.First = now
 			}
@@ -184,8 +189,9 @@ func (c *Core) SetSilent(now time.Time, silent map[string]time.Time, hosts func(
 	c.next = now
 }
 
-// decide updates the answers. A stall, after which each host has firstProbes again, changes nothing.
-func (s *segment) decide(now time.Time) {
+// decideSegment updates the answers. A stall, after which each host has firstProbes again, changes nothing. Hosts that
+// have left are replaced by others that answer now: a node may be the only one for days.
+func (c *Core) decideSegment(now time.Time, s *segment) {
 	silent := len(s.hosts) > 0
 	for _, t := range s.hosts {
 		if !t.sent.IsZero() && !t.sent.Before(s.asked) {
@@ -195,6 +201,13 @@ func (s *segment) decide(now time.Time) {
 			}
 		}
 		silent = silent && t.silences >= firstProbes
+	}
+	if silent && now.Sub(s.listed) >= relistAfter {
+		s.listed = now
+		if others := s.list(); len(others) > 0 {
+			s.hosts = c.retarget(now, s.hosts, others)
+			return
+		}
 	}
 	if silent && !s.answers.None {
 		s.answers.None, s.asked = true, now
@@ -371,7 +384,7 @@ func (c *Core) decide(now time.Time) {
 		}
 	}
 	for name, s := range c.segments {
-		s.decide(now)
+		c.decideSegment(now, s)
 		state.Silent[name] = s.answers
 	}
 	if !equal(c.state, state) {

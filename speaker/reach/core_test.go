@@ -789,7 +789,8 @@ func TestCutOffUntilAnswered(t *testing.T) {
 	f := newFixture(t, 2)
 	router := f.hosts[gateway]
 	silent := map[string]time.Time{"eth0": f.now}
-	f.SetSilent(f.now, silent, func(string) []reach.Target { return both(gateway) })
+	listed := both(gateway)
+	f.SetSilent(f.now, silent, func(string) []reach.Target { return listed })
 	answers := func() view.Answers { return f.State().Silent["eth0"] }
 	f.run(time.Second)
 	if a := answers(); a.None || a.First.IsZero() {
@@ -812,6 +813,28 @@ func TestCutOffUntilAnswered(t *testing.T) {
 	f.run(time.Second)
 	if !answers().None {
 		t.Error("the same silence was taken for another")
+	}
+	other := netip.MustParseAddr("192.0.2.200")
+	f.hosts[other] = &host{name: "other", addr: other, kernel: true}
+	listed = both(other)
+	f.run(15 * time.Second)
+	if answers().None {
+		t.Error("another host answers")
+	}
+	f.hosts[other].kernel = false
+	f.run(25 * time.Second)
+	if !answers().None {
+		t.Error("that host does not answer either")
+	}
+	listed, router.kernel = both(gateway), true
+	f.run(15 * time.Second)
+	if answers().None {
+		t.Error("the first host answers, and the other has left")
+	}
+	listed, router.kernel = nil, false
+	f.run(15 * time.Second)
+	if !answers().None {
+		t.Error("no host answers, and none is known")
 	}
 	router.kernel = true
 	f.run(3 * time.Second)
