@@ -17,7 +17,7 @@ REPORT  := test/gotest -vet=off
 PROGRAMS := ./cmd/ironlb-ccm ./cmd/ironlb-speaker ./cmd/ironlb-bgpd ./cmd/kubectl-ironlb
 
 # Modules of the programs that the project builds with and tests against; each has versions of its own.
-TOOL_MODULES := test/deploy/oldest test/tools test/tools/apidoc test/tools/containerd test/tools/coredns test/tools/gotestsum test/tools/helm3 test/tools/helm4 test/tools/metallb test/tools/metallb/frrk8s test/tools/vuln
+TOOL_MODULES := test/deploy/oldest test/tools test/tools/apidoc test/tools/containerd test/tools/coredns test/tools/gotestsum test/tools/helm3 test/tools/helm4 test/tools/kubernetes test/tools/metallb test/tools/metallb/frrk8s test/tools/vuln
 
 # The vulnerability database as a module: the Go module proxy has it, and the checksum database verifies it. A newer one:
 # `go list -m golang.org/x/vulndb@latest`.

@@ -174,9 +174,6 @@ func (c *Cluster) start(ctx context.Context) (err error) {
 	return c.startNodes(ctx)
 }
 
-// Programs of this module that a lab runs; the first two belong to the lab.
-var programs = []string{"test/lab/cmd/labpod", "test/lab/cmd/labkubelet", "cmd/ironlb-ccm", "cmd/ironlb-speaker"}
-
 const bgpProgram = "cmd/ironlb-bgpd"
 
 func (c *Cluster) buildPrograms(ctx context.Context) (err error) {
@@ -184,25 +181,22 @@ func (c *Cluster) buildPrograms(ctx context.Context) (err error) {
 		return err
 	}
 	c.Root, c.build.Private = c.build.Root, filepath.Join(c.Dir, "bin")
-	own := programs
-	if c.cfg.Bare {
-		own = programs[:2]
+	own := tools.LabPrograms
+	if !c.cfg.Bare {
+		own = slices.Concat(own, tools.ProductPrograms)
 	}
 	if c.cfg.BGP || c.cfg.Kubelets != nil && !c.cfg.Bare {
 		own = append(slices.Clip(own), bgpProgram)
 	}
 	c.printf("building the lab's programs")
-	pinned := slices.Concat([]string{"kubectl"}, controlplane.Programs, c.cfg.Programs)
+	pinned := slices.Concat([]string{"kubectl"}, tools.ControlPlane, c.cfg.Programs)
 	if c.cfg.KubeProxy {
 		pinned = append(pinned, "kube-proxy")
 	}
 	if c.cfg.Kubelets != nil {
 		pinned, own = append(pinned, c.kubeletPrograms()...), append(slices.Clip(own), kubeletProgram)
 	}
-	if err := c.build.Pinned(ctx, pinned...); err != nil {
-		return err
-	}
-	if err := c.build.Own(ctx, own...); err != nil || c.cfg.Kubelets == nil {
+	if err := c.build.Programs(ctx, pinned, own); err != nil || c.cfg.Kubelets == nil {
 		return err
 	}
 	c.images, err = c.buildImages(ctx)

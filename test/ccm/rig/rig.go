@@ -98,7 +98,7 @@ func (r *Rig) start(ctx context.Context) (err error) {
 		return err
 	}
 	r.build.Private = filepath.Join(r.Dir, "bin")
-	if err := r.build.Pinned(ctx, append([]string{"kubectl"}, controlplane.Programs...)...); err != nil {
+	if err := r.build.Pinned(ctx, append([]string{"kubectl"}, tools.ControlPlane...)...); err != nil {
 		return err
 	}
 	if err := r.build.Own(ctx, "cmd/ironlb-ccm"); err != nil {

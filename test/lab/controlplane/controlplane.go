@@ -18,10 +18,8 @@ import (
 
 	"github.com/ironlb/ironlb/test/lab/host"
 	"github.com/ironlb/ironlb/test/lab/process"
+	"github.com/ironlb/ironlb/test/lab/tools"
 )
-
-// Programs that a control plane needs built.
-var Programs = []string{"etcd", "kube-apiserver", "kube-controller-manager"}
 
 // Scheduler is also needed with Config.Kubelets.
 const Scheduler = "kube-scheduler"
@@ -59,7 +57,7 @@ func Start(ctx context.Context, cfg Config) (cp *ControlPlane, err error) {
 			cfg.NodeGrace = 50 * time.Second
 		}
 	}
-	needed := Programs
+	needed := tools.ControlPlane
 	if cfg.Kubelets {
 		needed = append(slices.Clip(needed), Scheduler)
 	}

@@ -42,7 +42,7 @@ func start(t *testing.T) (*ControlPlane, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := build.Pinned(ctx, Programs...); err != nil {
+	if err := build.Pinned(ctx, tools.ControlPlane...); err != nil {
 		t.Fatal(err)
 	}
 	ns := fmt.Sprintf("ilb%d-cp", os.Getpid())

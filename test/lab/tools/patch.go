@@ -37,7 +37,7 @@ var patchedTests = patched{
 		{
 			file:  "test/e2e/e2e_test.go",
 			old:   `"k8s.io/kubernetes/test/e2e/network"`,
-			new:   `"github.com/ironlb/ironlb/test/tools/e2e/network"`,
+			new:   `"github.com/ironlb/ironlb/test/tools/kubernetes/e2e/network"`,
 			count: 1,
 		},
 		{

@@ -1,4 +1,4 @@
-// Package tools builds the lab's programs: the real control plane, pinned in module test/tools, and the project's own.
+// Package tools builds the lab's programs: those of others, pinned in the modules below test/tools, and the project's own.
 // They are kept in the user's cache folder, so only the first build on a machine takes minutes.
 package tools
 
@@ -13,7 +13,9 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -28,44 +30,67 @@ const Tags = "grpcnotrace"
 type program struct {
 	module  string // folder of the module that pins it, below test/tools
 	pkg     string // package path
-	ldflags string // in addition to -s -w
 	test    bool   // a test program: go test -c
 	patched *patched
 }
 
 // pinned programs, by their file names in the cache.
 var pinned = map[string]program{
-	"etcd":                    {pkg: "go.etcd.io/etcd/server/v3"},
-	"kube-apiserver":          {pkg: kubernetes + "cmd/kube-apiserver", ldflags: kubernetesVersion},
-	"kube-controller-manager": {pkg: kubernetes + "cmd/kube-controller-manager", ldflags: kubernetesVersion},
-	"kube-scheduler":          {pkg: kubernetes + "cmd/kube-scheduler", ldflags: kubernetesVersion},
-	"kubelet":                 {pkg: kubernetes + "cmd/kubelet", ldflags: kubernetesVersion},
-	"kube-proxy":              {pkg: kubernetes + "cmd/kube-proxy", ldflags: kubernetesVersion},
-	"kubectl":                 {pkg: kubernetes + "cmd/kubectl", ldflags: kubernetesVersion},
-	"agnhost":                 {pkg: kubernetes + "test/images/agnhost", ldflags: kubernetesVersion},
-	"e2e.test":                {pkg: "./e2e", ldflags: kubernetesVersion, test: true, patched: &patchedTests},
-	"ginkgo":                  {pkg: "github.com/onsi/ginkgo/v2/ginkgo"},
+	"etcd":                    {module: "kubernetes", pkg: "go.etcd.io/etcd/server/v3"},
+	"kube-apiserver":          {module: "kubernetes", pkg: kubernetes + "cmd/kube-apiserver"},
+	"kube-controller-manager": {module: "kubernetes", pkg: kubernetes + "cmd/kube-controller-manager"},
+	"kube-scheduler":          {module: "kubernetes", pkg: kubernetes + "cmd/kube-scheduler"},
+	"kubelet":                 {module: "kubernetes", pkg: kubernetes + "cmd/kubelet"},
+	"kube-proxy":              {module: "kubernetes", pkg: kubernetes + "cmd/kube-proxy"},
+	"kubectl":                 {module: "kubernetes", pkg: kubernetes + "cmd/kubectl"},
+	"agnhost":                 {module: "kubernetes", pkg: kubernetes + "test/images/agnhost"},
+	"e2e.test":                {module: "kubernetes", pkg: "./e2e", test: true, patched: &patchedTests},
+	"ginkgo":                  {module: "kubernetes", pkg: "github.com/onsi/ginkgo/v2/ginkgo"},
 	"coredns":                 {module: "coredns", pkg: "."},
-	"containerd":              {module: "containerd", pkg: containerd + "cmd/containerd", ldflags: containerdVersion},
-	"containerd-shim-runc-v2": {module: "containerd", pkg: containerd + "cmd/containerd-shim-runc-v2", ldflags: containerdVersion},
-	"ctr":                     {module: "containerd", pkg: containerd + "cmd/ctr", ldflags: containerdVersion},
+	"containerd":              {module: "containerd", pkg: containerd + "cmd/containerd"},
+	"containerd-shim-runc-v2": {module: "containerd", pkg: containerd + "cmd/containerd-shim-runc-v2"},
+	"ctr":                     {module: "containerd", pkg: containerd + "cmd/ctr"},
 	"metallb-controller":      {module: "metallb", pkg: metallb + "/controller"},
 	"metallb-speaker":         {module: "metallb", pkg: metallb + "/speaker"},
-	"helm3":                   {module: "helm3", pkg: "helm.sh/helm/v3/cmd/helm", ldflags: "-X helm.sh/helm/v3/internal/version.version=v3.22.0 -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=36"},
-	"helm4":                   {module: "helm4", pkg: "helm.sh/helm/v4/cmd/helm", ldflags: "-X helm.sh/helm/v4/internal/version.version=v4.3.1"},
+	"helm3":                   {module: "helm3", pkg: "helm.sh/helm/v3/cmd/helm"},
+	"helm4":                   {module: "helm4", pkg: "helm.sh/helm/v4/cmd/helm"},
 }
 
 const (
-	kubernetes = "k8s.io/kubernetes/"
-	// The version as set by Kubernetes' own build: clients and charts read it from the API server.
-	kubernetesVersion = "-X " + componentVersion + ".gitVersion=v1.36.3 -X " + componentVersion + ".gitMajor=1 -X " + componentVersion + ".gitMinor=36"
-	componentVersion  = "k8s.io/component-base/version"
+	kubernetes       = "k8s.io/kubernetes/"
+	componentVersion = "k8s.io/component-base/version"
+	metallb          = "go.universe.tf/metallb"
+	containerd       = "github.com/containerd/containerd/v2/"
+)
 
-	metallb = "go.universe.tf/metallb"
+// ldflags of a module's programs, in addition to -s -w: the versions as set by upstream's own builds, which clients,
+// charts and kubelets read.
+var ldflags = map[string]string{
+	"kubernetes": "-X " + componentVersion + ".gitVersion=v1.36.3 -X " + componentVersion + ".gitMajor=1 -X " + componentVersion + ".gitMinor=36",
+	"containerd": "-X " + containerd + "version.Version=2.1.8",
+	"helm3":      "-X helm.sh/helm/v3/internal/version.version=v3.22.0 -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=36",
+	"helm4":      "-X helm.sh/helm/v4/internal/version.version=v4.3.1",
+}
 
-	containerd = "github.com/containerd/containerd/v2/"
-	// The version as set by containerd's own build: the kubelet reads it.
-	containerdVersion = "-X " + containerd + "version.Version=2.1.8"
+// file returns the name that go gives to the program.
+func (p program) file() string {
+	if p.pkg == "." {
+		return p.module
+	}
+	dir, name := path.Split(p.pkg)
+	if majorVersion.MatchString(name) {
+		name = path.Base(dir)
+	}
+	return name
+}
+
+var majorVersion = regexp.MustCompile(`^v[0-9]+$`)
+
+// Programs of every lab: those of others, the lab's own, and the product's.
+var (
+	ControlPlane    = []string{"etcd", "kube-apiserver", "kube-controller-manager"}
+	LabPrograms     = []string{"test/lab/cmd/labpod", "test/lab/cmd/labkubelet"}
+	ProductPrograms = []string{"cmd/ironlb-ccm", "cmd/ironlb-speaker"}
 )
 
 // Tested returns the names of the pinned programs that tests run, sorted: all but MetalLB's, which benchmarks run.
@@ -108,58 +133,127 @@ func (b *Build) Path(name string) string {
 
 // Pinned builds those named programs that are missing or outdated.
 func (b *Build) Pinned(ctx context.Context, names ...string) error {
+	return b.Programs(ctx, names, nil)
+}
+
+// Own builds the project's own programs, static, each into a file named after its folder. Paths are relative to the
+// module: "cmd/ironlb-ccm".
+func (b *Build) Own(ctx context.Context, paths ...string) error { return b.Programs(ctx, nil, paths) }
+
+// Programs builds those named programs that are missing or outdated, and the project's own ones: one run of go for all
+// programs of a module, which share packages.
+func (b *Build) Programs(ctx context.Context, names, own []string) error {
 	unlock, err := b.lock(ctx)
 	if err != nil {
 		return err
 	}
 	defer unlock()
+	jobs, err := b.jobs(names)
+	if err != nil {
+		return err
+	}
+	for _, path := range own {
+		if !exists(filepath.Join(b.Root, path)) {
+			return fmt.Errorf("build %s: %s has no such folder", path, b.Root)
+		}
+	}
+	count := progress{all: len(own)}
+	for _, j := range jobs {
+		count.all += len(j.names)
+	}
+	for _, j := range jobs {
+		if err := b.pinned(ctx, count, j); err != nil {
+			return err
+		}
+		count.done += len(j.names)
+	}
+	if len(own) == 0 {
+		return nil
+	}
+	return b.own(ctx, count, own)
+}
+
+// job is a run of go that builds pinned programs of one module.
+type job struct {
+	names  []string
+	stamps []string
+	program
+}
+
+// jobs returns the runs that build the named programs, without those that are up to date.
+func (b *Build) jobs(names []string) (jobs []job, err error) {
 	for _, name := range names {
 		prog, ok := pinned[name]
 		if !ok {
-			return fmt.Errorf("build %s: not a pinned program", name)
+			return nil, fmt.Errorf("build %s: not a pinned program", name)
 		}
 		want, err := b.stamp(prog)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if have, err := os.ReadFile(b.stampFile(name)); err == nil && string(have) == want && exists(b.Path(name)) {
 			continue
 		}
-		what := "building " + name + ", first time only"
-		if err := b.pinned(ctx, what, b.Path(name), prog); err != nil {
+		i := slices.IndexFunc(jobs, func(j job) bool { return j.module == prog.module && !j.test && !prog.test })
+		if i < 0 {
+			i, jobs = len(jobs), append(jobs, job{program: prog})
+		}
+		jobs[i].names, jobs[i].stamps = append(jobs[i].names, name), append(jobs[i].stamps, want)
+	}
+	return jobs, nil
+}
+
+// pinned builds pinned programs beside their files, and then replaces these.
+func (b *Build) pinned(ctx context.Context, count progress, j job) error {
+	dir, err := os.MkdirTemp(b.Dir, ".build-")
+	if err != nil {
+		return fmt.Errorf("make the folder for programs: %w", err)
+	}
+	defer os.RemoveAll(dir)
+	fmt.Fprintf(b.Progress, "building %d of %d programs, first time only: %s\n", len(j.names), count.all, strings.Join(j.names, ", "))
+	run := run{names: j.names, dir: b.module(j.program), out: dir + "/", ldflags: ldflags[j.module], command: []string{"build", "-v"}}
+	for _, name := range j.names {
+		run.files, run.pkgs = append(run.files, pinned[name].file()), append(run.pkgs, pinned[name].pkg)
+	}
+	if j.test {
+		run.command, run.out, run.files = []string{"test", "-c", "-v", "-vet=off"}, filepath.Join(dir, j.names[0]), j.names
+	}
+	if j.patched != nil {
+		edits, err := os.MkdirTemp("", "ironlb-overlay-")
+		if err != nil {
 			return err
 		}
-		if err := os.WriteFile(b.stampFile(name), []byte(want), 0o644); err != nil {
-			return fmt.Errorf("record that %s is built: %w", name, err)
+		defer os.RemoveAll(edits)
+		overlay, err := j.patched.overlay(run.dir, edits)
+		if err != nil {
+			return err
+		}
+		run.command = append(run.command, "-overlay="+overlay)
+	}
+	if err := b.goBuild(ctx, count, run); err != nil {
+		return err
+	}
+	for i, name := range j.names {
+		err := os.Rename(filepath.Join(dir, run.files[i]), b.Path(name))
+		if err == nil {
+			err = os.WriteFile(b.stampFile(name), []byte(j.stamps[i]), 0o644)
+		}
+		if err != nil {
+			return fmt.Errorf("keep the built %s: %w", name, err)
 		}
 	}
 	return nil
 }
 
-// pinned builds a pinned program into the file out.
-func (b *Build) pinned(ctx context.Context, what, out string, p program) error {
-	command := p.command()
-	if p.patched != nil {
-		dir, err := os.MkdirTemp("", "ironlb-overlay-")
-		if err != nil {
-			return err
-		}
-		defer os.RemoveAll(dir)
-		overlay, err := p.patched.overlay(b.module(p), dir)
-		if err != nil {
-			return err
-		}
-		command = append(command, "-overlay="+overlay)
+func (b *Build) own(ctx context.Context, count progress, paths []string) error {
+	run := run{dir: b.Root, out: b.Dir + "/", command: []string{"build", "-v", "-tags=" + Tags}}
+	for _, path := range paths {
+		run.names, run.pkgs = append(run.names, filepath.Base(path)), append(run.pkgs, "./"+path)
 	}
-	return b.goBuild(ctx, what, b.module(p), out, p.ldflags, command, p.pkg)
-}
-
-// command of go that builds the program.
-func (p program) command() []string {
-	if p.test {
-		return []string{"test", "-c", "-vet=off"}
+	if err := b.goBuild(ctx, count, run); err != nil {
+		return err
 	}
-	return []string{"build"}
+	return b.link(run.names)
 }
 
 func (b *Build) module(p program) string { return filepath.Join(b.Root, "test", "tools", p.module) }
@@ -167,30 +261,6 @@ func (b *Build) module(p program) string { return filepath.Join(b.Root, "test", 
 // MetalLB returns the folder of MetalLB's sources, with its manifests, at the version of its built programs.
 func (b *Build) MetalLB() (string, error) {
 	return download(b.module(pinned["metallb-speaker"]), metallb)
-}
-
-// Own builds the project's own programs, static, each into a file named after
-// its folder. Paths are relative to the module: "cmd/ironlb-ccm".
-func (b *Build) Own(ctx context.Context, paths ...string) error {
-	unlock, err := b.lock(ctx)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	if len(paths) == 0 {
-		return nil
-	}
-	var pkgs, names []string
-	for _, p := range paths {
-		if !exists(filepath.Join(b.Root, p)) {
-			return fmt.Errorf("build %s: %s has no such folder", p, b.Root)
-		}
-		pkgs, names = append(pkgs, "./"+p), append(names, filepath.Base(p))
-	}
-	if err := b.goBuild(ctx, "building "+strings.Join(names, ", "), b.Root, b.Dir+"/", "", []string{"build", "-tags=" + Tags}, pkgs...); err != nil {
-		return err
-	}
-	return b.link(names)
 }
 
 // Images builds images from specs for this machine's processor, and returns their archives. Programs in the folder bin
@@ -201,7 +271,8 @@ func (b *Build) Images(ctx context.Context, bin string, references map[string]st
 		return nil, err
 	}
 	defer unlock()
-	if err := b.goBuild(ctx, "building the image tool", filepath.Join(b.Root, imageTool), filepath.Join(b.Dir, "images"), "", []string{"build"}, "."); err != nil {
+	tool := run{names: []string{"images"}, dir: filepath.Join(b.Root, imageTool), out: filepath.Join(b.Dir, "images"), command: []string{"build", "-v"}, pkgs: []string{"."}}
+	if err := b.goBuild(ctx, progress{all: 1}, tool); err != nil {
 		return nil, err
 	}
 	// Each checkout has its own folder: their project images have the same names.
@@ -245,42 +316,6 @@ func (b *Build) link(names []string) error {
 	return nil
 }
 
-// goBuild runs a build command of go in dir and reports progress every ten seconds.
-func (b *Build) goBuild(ctx context.Context, what, dir, out, ldflags string, command []string, pkgs ...string) error {
-	args := slices.Concat(command, []string{"-trimpath", strings.TrimSpace("-ldflags=-s -w " + ldflags), "-o", out}, pkgs)
-	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
-	var output bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &output, &output
-
-	start, done := time.Now(), make(chan struct{})
-	reported := make(chan struct{})
-	go func() {
-		defer close(reported)
-		tick := time.NewTicker(10 * time.Second)
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-				fmt.Fprintf(b.Progress, "%s: %s\n", what, time.Since(start).Round(time.Second))
-			case <-done:
-				return
-			}
-		}
-	}()
-	err := cmd.Run()
-	close(done)
-	<-reported
-	if ctx.Err() != nil {
-		return fmt.Errorf("%s: %w", what, ctx.Err())
-	}
-	if err != nil {
-		return fmt.Errorf("%s: go %s: %w\n%s", what, strings.Join(args, " "), err, bytes.TrimSpace(output.Bytes()))
-	}
-	return nil
-}
-
 // stamp identifies the sources, the compiler and the flags of a program.
 func (b *Build) stamp(p program) (string, error) {
 	h := sha256.New()
@@ -300,7 +335,7 @@ func (b *Build) stamp(p program) (string, error) {
 		return "", fmt.Errorf("ask go for its version: %w", stderrOf(err))
 	}
 	h.Write(version)
-	io.WriteString(h, p.ldflags)
+	io.WriteString(h, ldflags[p.module])
 	if p.patched != nil {
 		fmt.Fprintf(h, "%+v", *p.patched)
 	}

@@ -1,9 +1,11 @@
 //go:build tools
 
-// Package tools pins packages that go.mod cannot name as a tool: those linked by upstream's suite of end-to-end tests.
+// Package tools pins what go.mod cannot name as a tool: the project's own module, whose versions are minimums here, and
+// packages linked by upstream's suite of end-to-end tests.
 package tools
 
 import (
+	_ "github.com/ironlb/ironlb/test/lab/tools"
 	_ "github.com/onsi/ginkgo/v2"
 	_ "k8s.io/component-base/version"
 	_ "k8s.io/klog/v2"
