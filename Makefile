@@ -67,13 +67,11 @@ deps: ## install the Debian packages that the lab, the demo and the tests need (
 root:
 	@((EUID == 0)) || { echo 'not root: network namespaces need it; run this as root' >&2; exit 1; }
 
-demo: root deps ## a cluster of three nodes on this machine: a Service, its address, a dead node (root)
-	@echo 'building the demo, which takes minutes the first time'
-	@go run ./test/lab/cmd/lab demo
+demo: root deps ## a cluster of three nodes on this machine: Services, a download, a dead node; minutes the first time (root)
+	@go run ./test/lab/cmd/demo demo
 
-demo-shell: root deps ## the same cluster, left up with KUBECONFIG set until you type exit (root)
-	@echo 'building the demo, which takes minutes the first time'
-	@go run ./test/lab/cmd/lab shell
+demo-shell: root deps ## a cluster with kubelets and the chart, left up with KUBECONFIG set until you type exit (root)
+	@go run ./test/lab/cmd/demo shell
 
 generate: tools images-tool ## CRDs, deep copies and docs/reference/api.md from pools/v1alpha1, plain manifests and README from the chart
 	$(TOOLS)/controller-gen object paths=./pools/v1alpha1

@@ -23,13 +23,14 @@ const Lost = 30 * time.Second
 // ports.
 type Probe struct {
 	// Network is "tcp" (HTTP, a connection for each request), "udp", "line" (a line over a TCP connection of its own),
-	// "stream" (lines over one TCP connection) or "streams" (over Conns of them, each until it breaks).
+	// "stream" (lines over one TCP connection), "streams" (over Conns of them, each until it breaks) or "download" (blocks
+	// of probe.BlockSize over one TCP connection).
 	Network string
 	Target  netip.AddrPort
 	Every   time.Duration // 0: 100ms
 	Timeout time.Duration // of one request; 0: 1s
 	Count   int           // requests; 0: until Stop
-	Serial  bool          // a request waits for the previous answer; always for a stream
+	Serial  bool          // a request waits for the previous answer; always for a stream or a download
 	Port    uint16        // the client's own port, with Serial; 0: any
 	Walk    bool          // each request uses the next port: none is reused for minutes
 	Most    int           // concurrent requests; 0: 10

@@ -20,7 +20,7 @@ const chart = "deploy/chart/ironlb"
 func (c *Cluster) Helm(ctx context.Context, args ...string) (string, error) {
 	cmd := host.Cmd{
 		Argv: c.Management.Argv(append([]string{c.build.Path(helm)}, args...)...),
-		Env:  append(c.adminEnv(), "HELM_CACHE_HOME="+c.Dir, "HELM_CONFIG_HOME="+c.Dir, "HELM_DATA_HOME="+c.Dir),
+		Env:  c.adminEnv(),
 		Dir:  c.Root,
 	}
 	out, err := host.Output(ctx, c.Management.host, cmd)

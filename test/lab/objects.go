@@ -60,10 +60,13 @@ func (c *Cluster) kubectl(ctx context.Context, stdin []byte, args ...string) (st
 	return string(out), err
 }
 
-// adminEnv is the environment of an administrator's kubectl: the kinds that kubectl has seen in another cluster at the
-// same address are not this one's.
+// adminEnv is the environment of an administrator's kubectl and Helm. They keep nothing in the user's home: the kinds
+// that kubectl has seen in another cluster at the same address are not this one's.
 func (c *Cluster) adminEnv() []string {
-	return []string{"KUBECONFIG=" + c.Kubeconfig(), "KUBECACHEDIR=" + filepath.Join(c.Dir, "kubectl")}
+	return []string{
+		"KUBECONFIG=" + c.Kubeconfig(), "KUBECACHEDIR=" + filepath.Join(c.Dir, "kubectl"),
+		"HELM_CACHE_HOME=" + c.Dir, "HELM_CONFIG_HOME=" + c.Dir, "HELM_DATA_HOME=" + c.Dir,
+	}
 }
 
 // Apply applies manifests: files, or folders with files, by absolute path or relative to the checkout. Unknown fields

@@ -14,8 +14,9 @@ import (
 )
 
 // Shell runs argv on Management with this process's streams and the administrator's KUBECONFIG. PATH begins with a
-// folder that has kubectl and a command for each machine: "node1 ipvsadm -Ln". These call runner, the words of a
-// command line, with a socket ("-": not needed), a namespace and the command to run in it.
+// folder that has kubectl and its plugin, Helm with Config.Kubelets, and a command for each machine: "node1 ipvsadm -Ln".
+// These call runner, the words of a command line, with a socket ("-": not needed), a namespace and the command to run in
+// it.
 func (c *Cluster) Shell(ctx context.Context, runner []string, tty bool, argv ...string) error {
 	socket := "-"
 	if c.guest != nil {
@@ -26,7 +27,10 @@ func (c *Cluster) Shell(ctx context.Context, runner []string, tty bool, argv ...
 		}
 		defer stop()
 	}
-	bin := filepath.Join(c.Dir, "bin")
+	if err := c.build.Own(ctx, "cmd/kubectl-ironlb"); err != nil {
+		return err
+	}
+	bin := c.build.Private
 	if err := c.writeCommands(bin, runner, socket); err != nil {
 		return fmt.Errorf("write the shell's commands: %w", err)
 	}
@@ -62,10 +66,10 @@ func (c *Cluster) serveGuest(socket string) (stop func(), err error) {
 }
 
 func (c *Cluster) writeCommands(dir string, runner []string, socket string) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
 	errs := []error{os.Symlink(c.KubectlPath(), filepath.Join(dir, "kubectl"))}
+	if c.cfg.Kubelets != nil {
+		errs = append(errs, os.Symlink(c.build.Path(helm), filepath.Join(dir, "helm")))
+	}
 	for _, m := range c.Machines() {
 		line := quote(append(append([]string{}, runner...), socket, m.Namespace)...)
 		script := "#!/bin/sh\nexec " + line + " \"$@\"\n"

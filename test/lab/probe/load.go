@@ -11,6 +11,14 @@ import (
 // answer line.
 const SizedPath = "/bytes/"
 
+// EndlessPath is the path on PortHTTP of a download without an end: a block every BlockEvery, which begins with
+// a Pod's answer line.
+const (
+	EndlessPath = "/endless"
+	BlockSize   = 1 << 16
+	BlockEvery  = 20 * time.Millisecond
+)
+
 // Load is the result of a client that sends one request after the other over each of several connections.
 type Load struct {
 	Requests int            `json:"requests"` // answered

@@ -1,7 +1,7 @@
 // lab demonstrates IronLB on a cluster of three nodes on this machine.
 //
-//	lab demo     a Service, its address, answers from both Pods, a dead node
-//	lab shell    the same cluster, left up for a shell
+//	lab demo     two Services, their addresses, a download and new connections while their owner's node dies
+//	lab shell    a cluster with kubelets and the chart, left up for a shell
 //	lab build    the third-party programs that tests run, which takes minutes the first time
 package main
 
@@ -22,8 +22,8 @@ import (
 )
 
 const usage = `use: lab demo | lab shell | lab build
-  demo   build a cluster, show a Service and the death of its owner's node, remove everything
-  shell  build the same cluster and leave it up for a shell, until exit
+  demo   build a cluster, show two Services and the death of their owner's node, remove everything
+  shell  build a cluster with kubelets, install the chart, and leave it up for a shell, until exit
   build  build the third-party programs that tests run, into the user's cache folder
 demo and shell need root, and the Debian packages that "make deps" installs`
 

@@ -103,7 +103,7 @@ func naming(t *testing.T, dir string) []string {
 	return found
 }
 
-// The demonstration shows its steps in order, and leaves nothing behind.
+// The demonstration shows its steps in order and ends with the figures of both clients, and leaves nothing behind.
 func TestDemo(t *testing.T) {
 	cmd := command(t, "demo")
 	out, err := cmd.CombinedOutput()
@@ -112,19 +112,23 @@ func TestDemo(t *testing.T) {
 	}
 	gone(t, cmd)
 	for _, point := range []string{
-		`ironlb-ccm-\S+ +1/1 +Running`,
-		`ironlb-speaker-\S+ +1/1 +Running`,
-		`web +LoadBalancer +10\.96\.\d+\.\d+ +192\.0\.2\.128 +80:`,
-		`192\.0\.2\.128 .*node\d .*True +Owner`,
-		`node\d# (ipvsadm -Ln|nft list table ip ironlb-lb)`,
+		`node3 +Ready`,
+		`web +LoadBalancer +203\.0\.113\.\d+ +192\.0\.2\.128 +80:`,
+		`files +LoadBalancer +203\.0\.113\.\d+ +192\.0\.2\.129 +80:`,
+		`192\.0\.2\.128 .*node1 .*True +Owner`,
+		`192\.0\.2\.129 .*node1 .*True +Owner`,
+		`node1# (ipvsadm -Ln|nft list table ip ironlb-lb)`,
 		`192\.0\.2\.128`,
-		`20  http://192\.0\.2\.128/  web-`,
-		`20 requests, 0 failed, .*web-\S+ \d+, web-\S+ \d+, web-\S+ \d+`,
-		`Cutting the power of node\d`,
-		`the client was without an answer for [\d.]+m?s`,
-		`node\d now announces 192\.0\.2\.128`,
+		`http://192\.0\.2\.128/  20 requests, 0 failed, .*web-1 \d+, web-2 \d+, web-3 \d+`,
+		`http://192\.0\.2\.129/  20 requests, 0 failed, .*web-1 \d+, web-2 \d+, web-3 \d+`,
+		`Cutting the power of node1, the owner, during a download from web-[23] on node[23] and new connections`,
+		`node[23] now announces 192\.0\.2\.129`,
+		`node[23] now announces 192\.0\.2\.128`,
+		`192\.0\.2\.129 .*node[23] .*True +Owner`,
+		`\] done\n`,
 		`Seconds of each step`,
-		`\] done\n$`,
+		`192\.0\.2\.129 +direct  one download from web-[23] on node[23]: stalled [\d.]+m?s, then went on; [\d.]+ MB before the cut, [\d.]+ MB after\n`,
+		`192\.0\.2\.128 +pod     new connections: \d+ of \d+ failed, the last one opened [\d.]+m?s after the cut\n$`,
 	} {
 		at := regexp.MustCompile(point).FindIndex(out)
 		if at == nil {
@@ -134,11 +138,13 @@ func TestDemo(t *testing.T) {
 	}
 }
 
-// The shell has kubectl and the machines' commands, and its exit removes everything.
+// The shell has kubectl with its plugin, Helm, and the machines' commands, and its exit removes everything.
 func TestShell(t *testing.T) {
 	cmd := command(t, "shell")
 	cmd.Stdin = strings.NewReader(`
 kubectl get nodes -o name
+kubectl ironlb status 192.0.2.128
+helm -n ironlb-system list
 client curl -s http://192.0.2.128/ </dev/null
 remote curl -s http://192.0.2.128/ </dev/null
 node2 ip -br addr </dev/null
@@ -150,7 +156,7 @@ exit 3
 		t.Errorf("the status of the shell's last command is not the lab's: %v", err)
 	}
 	gone(t, cmd)
-	for _, want := range []string{"node/node3\n", "\nweb-", "192.0.2.12/24", "status 7\n", "] done\n"} {
+	for _, want := range []string{"node/node3\n", "default/web", "\tdeployed\t", "\nweb-", "192.0.2.12/24", "status 7\n", "] done\n"} {
 		if !bytes.Contains(out, []byte(want)) {
 			t.Errorf("no %q in\n%s", want, out)
 		}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -31,8 +32,10 @@ type client struct {
 
 	walked atomic.Uint32
 	mu     sync.Mutex
-	stream net.Conn // the one connection of network "stream"
+	stream net.Conn // the one connection of network "stream" or "download"
 	lines  *bufio.Reader
+	block  []byte // of a download
+	server string // answer line of the Pod that sends it
 }
 
 // run ends after count requests or at SIGTERM, and waits for outstanding answers.
@@ -43,12 +46,13 @@ func (c *client) run() error {
 		c.streams(stop)
 		return nil
 	}
-	asks := map[string]func() (string, error){"tcp": c.tcp, "udp": c.udp, "line": c.oneLine, "stream": c.line}
+	asks := map[string]func() (string, error){"tcp": c.tcp, "udp": c.udp, "line": c.oneLine, "stream": c.line, "download": c.download}
 	ask, ok := asks[c.network]
 	if !ok {
-		return fmt.Errorf("network %q is not tcp, udp, line, stream or streams", c.network)
+		return fmt.Errorf("network %q is not tcp, udp, line, stream, streams or download", c.network)
 	}
-	if c.network == "stream" {
+	connected := c.network == "stream" || c.network == "download"
+	if connected {
 		c.serial = true
 	}
 	tick := time.NewTicker(c.every)
@@ -64,7 +68,7 @@ func (c *client) run() error {
 				return nil
 			}
 			due.Go(func() { c.one(n, ask); <-room })
-		} else if err := c.one(n, ask); err != nil && c.network == "stream" {
+		} else if err := c.one(n, ask); err != nil && connected {
 			return err // the connection is broken and not reopened
 		}
 		if n == c.count {
@@ -165,6 +169,36 @@ func (c *client) line() (string, error) {
 		return "", err
 	}
 	return c.lines.ReadString('\n')
+}
+
+// download reads the next block of an endless answer from the one connection.
+func (c *client) download() (string, error) {
+	if c.stream == nil {
+		conn, err := c.dial("tcp")
+		if err != nil {
+			return "", err
+		}
+		c.stream, c.lines, c.block = conn, bufio.NewReader(conn), make([]byte, probe.BlockSize)
+		if _, err := io.WriteString(conn, "GET "+probe.EndlessPath+" HTTP/1.0\r\n\r\n"); err != nil {
+			return "", err
+		}
+		for line := ""; line != "\r\n"; { // the head
+			if line, err = c.lines.ReadString('\n'); err != nil {
+				return "", err
+			}
+		}
+	}
+	if err := c.stream.SetDeadline(time.Now().Add(c.timeout)); err != nil {
+		return "", err
+	}
+	if _, err := io.ReadFull(c.lines, c.block); err != nil {
+		return "", err
+	}
+	if c.server == "" {
+		line, _, _ := bytes.Cut(c.block, []byte("\n"))
+		c.server = string(line)
+	}
+	return c.server, nil
 }
 
 func (c *client) dial(network string) (conn net.Conn, err error) {

@@ -45,3 +45,22 @@ func TestMost(t *testing.T) {
 		t.Errorf("%d results, %d requests at once; want %d and %d:\n%s", lines, highest, count, most, &out)
 	}
 }
+
+// A download is one connection, whose blocks come from one Pod, until it breaks.
+func TestDownload(t *testing.T) {
+	server := httptest.NewServer(handler("web"))
+	defer server.Close()
+	var out bytes.Buffer
+	c := client{network: "download", target: strings.TrimPrefix(server.URL, "http://"), every: time.Microsecond, timeout: time.Minute, count: 3, most: 1, out: &out}
+	if err := c.run(); err != nil {
+		t.Fatal(err)
+	}
+	if blocks := strings.Count(out.String(), `"pod":"web","client":"127.0.0.1"`); blocks != 3 || strings.Contains(out.String(), "error") {
+		t.Errorf("%d blocks, want 3:\n%s", blocks, &out)
+	}
+	c.count = 0
+	server.CloseClientConnections()
+	if err := c.run(); err == nil || !strings.Contains(out.String(), "error") {
+		t.Errorf("the connection broke, and the client ended with %v:\n%s", err, &out)
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"time"
 
 	"github.com/ironlb/ironlb/test/lab/probe"
 )
@@ -12,7 +13,8 @@ import (
 // padding is what an answer of a requested size consists of, after its first line.
 var padding [1 << 16]byte
 
-// handler answers every request with the Pod's line, and those for probe.SizedPath with as many bytes as requested.
+// handler answers every request with the Pod's line, those for probe.SizedPath with as many bytes as requested, and those
+// for probe.EndlessPath until the client has gone.
 func handler(name string) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
@@ -32,6 +34,18 @@ func handler(name string) http.Handler {
 			var n int
 			n, err = w.Write(padding[:min(left, len(padding))])
 			left -= n
+		}
+	})
+	mux.HandleFunc("GET "+probe.EndlessPath, func(w http.ResponseWriter, r *http.Request) {
+		block := padding[:probe.BlockSize]
+		line := probe.Answer(name, addr(r.RemoteAddr))
+		block = append([]byte(line), block[len(line):]...)
+		tick := time.NewTicker(probe.BlockEvery)
+		defer tick.Stop()
+		for flush := http.NewResponseController(w).Flush; ; <-tick.C {
+			if _, err := w.Write(block); err != nil || flush() != nil {
+				return
+			}
 		}
 	})
 	return mux

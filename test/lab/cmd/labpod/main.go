@@ -1,7 +1,7 @@
 // labpod is the server in the lab's Pods, and the client that probes them.
 //
 //	labpod serve NAME
-//	labpod probe [flags] tcp|udp|line|stream|streams ADDRESS:PORT
+//	labpod probe [flags] tcp|udp|line|stream|streams|download ADDRESS:PORT
 //	labpod connections [flags] ADDRESS:PORT...
 //	labpod load [flags] ADDRESS:PORT
 package main
@@ -53,6 +53,6 @@ func run(args []string) error {
 			return c.run()
 		}
 	}
-	return fmt.Errorf("use: labpod serve NAME | labpod probe [flags] tcp|udp|line|stream|streams ADDRESS:PORT | " +
+	return fmt.Errorf("use: labpod serve NAME | labpod probe [flags] tcp|udp|line|stream|streams|download ADDRESS:PORT | " +
 		"labpod connections [flags] ADDRESS:PORT [ADDRESS:PORT] | labpod load [flags] ADDRESS:PORT")
 }
