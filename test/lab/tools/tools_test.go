@@ -5,6 +5,7 @@ import (
 	"context"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -137,4 +138,27 @@ func TestLock(t *testing.T) {
 		t.Fatal(err)
 	}
 	unlock()
+}
+
+// The progress names the programs that are not linked yet, and counts packages apart from messages.
+func TestProgress(t *testing.T) {
+	r := run{names: []string{"etcd", "kubectl"}, files: []string{pinned["etcd"].file(), pinned["kubectl"].file()}, out: t.TempDir()}
+	if got, want := r.left(progress{done: 1, all: 5}), "2 of 5: etcd, kubectl"; got != want {
+		t.Errorf("have %q, want %q", got, want)
+	}
+	if err := os.WriteFile(filepath.Join(r.out, "server"), nil, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := r.left(progress{done: 1, all: 5}), "3 of 5: kubectl"; got != want {
+		t.Errorf("have %q, want %q", got, want)
+	}
+	var out verbose
+	for _, part := range []string{"net/ht", "tp\nk8s.io/api/core/v1\n# x\n", "x.go:1:2: syntax error\n"} {
+		if _, err := out.Write([]byte(part)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, want := out.text.String(), "# x\nx.go:1:2: syntax error\n"; got != want || out.packages() != 2 {
+		t.Errorf("%d packages and %q, want 2 and %q", out.packages(), got, want)
+	}
 }
