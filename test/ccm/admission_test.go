@@ -5,30 +5,21 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
-	"github.com/ironlb/ironlb/test/ccm/rig"
 	"github.com/ironlb/ironlb/test/eventually"
 )
 
 // TestSpeakerWritesItsOwn: the manifests prevent a speaker from writing the status of another node's speaker, although
 // its role permits writing both.
 func TestSpeakerWritesItsOwn(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	defer cancel()
-	r := rig.Start(t, rig.Config{})
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	must(r.AddNodes(ctx, 2))
-	must(r.Apply(ctx, `
+	f := use(t, "")
+	ctx := f.ctx
+	f.must(f.AddNodes(ctx, 2))
+	f.apply(`
 apiVersion: ironlb.io/v1alpha1
 kind: VirtualIP
 metadata: {name: 192.0.2.128}
@@ -37,14 +28,14 @@ spec: {addresses: [192.0.2.128], nodes: [node1, node2], services: [{namespace: d
 apiVersion: ironlb.io/v1alpha1
 kind: SpeakerStatus
 metadata: {name: node2}
-`))
+`)
 	client := func(node string) *rest.RESTClient {
 		t.Helper()
-		config, err := r.SpeakerConfig(ctx, node)
-		must(err)
+		config, err := f.SpeakerConfig(ctx, node)
+		f.must(err)
 		config.GroupVersion, config.APIPath, config.NegotiatedSerializer = &v1alpha1.GroupVersion, "/apis", scheme.Codecs.WithoutConversion()
 		c, err := rest.RESTClientFor(config)
-		must(err)
+		f.must(err)
 		return c
 	}
 	speaker, anonymous := client("node1"), client("")
@@ -67,11 +58,11 @@ metadata: {name: node2}
 		return eventually.Unless(err != nil && strings.Contains(err.Error(), other), "error %v", err)
 	})
 	refused(create(speaker, "node3"), "the speaker on Node node1 may not write the SpeakerStatus of Node node3")
-	must(create(speaker, "node1"))
-	must(patch(speaker, "speakerstatuses", "node1", `{"virtualIPs":1}`))
+	f.must(create(speaker, "node1"))
+	f.must(patch(speaker, "speakerstatuses", "node1", `{"virtualIPs":1}`))
 	refused(patch(speaker, "virtualips", "192.0.2.128", `{"node":"node2"}`), "the speaker on Node node1 may not report Node node2 as the owner of VirtualIP 192.0.2.128")
-	must(patch(speaker, "virtualips", "192.0.2.128", `{"node":"node1"}`))
-	must(patch(speaker, "virtualips", "192.0.2.128", `{"node":""}`))
+	f.must(patch(speaker, "virtualips", "192.0.2.128", `{"node":"node1"}`))
+	f.must(patch(speaker, "virtualips", "192.0.2.128", `{"node":""}`))
 	refused(patch(anonymous, "speakerstatuses", "node1", `{"virtualIPs":2}`), "the token of the speaker names no node")
 	refused(patch(anonymous, "virtualips", "192.0.2.128", `{"node":""}`), "the token of the speaker names no node")
 }

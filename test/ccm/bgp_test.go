@@ -2,7 +2,6 @@ package ccm
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -23,7 +22,6 @@ import (
 	"github.com/ironlb/ironlb/speaker/report"
 	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
-	"github.com/ironlb/ironlb/test/ccm/rig"
 	"github.com/ironlb/ironlb/test/eventually"
 )
 
@@ -87,26 +85,17 @@ func (s *side) sees(t *testing.T, what string, is func(*view.View) bool) {
 // TestBGP: a speaker with its own permissions reads BGP's objects and only permitted Secrets. Its reported sessions
 // appear in the conditions of the BGPPeer, in Events and in kubectl ironlb status.
 func TestBGP(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
-	defer cancel()
-	r := rig.Start(t, rig.Config{})
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	must(r.AddNodes(ctx, 2))
+	f := use(t, "bgp")
+	ctx := f.ctx
+	f.must(f.AddNodes(ctx, 2))
 	for _, name := range []string{"node1", "node2"} {
-		must(r.Apply(ctx, fmt.Sprintf("{apiVersion: v1, kind: Node, metadata: {name: %s, labels: {kubernetes.io/os: linux}}}", name)))
+		f.apply(fmt.Sprintf("{apiVersion: v1, kind: Node, metadata: {name: %s, labels: {kubernetes.io/os: linux}}}", name))
 	}
-	ccm, err := r.StartCCM(ctx, firstPort)
-	must(err)
-	must(ccm.WaitReady(ctx, time.Minute))
-	config, err := r.SpeakerConfig(ctx, "node1")
-	must(err)
+	f.start()
+	config, err := f.SpeakerConfig(ctx, "node1")
+	f.must(err)
 	account, err := kubernetes.NewForConfig(config)
-	must(err)
+	f.must(err)
 	for _, namespace := range []string{"kube-system", "ironlb-system"} {
 		if _, err := account.CoreV1().Secrets(namespace).List(ctx, metav1.ListOptions{}); !apierrors.IsForbidden(err) {
 			t.Errorf("a speaker may list the Secrets of namespace %s: %v", namespace, err)
@@ -118,12 +107,12 @@ func TestBGP(t *testing.T) {
 	s := startSide(ctx, t, config, "node1")
 	s.sees(t, "nothing", func(v *view.View) bool { return len(v.BGPPeers) == 0 && len(v.Nodes) == 2 })
 
-	secrets := r.Kube.CoreV1().Secrets(v1alpha1.PasswordNamespace)
+	secrets := f.Kube.CoreV1().Secrets(v1alpha1.PasswordNamespace)
 	secret := func(kind v1.SecretType, password string) {
 		t.Helper()
 		_ = secrets.Delete(ctx, "tor", metav1.DeleteOptions{}) // the type cannot be changed
 		_, err := secrets.Create(ctx, &v1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "tor"}, Type: kind, StringData: map[string]string{"username": "bgp", "password": password}}, metav1.CreateOptions{})
-		must(err)
+		f.must(err)
 	}
 	wrong := func(reason view.Reason, text string) func(*view.View) bool {
 		return func(v *view.View) bool {
@@ -131,9 +120,9 @@ func TestBGP(t *testing.T) {
 		}
 	}
 	secret(v1.SecretTypeOpaque, "s3cret")
-	must(r.Apply(ctx, torPeer))
+	f.apply(torPeer)
 	s.sees(t, "no profile", wrong(routes.NotConfigured, "no BFDProfile fast"))
-	must(r.Apply(ctx, "{apiVersion: ironlb.io/v1alpha1, kind: BFDProfile, metadata: {name: fast}, spec: {receiveInterval: 100, transmitInterval: 100}}"))
+	f.apply("{apiVersion: ironlb.io/v1alpha1, kind: BFDProfile, metadata: {name: fast}, spec: {receiveInterval: 100, transmitInterval: 100}}")
 	s.sees(t, "a Secret of another type", wrong(routes.PasswordMissing, "no Secret tor of type kubernetes.io/basic-auth"))
 	secret(v1.SecretTypeBasicAuth, "s3cret")
 	s.sees(t, "the password", func(v *view.View) bool {
@@ -141,22 +130,16 @@ func TestBGP(t *testing.T) {
 	})
 	secret(v1.SecretTypeBasicAuth, "another")
 	s.sees(t, "another password", func(v *view.View) bool { return v.BGPPeers["tor"].Password == "another" })
-	must(r.Apply(ctx, "{apiVersion: ironlb.io/v1alpha1, kind: BFDProfile, metadata: {name: fast}, spec: {receiveInterval: 50, transmitInterval: 100, detectMultiplier: 5}}"))
+	f.apply("{apiVersion: ironlb.io/v1alpha1, kind: BFDProfile, metadata: {name: fast}, spec: {receiveInterval: 50, transmitInterval: 100, detectMultiplier: 5}}")
 	s.sees(t, "another profile", func(v *view.View) bool {
 		return v.BGPPeers["tor"].BFD == view.BFD{Receive: 50 * time.Millisecond, Transmit: 100 * time.Millisecond, Multiplier: 5}
 	})
 
-	get := func(path string, into any) {
-		t.Helper()
-		data, err := r.Kube.Discovery().RESTClient().Get().AbsPath("/apis/ironlb.io/v1alpha1/" + path).DoRaw(ctx)
-		must(err)
-		must(json.Unmarshal(data, into))
-	}
 	peer := func(want string) {
 		t.Helper()
 		eventually.Nil(t, time.Minute, fmt.Sprintf("BGPPeer tor to have %q", want), func(context.Context) error {
 			obj, got := v1alpha1.BGPPeer{}, ""
-			get("bgppeers/tor", &obj)
+			f.read("bgppeers/tor", &obj)
 			if c := meta.FindStatusCondition(obj.Status.Conditions, v1alpha1.ConditionEstablished); c != nil {
 				got = fmt.Sprintf("%s %s %s: %s", obj.Status.Sessions, c.Status, c.Reason, c.Message)
 			}
@@ -171,14 +154,14 @@ func TestBGP(t *testing.T) {
 	peer("0/1 False WrongASN: 0 of 1 nodes: node1: WrongASN: the router has AS 65001, the BGPPeer has 65002")
 	publish(routes.Session{State: routes.SessionEstablished, Since: time.Now(), Prefixes: 7, PeerASN: 65002, BFD: view.BFDUp, BFDSince: time.Now(), Changes: 1})
 	peer("1/1 True Established: 1 of 1 nodes")
-	status, err := r.Plugin(ctx, "status")
-	must(err)
+	status, err := f.Plugin(ctx, "status")
+	f.must(err)
 	if line := "node1  tor   192.0.2.1  65002  Established"; !strings.Contains(status, line) {
 		t.Errorf("kubectl ironlb status has no %q:\n%s", line, status)
 	}
 	eventually.Nil(t, patience, "Events about BGPPeer tor", func(context.Context) error {
-		list, err := r.Kube.CoreV1().Events(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=BGPPeer,source=ironlb-speaker"})
-		must(err)
+		list, err := f.Kube.CoreV1().Events(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=BGPPeer,source=ironlb-speaker"})
+		f.must(err)
 		var reported []string
 		for _, e := range list.Items {
 			reported = append(reported, e.Type+" "+e.Reason+" "+e.Message)
@@ -193,22 +176,22 @@ func TestBGP(t *testing.T) {
 
 	// The other node's speaker starts, and ends.
 	up := map[string]routes.Session{"tor": {State: routes.SessionEstablished, Since: time.Now(), PeerASN: 65002, Changes: 1}}
-	config, err = r.SpeakerConfig(ctx, "node2")
-	must(err)
+	config, err = f.SpeakerConfig(ctx, "node2")
+	f.must(err)
 	other := startSide(ctx, t, config, "node2")
 	other.Node.ReportNode(report.NodeStatus{Healthy: true, Sessions: up, Members: map[string]report.MemberState{"node1": report.MemberAlive}})
 	s.Node.ReportNode(report.NodeStatus{Healthy: true, Sessions: up, Members: map[string]report.MemberState{"node2": report.MemberAlive}})
 	peer("2/2 True Established: 2 of 2 nodes")
 	other.stop()
 	peer("1/2 Unknown NotReported: 1 of 2 nodes: node2: its speaker has been stopped")
-	must(r.SetReady(ctx, "node1", v1.ConditionUnknown))
+	f.must(f.SetReady(ctx, "node1", v1.ConditionUnknown))
 	peer("0/2 Unknown NotReported: 0 of 2 nodes: node1: the node's Ready condition is Unknown, node2: its speaker has been stopped")
 
 	ad := func(want string) {
 		t.Helper()
 		eventually.Nil(t, patience, fmt.Sprintf("BGPAdvertisement web to have %q", want), func(context.Context) error {
 			obj, got := v1alpha1.BGPAdvertisement{}, ""
-			get("bgpadvertisements/web", &obj)
+			f.read("bgpadvertisements/web", &obj)
 			if c := meta.FindStatusCondition(obj.Status.Conditions, "Ready"); c != nil {
 				got = string(c.Status) + " " + c.Reason
 			}
@@ -216,11 +199,11 @@ func TestBGP(t *testing.T) {
 		})
 	}
 	const web = "{apiVersion: ironlb.io/v1alpha1, kind: BGPAdvertisement, metadata: {name: web}, spec: {communities: [gold], peers: [%s]}}"
-	must(r.Apply(ctx, fmt.Sprintf(web, "six")))
+	f.apply(fmt.Sprintf(web, "six"))
 	ad("False UnknownCommunity")
-	must(r.Apply(ctx, `{apiVersion: ironlb.io/v1alpha1, kind: Community, metadata: {name: all}, spec: {communities: [{name: gold, value: "65000:1"}]}}`))
+	f.apply(`{apiVersion: ironlb.io/v1alpha1, kind: Community, metadata: {name: all}, spec: {communities: [{name: gold, value: "65000:1"}]}}`)
 	ad("False UnknownPeer")
-	must(r.Apply(ctx, fmt.Sprintf(web, "tor")))
+	f.apply(fmt.Sprintf(web, "tor"))
 	ad("True Read")
 	s.sees(t, "the advertisement", func(v *view.View) bool {
 		a := v.BGPAdvertisements["web"]
@@ -228,70 +211,57 @@ func TestBGP(t *testing.T) {
 	})
 
 	// A Service announced only by BGP has its address, no VirtualIP, and no Warning.
-	must(r.Apply(ctx, "{apiVersion: ironlb.io/v1alpha1, kind: IPAddressPool, metadata: {name: web}, spec: {addresses: ['2001:db8:1::4/127']}}"))
-	must(r.Namespace(ctx, "bgp"))
-	must(r.AddNode(ctx, "node3"))
-	_, err = r.Kube.CoreV1().Services("bgp").Create(ctx, rig.Service("bgp", "web", nil), metav1.CreateOptions{})
-	must(err)
-	eventually.Nil(t, patience, "the Service to have an address", func(context.Context) error {
-		svc, err := r.Kube.CoreV1().Services("bgp").Get(ctx, "web", metav1.GetOptions{})
-		must(err)
-		return eventually.Unless(len(svc.Status.LoadBalancer.Ingress) == 1, "it has %+v", svc.Status)
-	})
+	f.pool("web", "2001:db8:1::4/127")
+	f.must(f.AddNode(ctx, "node3"))
+	f.create("web", nil)
+	f.served("web")
 	s.sees(t, "the Service", func(v *view.View) bool { return len(v.Services) == 1 })
-	events, err := r.Kube.CoreV1().Events("bgp").List(ctx, metav1.ListOptions{})
-	must(err)
+	events, err := f.Kube.CoreV1().Events("bgp").List(ctx, metav1.ListOptions{})
+	f.must(err)
 	for _, e := range events.Items {
 		if e.Type != v1.EventTypeNormal && !strings.HasPrefix(e.Reason, "ClusterIP") { // the API server repairs its own ClusterIPs
 			t.Errorf("of a Service that only BGP announces: %s: %s", e.Reason, e.Message)
 		}
 	}
 	var vips v1alpha1.VirtualIPList
-	if get("virtualips", &vips); len(vips.Items) > 0 {
+	if f.read("virtualips", &vips); len(vips.Items) > 0 {
 		t.Errorf("it has a VirtualIP: %+v", vips.Items)
 	}
 }
 
 // TestBGPRefused: a speaker works on a cluster with CRDs or permissions of an earlier release, without BGP. It starts
-// BGP when they are updated.
+// BGP when they are updated. The rig restores the CRD.
 func TestBGPRefused(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	defer cancel()
-	r := rig.Start(t, rig.Config{})
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	must(r.AddNodes(ctx, 1))
-	config, err := r.SpeakerConfig(ctx, "node1")
-	must(err)
+	f := use(t, "")
+	ctx := f.ctx
+	f.must(f.AddNodes(ctx, 1))
+	config, err := f.SpeakerConfig(ctx, "node1")
+	f.must(err)
 	account, err := kubernetes.NewForConfig(config)
-	must(err)
-	must(r.Apply(ctx, torPeer))
-	roles := r.Kube.RbacV1().ClusterRoles()
+	f.must(err)
+	f.apply(torPeer)
+	roles := f.Kube.RbacV1().ClusterRoles()
 	full, err := roles.Get(ctx, "ironlb-speaker", metav1.GetOptions{})
-	must(err)
+	f.must(err)
 	earlier := full.DeepCopy()
 	for i := range earlier.Rules {
 		earlier.Rules[i].Resources = slices.DeleteFunc(earlier.Rules[i].Resources, func(name string) bool { return strings.HasPrefix(name, "b") || name == "communities" })
 	}
 	_, err = roles.Update(ctx, earlier, metav1.UpdateOptions{})
-	must(err)
-	must(r.Kube.Discovery().RESTClient().Delete().AbsPath("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/communities.ironlb.io").Do(ctx).Error())
+	f.must(err)
+	f.must(f.Kube.Discovery().RESTClient().Delete().AbsPath("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/communities.ironlb.io").Do(ctx).Error())
 
 	for _, kind := range []string{"bgppeers", "communities"} {
 		eventually.True(t, patience, kind+" to be refused", func() bool {
-			return account.Discovery().RESTClient().Get().AbsPath("/apis/ironlb.io/v1alpha1/"+kind).Do(ctx).Error() != nil
+			return account.Discovery().RESTClient().Get().AbsPath(api+"/"+kind).Do(ctx).Error() != nil
 		})
 	}
 	s := startSide(ctx, t, config, "node1")
 	s.sees(t, "a View without BGP", func(v *view.View) bool { return len(v.Nodes) == 1 && len(v.BGPPeers) == 0 })
 	now, err := roles.Get(ctx, "ironlb-speaker", metav1.GetOptions{})
-	must(err)
+	f.must(err)
 	now.Rules = full.Rules
 	_, err = roles.Update(ctx, now, metav1.UpdateOptions{})
-	must(err)
+	f.must(err)
 	s.sees(t, "the peer", func(v *view.View) bool { return v.BGPPeers["tor"].Wrong == routes.NotConfigured })
 }

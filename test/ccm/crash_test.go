@@ -25,7 +25,6 @@ var (
 )
 
 const (
-	firstPort  = 10258
 	actors     = 4
 	toBeServed = time.Minute // from the last start until the final state
 )
@@ -38,11 +37,11 @@ func TestCrash(t *testing.T) {
 		rare.Test(t)
 		crash(t, *kills, func(c *cluster) {
 			for k := range *kills {
-				p := c.startCCM(firstPort, "--leader-elect=false")
+				p := c.startCCM(firstPort, alone)
 				c.wait(k)
 				c.must(p.Kill())
 			}
-			c.startCCM(firstPort, "--leader-elect=false")
+			c.startCCM(firstPort, alone)
 		})
 	})
 	t.Run("two replicas", func(t *testing.T) {
@@ -64,8 +63,7 @@ func TestCrash(t *testing.T) {
 
 // cluster holds the state of one crash test.
 type cluster struct {
-	*testing.T
-	*rig.Rig
+	*fixture
 	checker *checker
 	rand    *rand.Rand
 }
@@ -77,17 +75,18 @@ func crash(t *testing.T, kills int, kill func(*cluster)) {
 		seed = rand.Uint64()
 	}
 	t.Logf("go test ./test/ccm -run '%s' -args -seed %d", t.Name(), seed)
-	ctx := t.Context()
-	c := &cluster{T: t, Rig: rig.Start(t, rig.Config{}), rand: rand.New(rand.NewPCG(seed, 0))}
-	c.must(c.Apply(ctx, poolYAML(poolMain, 0)+poolYAML(poolSmall, 0)))
+	c := &cluster{fixture: use(t, ""), rand: rand.New(rand.NewPCG(seed, 0))}
+	ctx := t.Context() // without a limit: there may be many kills
+	c.apply(poolYAML(poolMain, 0) + poolYAML(poolSmall, 0))
 	services, events, err := c.Follow(ctx, metav1.NamespaceAll)
 	c.must(err)
 	c.checker = newChecker(services)
 	go c.checker.follow(events)
 
 	load, stop := context.WithCancel(ctx)
-	defer stop()
 	group, load := errgroup.WithContext(load)
+	defer group.Wait() // on a failure, too
+	defer stop()
 	for i := range actors {
 		a := &actor{
 			rig: c.Rig, rand: rand.New(rand.NewPCG(seed, uint64(i+2))), namespace: fmt.Sprintf("crash-%d", i),
@@ -113,13 +112,6 @@ func crash(t *testing.T, kills int, kill func(*cluster)) {
 	t.Logf("%d changes of addresses seen", changes)
 	if changes < kills {
 		t.Errorf("only %d changes of addresses in %d kills: too few to prove anything", changes, kills)
-	}
-}
-
-func (c *cluster) must(err error) {
-	c.Helper()
-	if err != nil {
-		c.Fatal(err)
 	}
 }
 

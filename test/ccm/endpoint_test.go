@@ -1,16 +1,13 @@
 package ccm
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/ironlb/ironlb/test/ccm/rig"
 	"github.com/ironlb/ironlb/test/eventually"
 )
 
@@ -18,32 +15,16 @@ import (
 // the LoadBalancer address of another Service. A Warning Event and the condition report it, also when the address is
 // allocated last. The condition ends with its cause, and a restart of ironlb-ccm repeats neither.
 func TestRefusedEndpoint(t *testing.T) {
-	const namespace = "endpoint"
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	defer cancel()
-	f := unmanagedCCM{T: t, Rig: rig.Start(t, rig.Config{}), ctx: ctx, namespace: namespace}
+	f := use(t, "endpoint")
+	ctx := f.ctx
 	f.must(f.AddNodes(ctx, 1))
-	f.must(f.Apply(ctx, `
-apiVersion: ironlb.io/v1alpha1
-kind: IPAddressPool
-metadata: {name: p}
-spec: {addresses: ["2001:db8:1::/124"]}
----
-apiVersion: ironlb.io/v1alpha1
-kind: L2Advertisement
-metadata: {name: p}
-spec: {}
-`))
-	f.must(f.Namespace(ctx, namespace))
-	ccm, err := f.StartCCM(ctx, firstPort, "--leader-elect=false")
-	f.must(err)
-	f.must(ccm.WaitReady(ctx, time.Minute))
-	web := func() {
+	f.advertised("p", "2001:db8:1::/124")
+	ccm := f.start(alone)
+	serve := func(name, want string) {
 		t.Helper()
-		f.create("web", nil)
-		eventually.True(f, patience, "web is served", func() bool { return len(ingress(f.get("web"))) == 1 })
-		if got := ingress(f.get("web"))[0].String(); got != "2001:db8:1::2" {
-			t.Fatalf("web has %s", got)
+		f.create(name, nil)
+		if got := f.served(name).String(); got != want {
+			t.Fatalf("%s has %s", name, got)
 		}
 	}
 	// warned waits until the condition has the text, or none of this warning if it is empty.
@@ -59,29 +40,24 @@ spec: {}
 	}
 	events := func(name string) (n int) {
 		t.Helper()
-		all, err := f.Kube.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{FieldSelector: "reason=EndpointRefused,type=Warning,involvedObject.name=" + name})
+		all, err := f.Kube.CoreV1().Events(f.namespace).List(ctx, metav1.ListOptions{FieldSelector: "reason=EndpointRefused,type=Warning,involvedObject.name=" + name})
 		f.must(err)
 		for _, e := range all.Items {
 			n += int(e.Count)
 		}
 		return n
 	}
-	for i, name := range []string{"alias", "mirrored"} {
-		f.create(name, nil)
-		eventually.True(f, patience, name+" is served", func() bool { return len(ingress(f.get(name))) == 1 })
-		if got, want := ingress(f.get(name))[0].String(), []string{"2001:db8:1::", "2001:db8:1::1"}[i]; got != want {
-			t.Fatalf("%s has %s", name, got)
-		}
-	}
+	serve("alias", "2001:db8:1::")
+	serve("mirrored", "2001:db8:1::1")
 	slice := func(name, service, labels string) {
 		t.Helper()
-		f.must(f.Apply(ctx, fmt.Sprintf(`
+		f.apply(fmt.Sprintf(`
 {apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: %s, namespace: endpoint, labels: {kubernetes.io/service-name: %s%s}},
   addressType: IPv6, endpoints: [{addresses: ["2001:db8:1::2"]}], ports: [{name: http, port: 80}]}
-`, name, service, labels)))
+`, name, service, labels))
 	}
 	slice("mirrored-1", "mirrored", ", endpointslice.kubernetes.io/managed-by: endpointslicemirroring-controller.k8s.io")
-	web()
+	serve("web", "2001:db8:1::2")
 	const text = "connections to endpoint 2001:db8:1::2 are refused: it is the LoadBalancer address of Service endpoint/web. " +
 		"Replace it with the addresses of that Service's Pods"
 	warned("mirrored", text)
@@ -89,19 +65,17 @@ spec: {}
 	warned("alias", "EndpointSlice manual: "+text)
 	eventually.True(f, patience, "Events", func() bool { return events("alias") == 1 && events("mirrored") == 1 })
 
-	f.must(ccm.Stop(10 * time.Second))
+	f.stop(ccm)
 	versions := []string{f.get("alias").ResourceVersion, f.get("mirrored").ResourceVersion}
-	ccm, err = f.StartCCM(ctx, firstPort, "--leader-elect=false")
-	f.must(err)
-	f.must(ccm.WaitReady(ctx, time.Minute))
+	ccm = f.start(alone)
 	f.create("last", nil)
-	eventually.True(f, patience, "last is served", func() bool { return len(ingress(f.get("last"))) == 1 })
+	f.served("last")
 	if is := []string{f.get("alias").ResourceVersion, f.get("mirrored").ResourceVersion}; is[0] != versions[0] || is[1] != versions[1] {
 		t.Error("a restart writes the condition again")
 	}
-	f.must(f.Kube.DiscoveryV1().EndpointSlices(namespace).Delete(ctx, "manual", metav1.DeleteOptions{}))
+	f.must(f.Kube.DiscoveryV1().EndpointSlices(f.namespace).Delete(ctx, "manual", metav1.DeleteOptions{}))
 	warned("alias", "")
-	f.must(f.services().Delete(ctx, "web", metav1.DeleteOptions{}))
+	f.delete("web")
 	warned("mirrored", "")
 	if a, m := events("alias"), events("mirrored"); a != 1 || m != 1 {
 		t.Errorf("%d and %d Events, want one each", a, m)

@@ -1,18 +1,16 @@
 package ccm
 
 import (
-	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
-	"github.com/ironlb/ironlb/test/ccm/rig"
 	"github.com/ironlb/ironlb/test/eventually"
 )
 
@@ -26,23 +24,10 @@ func TestTheirs(t *testing.T) {
 }
 
 func testTheirs(t *testing.T, flag string) {
-	const namespace = "theirs"
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	defer cancel()
-	f := unmanagedCCM{T: t, Rig: rig.Start(t, rig.Config{}), ctx: ctx, namespace: namespace}
+	f := use(t, "theirs")
+	ctx := f.ctx
 	f.must(f.AddNodes(ctx, 2))
-	f.must(f.Apply(ctx, `
-apiVersion: ironlb.io/v1alpha1
-kind: IPAddressPool
-metadata: {name: ours}
-spec: {addresses: ["2001:db8:1::/124"]}
----
-apiVersion: ironlb.io/v1alpha1
-kind: L2Advertisement
-metadata: {name: ours}
-spec: {}
-`))
-	f.must(f.Namespace(ctx, namespace))
+	f.advertised("ours", "2001:db8:1::/124")
 	other := ptr.To("example.com/lb")
 	shapes := map[string]struct {
 		class      *string
@@ -70,15 +55,13 @@ spec: {}
 				f.patch(name, types.MergePatchType, `{"status":{"loadBalancer":{"ingress":[`+s.ingress+`]}}}`, "status")
 			}
 			if strings.HasPrefix(shape, "ends") {
-				f.must(f.services().Delete(ctx, name, metav1.DeleteOptions{}))
+				f.delete(name)
 			}
 			versions[name] = f.get(name).ResourceVersion
 		}
 	}
 	build("early-")
-	ccm, err := f.StartCCM(ctx, firstPort, "--leader-elect=false", "--service-proxy", flag)
-	f.must(err)
-	f.must(ccm.WaitReady(ctx, time.Minute))
+	f.start(alone, "--service-proxy", flag)
 
 	// An address of the pool that another controller's Service shows is not assigned.
 	f.create("shown", other)
@@ -86,13 +69,12 @@ spec: {}
 	versions["shown"] = f.get("shown").ResourceVersion
 
 	ours := ptr.To("ironlb.io/lb")
-	settle := func(name string) {
+	settle := func(name string) netip.Addr {
 		t.Helper()
 		f.create(name, ours)
-		eventually.True(f, patience, name+" is served", func() bool { return len(ingress(f.get(name))) == 1 })
+		return f.served(name)
 	}
-	settle("first")
-	if got := ingress(f.get("first"))[0].String(); got != "2001:db8:1::1" {
+	if got := settle("first").String(); got != "2001:db8:1::1" {
 		t.Errorf("first has %s", got)
 	}
 	// Changes by its user or its controller cause no write either.
@@ -117,7 +99,7 @@ spec: {}
 			t.Errorf("%s was written: %v %+v %v", name, svc.Finalizers, svc.Status, svc.Annotations)
 		}
 	}
-	events, err := f.Kube.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{})
+	events, err := f.Kube.CoreV1().Events(f.namespace).List(ctx, metav1.ListOptions{})
 	f.must(err)
 	for _, e := range events.Items {
 		if _, theirs := versions[e.InvolvedObject.Name]; theirs && e.Source.Component == "ironlb-ccm" {
@@ -128,12 +110,7 @@ spec: {}
 	if flag == "--only-class" {
 		return
 	}
-	f.must(f.Apply(ctx, `
-apiVersion: ironlb.io/v1alpha1
-kind: IPAddressPool
-metadata: {name: theirs}
-spec: {addresses: ["2001:db8:9::9/128"]}
-`))
+	f.pool("theirs", "2001:db8:9::9/128")
 	eventually.True(f, patience, "the plain one is ours", func() bool {
 		svc := f.get("early-plain")
 		return f.reason("early-plain") == "Allocated" && slices.Contains(svc.Finalizers, cleanup)

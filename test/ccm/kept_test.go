@@ -1,13 +1,10 @@
 package ccm
 
 import (
-	"context"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -25,29 +22,12 @@ import (
 // Service gets them. PreferDualStack has only the second family until a pool has the first. An Event names the other
 // family of a request for one address.
 func TestKept(t *testing.T) {
-	const namespace = "kept"
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	defer cancel()
-	f := unmanagedCCM{T: t, Rig: rig.Start(t, rig.Config{}), ctx: ctx, namespace: namespace}
-	pool := func(name string, addresses ...string) {
-		t.Helper()
-		f.must(f.Apply(ctx, fmt.Sprintf("{apiVersion: ironlb.io/v1alpha1, kind: IPAddressPool, metadata: {name: %s}, "+
-			"spec: {addresses: [%s]}}", name, `"`+strings.Join(addresses, `","`)+`"`)))
-	}
-	becomes := func(name, reason string, addresses ...string) {
-		t.Helper()
-		var want []netip.Addr
-		for _, a := range addresses {
-			want = append(want, netip.MustParseAddr(a))
-		}
-		eventually.True(f, patience, fmt.Sprintf("%s is %s with %v", name, reason, want), func() bool {
-			return f.reason(name) == reason && slices.Equal(ingress(f.get(name)), want)
-		})
-	}
+	f := use(t, "kept")
+	ctx := f.ctx
 	message := func(name, kind, text string) {
 		t.Helper()
 		eventually.True(f, patience, fmt.Sprintf("a %s Event about %s with %q", kind, name, text), func() bool {
-			events, err := f.Kube.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{})
+			events, err := f.Kube.CoreV1().Events(f.namespace).List(ctx, metav1.ListOptions{})
 			f.must(err)
 			return slices.ContainsFunc(events.Items, func(e v1.Event) bool {
 				return e.InvolvedObject.Name == name && e.Type == kind && strings.Contains(e.Message, text)
@@ -60,7 +40,7 @@ func TestKept(t *testing.T) {
 	}
 	create := func(name string, port int32, key string, change func(*v1.Service)) {
 		t.Helper()
-		svc := rig.Service(namespace, name, nil)
+		svc := rig.Service(f.namespace, name, nil)
 		svc.Annotations = map[string]string{annotationSharingKey: key}
 		svc.Spec.Ports[0].Port, svc.Spec.Selector = port, map[string]string{"app": name}
 		change(svc)
@@ -72,61 +52,53 @@ func TestKept(t *testing.T) {
 		s.Spec.IPFamilies = []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol}
 		s.Spec.IPFamilyPolicy = ptr.To(v1.IPFamilyPolicyPreferDualStack)
 	}
-	start := func() *rig.CCM {
-		t.Helper()
-		c, err := f.StartCCM(ctx, firstPort, "--leader-elect=false")
-		f.must(err)
-		f.must(c.WaitReady(ctx, time.Minute))
-		return c
-	}
 
-	f.must(f.Namespace(ctx, namespace))
-	pool("web", "2001:db8:1::/126")
-	first := start()
+	f.pool("web", "2001:db8:1::/126")
+	first := f.start(alone)
 	create("a", 80, "k", same)
-	becomes("a", "Allocated", "2001:db8:1::")
+	f.becomes("a", "Allocated", "2001:db8:1::")
 	create("b", 81, "k", same)
-	becomes("b", "Allocated", "2001:db8:1::")
+	f.becomes("b", "Allocated", "2001:db8:1::")
 	f.patch("b", types.JSONPatchType, `[{"op":"replace","path":"/spec/ports/0/port","value":80}]`, "")
-	becomes("b", "SharingRefused", "2001:db8:1::")
+	f.becomes("b", "SharingRefused", "2001:db8:1::")
 	message("b", "Warning", "kept/a holds 2001:db8:1:: and has port TCP/80 as well")
 	f.patch("b", types.JSONPatchType, `[{"op":"replace","path":"/spec/ports/0/port","value":81}]`, "")
-	becomes("b", "Allocated", "2001:db8:1::")
+	f.becomes("b", "Allocated", "2001:db8:1::")
 	f.patch("b", types.MergePatchType, `{"spec":{"externalTrafficPolicy":"Local"}}`, "")
-	becomes("b", "SharingRefused", "2001:db8:1::")
+	f.becomes("b", "SharingRefused", "2001:db8:1::")
 	message("b", "Warning", "kept/a holds 2001:db8:1:: and has another spec.selector, "+
 		"while kept/b has externalTrafficPolicy Local")
-	becomes("a", "Allocated", "2001:db8:1::")
+	f.becomes("a", "Allocated", "2001:db8:1::")
 
 	create("dual", 80, "", dual)
-	becomes("dual", "SecondFamilyPending", "2001:db8:1::1")
+	f.becomes("dual", "SecondFamilyPending", "2001:db8:1::1")
 	create("wiped", 80, "", same)
-	becomes("wiped", "Allocated", "2001:db8:1::2")
+	f.becomes("wiped", "Allocated", "2001:db8:1::2")
 	create("full", 80, "", same)
-	becomes("full", "Allocated", "2001:db8:1::3")
+	f.becomes("full", "Allocated", "2001:db8:1::3")
 	create("waits", 80, "", same)
-	becomes("waits", "PoolExhausted")
-	f.must(first.Stop(10 * time.Second))
+	f.becomes("waits", "PoolExhausted")
+	f.stop(first)
 	for _, name := range []string{"dual", "wiped"} {
 		f.patch(name, types.MergePatchType, `{"status":{"loadBalancer":null}}`, "status")
 		if got := ingress(f.get(name)); len(got) > 0 {
 			t.Fatalf("%s still shows %v", name, got)
 		}
 	}
-	second := start()
-	becomes("wiped", "Allocated", "2001:db8:1::2")
-	becomes("dual", "SecondFamilyPending", "2001:db8:1::1")
-	becomes("waits", "PoolExhausted")
-	pool("four", "192.0.2.0/30")
-	becomes("dual", "Allocated", "192.0.2.0", "2001:db8:1::1")
+	second := f.start(alone)
+	f.becomes("wiped", "Allocated", "2001:db8:1::2")
+	f.becomes("dual", "SecondFamilyPending", "2001:db8:1::1")
+	f.becomes("waits", "PoolExhausted")
+	f.pool("four", "192.0.2.0/30")
+	f.becomes("dual", "Allocated", "192.0.2.0", "2001:db8:1::1")
 
-	pool("more", "2001:db8:2::/126")
-	becomes("waits", "Allocated", "2001:db8:2::")
+	f.pool("more", "2001:db8:2::/126")
+	f.becomes("waits", "Allocated", "2001:db8:2::")
 	create("named", 80, "", func(s *v1.Service) {
 		dual(s)
 		s.Annotations[v1alpha1.AnnotationAddresses] = "2001:db8:2::3"
 	})
-	becomes("named", "Allocated", "192.0.2.1", "2001:db8:2::3")
+	f.becomes("named", "Allocated", "192.0.2.1", "2001:db8:2::3")
 	message("named", "Normal", "Its request names no IPv4 address")
-	f.must(second.Stop(10 * time.Second))
+	f.stop(second)
 }

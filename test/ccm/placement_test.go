@@ -33,10 +33,8 @@ type speakers struct {
 	atOnce int // the maximum number of simultaneous moves
 }
 
-const vipsPath = "/apis/ironlb.io/v1alpha1/virtualips"
-
 func (s *speakers) list(ctx context.Context) (map[string]*v1alpha1.VirtualIP, error) {
-	data, err := s.rig.Kube.Discovery().RESTClient().Get().AbsPath(vipsPath).DoRaw(ctx)
+	data, err := s.rig.Kube.Discovery().RESTClient().Get().AbsPath(api, "virtualips").DoRaw(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -92,7 +90,7 @@ func (s *speakers) act(ctx context.Context, vips map[string]*v1alpha1.VirtualIP)
 		s.by[name] = v.Generation
 		if v.Status.Node != s.holds[name] {
 			body := fmt.Sprintf(`{"metadata": {"resourceVersion": %q}, "status": {"node": %q, "since": %q}}`, v.ResourceVersion, s.holds[name], metav1.Now().UTC().Format(time.RFC3339))
-			_ = s.rig.Kube.Discovery().RESTClient().Patch(types.MergePatchType).AbsPath(vipsPath, name, "status").Body([]byte(body)).Do(ctx).Error() // retried at the next tick
+			_ = s.rig.Kube.Discovery().RESTClient().Patch(types.MergePatchType).AbsPath(api, "virtualips", name, "status").Body([]byte(body)).Do(ctx).Error() // retried at the next tick
 		}
 	}
 	s.atOnce = max(s.atOnce, moving)
@@ -100,7 +98,7 @@ func (s *speakers) act(ctx context.Context, vips map[string]*v1alpha1.VirtualIP)
 
 // report writes the SpeakerStatus of each node: all nodes receive one another.
 func (s *speakers) report(ctx context.Context, nodes ...string) error {
-	const path = "/apis/ironlb.io/v1alpha1/speakerstatuses"
+	const path = api + "/speakerstatuses"
 	rest := s.rig.Kube.Discovery().RESTClient()
 	for _, n := range nodes {
 		status := v1alpha1.SpeakerStatusStatus{DataPlane: v1alpha1.DataPlaneStatus{Healthy: true}}
@@ -159,17 +157,10 @@ func (s *speakers) locked(f func()) {
 // with late statuses, a node that is not ready and a new node, nothing moves, whether or not ironlb-ccm was restarted.
 // On request they spread over the new node, one at a time.
 func TestPlacement(t *testing.T) {
-	const namespace, services = "placement", 6
-	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
-	defer cancel()
-	r := rig.Start(t, rig.Config{})
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	s := &speakers{rig: r, holds: map[string]string{}, by: map[string]int64{}}
+	const services = 6
+	f := use(t, "placement")
+	ctx, cancel := context.WithCancel(f.ctx)
+	s := &speakers{rig: f.Rig, holds: map[string]string{}, by: map[string]int64{}}
 	var running sync.WaitGroup
 	running.Go(func() { s.run(ctx) })
 	defer running.Wait()
@@ -177,7 +168,7 @@ func TestPlacement(t *testing.T) {
 	vips := func() map[string]*v1alpha1.VirtualIP {
 		t.Helper()
 		list, err := s.list(ctx)
-		must(err)
+		f.must(err)
 		return list
 	}
 	led := func(list map[string]*v1alpha1.VirtualIP) map[string]int {
@@ -189,14 +180,7 @@ func TestPlacement(t *testing.T) {
 		}
 		return out
 	}
-	start := func() *rig.CCM {
-		t.Helper()
-		c, err := r.StartCCM(ctx, firstPort, "--leader-elect=false")
-		must(err)
-		must(c.WaitReady(ctx, time.Minute))
-		return c
-	}
-	must(r.Apply(ctx, `
+	f.apply(`
 apiVersion: ironlb.io/v1alpha1
 kind: IPAddressPool
 metadata: {name: web, labels: {tier: gold}}
@@ -206,10 +190,10 @@ apiVersion: ironlb.io/v1alpha1
 kind: L2Advertisement
 metadata: {name: gold}
 spec: {ipAddressPoolSelectors: [{matchLabels: {tier: gold}}]}
-`))
-	must(r.AddNodes(ctx, 3))
-	ccm := start()
-	must(r.Serve(ctx, namespace, services, nil))
+`)
+	f.must(f.AddNodes(ctx, 3))
+	ccm := f.start(alone)
+	f.must(f.Serve(ctx, f.namespace, services, nil))
 	eventually.Nil(t, patience, "each node to lead two lists", func(context.Context) error {
 		n := led(vips())
 		return eventually.Unless(maps.Equal(n, map[string]int{"node1": 2, "node2": 2, "node3": 2}), "they lead %v", n)
@@ -220,20 +204,20 @@ spec: {ipAddressPoolSelectors: [{matchLabels: {tier: gold}}]}
 		before := s.rest(ctx, t)
 		s.locked(func() { s.mute, s.moves = true, 0 })
 		if restart {
-			must(ccm.Kill())
+			f.must(ccm.Kill())
 		}
-		must(r.StopAPIServer())
+		f.must(f.StopAPIServer())
 		s.locked(func() {
 			for name, v := range before {
 				s.holds[name] = v.Spec.Nodes[1]
 			}
 		})
-		must(r.StartAPIServer(ctx))
-		must(r.SetReady(ctx, "node1", v1.ConditionUnknown))
+		f.must(f.StartAPIServer(ctx))
+		f.must(f.SetReady(ctx, "node1", v1.ConditionUnknown))
 		joined := fmt.Sprintf("node%d", 4+i)
-		must(r.AddNode(ctx, joined))
+		f.must(f.AddNode(ctx, joined))
 		if restart {
-			ccm = start()
+			ccm = f.start(alone)
 		}
 		late := time.After(3 * time.Second) // the last speaker reconnects to the API server
 		<-late
@@ -252,7 +236,7 @@ spec: {ipAddressPoolSelectors: [{matchLabels: {tier: gold}}]}
 			}
 			return nil
 		})
-		must(r.SetReady(ctx, "node1", v1.ConditionTrue))
+		f.must(f.SetReady(ctx, "node1", v1.ConditionTrue))
 		s.locked(func() {
 			if s.moves > 0 {
 				t.Errorf("restarted %v: %d addresses moved when the API server was back", restart, s.moves)
@@ -260,7 +244,7 @@ spec: {ipAddressPoolSelectors: [{matchLabels: {tier: gold}}]}
 		})
 	}
 
-	must(s.report(ctx, "node1", "node2", "node3", "node4", "node5"))
+	f.must(s.report(ctx, "node1", "node2", "node3", "node4", "node5"))
 	s.locked(func() { s.moves, s.atOnce = 0, 0 })
 	counts := slices.Sorted(maps.Values(led(vips())))
 	slices.Reverse(counts)
@@ -271,8 +255,8 @@ spec: {ipAddressPoolSelectors: [{matchLabels: {tier: gold}}]}
 		}
 		moves += max(0, n-1)
 	}
-	out, err := r.Plugin(ctx, "rebalance", "web", "--wait", "90s")
-	must(err)
+	out, err := f.Plugin(ctx, "rebalance", "web", "--wait", "90s")
+	f.must(err)
 	if out != "ippool/web: rebalance requested\nippool/web: done\n" {
 		t.Errorf("kubectl ironlb rebalance: got\n%s", out)
 	}
@@ -284,17 +268,17 @@ spec: {ipAddressPoolSelectors: [{matchLabels: {tier: gold}}]}
 			t.Errorf("from %v: %d moves, at most %d at once; want %d, one at a time", counts, s.moves, s.atOnce, moves)
 		}
 	})
-	events, err := r.Kube.CoreV1().Events("").List(ctx, metav1.ListOptions{FieldSelector: "reason=Rebalanced"})
-	must(err)
+	events, err := f.Kube.CoreV1().Events("").List(ctx, metav1.ListOptions{FieldSelector: "reason=Rebalanced"})
+	f.must(err)
 	if len(events.Items) != moves {
 		t.Errorf("%d Events of reason Rebalanced, want %d", len(events.Items), moves)
 	}
-	out, err = r.Plugin(ctx, "status")
-	must(err)
+	out, err = f.Plugin(ctx, "status")
+	f.must(err)
 	for _, v := range vips() {
 		if !strings.Contains(out, v.Spec.Addresses[0]+" ") || !strings.Contains(out, " "+v.Status.Node+" ") {
 			t.Errorf("kubectl ironlb status lacks %s on %s:\n%s", v.Spec.Addresses[0], v.Status.Node, out)
 		}
 	}
-	must(ccm.Stop(10 * time.Second))
+	f.stop(ccm)
 }

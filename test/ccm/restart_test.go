@@ -1,10 +1,8 @@
 package ccm
 
 import (
-	"context"
 	"fmt"
 	"testing"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,9 +14,7 @@ import (
 // TestRestart restarts ironlb-ccm with many Services that it has assigned. It writes nothing: no Service, no Event, no
 // pool. test/bench/ccm measures the time this takes.
 func TestRestart(t *testing.T) {
-	const (
-		namespace = "restart"
-		pool      = `
+	const pool = `
 apiVersion: ironlb.io/v1alpha1
 kind: IPAddressPool
 metadata: {name: restart}
@@ -30,41 +26,26 @@ kind: BGPAdvertisement
 metadata: {name: restart}
 spec: {}
 `
-	)
 	services := rare.Rounds(300, 5000)
-	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
-	defer cancel()
-	r := rig.Start(t, rig.Config{Audit: true})
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	start := func() *rig.CCM {
-		t.Helper()
-		c, err := r.StartCCM(ctx, firstPort, "--leader-elect=false")
-		must(err)
-		must(c.WaitReady(ctx, time.Minute))
-		return c
-	}
-	must(r.Apply(ctx, pool))
-	must(r.AddNodes(ctx, 3))
-	first := start()
-	must(r.Serve(ctx, namespace, services, nil))
-	before, _, err := r.Settled(ctx)
-	must(err)
-	must(first.Kill())
-	versions := versionsOf(ctx, t, r)
+	f := use(t, "restart")
+	ctx := f.ctx
+	f.apply(pool)
+	f.must(f.AddNodes(ctx, 3))
+	first := f.start(alone)
+	f.must(f.Serve(ctx, f.namespace, services, nil))
+	before, _, err := f.Settled(ctx)
+	f.must(err)
+	f.must(first.Kill())
+	versions := f.versions()
 
-	second := start()
-	after, _, err := r.Settled(ctx)
-	must(err)
+	second := f.start(alone)
+	after, _, err := f.Settled(ctx)
+	f.must(err)
 	if more := after.Since(before).Of(); len(more) > 0 {
 		t.Errorf("a restart with %d assigned Services wrote: %v", services, more)
 	}
 	changed := 0
-	for name, v := range versionsOf(ctx, t, r) {
+	for name, v := range f.versions() {
 		if versions[name] != v {
 			changed++
 		}
@@ -74,31 +55,26 @@ spec: {}
 	}
 
 	// It serves: a new Service gets a free address.
-	_, events, err := r.Follow(ctx, namespace)
-	must(err)
-	_, err = r.Kube.CoreV1().Services(namespace).Create(ctx, rig.Service(namespace, "one-more", nil), metav1.CreateOptions{})
-	must(err)
+	_, events, err := f.Follow(ctx, f.namespace)
+	f.must(err)
+	f.create("one-more", nil)
 	_, err = rig.Await(ctx, events, 1, rig.Served)
-	must(err)
-	must(unique(ctx, r))
-	must(second.Stop(10 * time.Second))
+	f.must(err)
+	f.must(f.unique())
+	f.stop(second)
 }
 
-// versionsOf lists the versions of all Services and Events.
-func versionsOf(ctx context.Context, t *testing.T, r *rig.Rig) map[string]string {
-	t.Helper()
+// versions lists the versions of all Services and Events.
+func (f *fixture) versions() map[string]string {
+	f.Helper()
 	versions := map[string]string{}
-	services, err := r.Kube.CoreV1().Services(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	services, err := f.Kube.CoreV1().Services(metav1.NamespaceAll).List(f.ctx, metav1.ListOptions{})
+	f.must(err)
 	for _, s := range services.Items {
 		versions["Service "+s.Namespace+"/"+s.Name] = s.ResourceVersion
 	}
-	events, err := r.Kube.CoreV1().Events(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	events, err := f.Kube.CoreV1().Events(metav1.NamespaceAll).List(f.ctx, metav1.ListOptions{})
+	f.must(err)
 	for _, e := range events.Items {
 		versions["Event "+e.Namespace+"/"+e.Name] = e.ResourceVersion
 	}
@@ -106,8 +82,8 @@ func versionsOf(ctx context.Context, t *testing.T, r *rig.Rig) map[string]string
 }
 
 // unique returns an error for Services that have the same address.
-func unique(ctx context.Context, r *rig.Rig) error {
-	list, err := r.Kube.CoreV1().Services(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
+func (f *fixture) unique() error {
+	list, err := f.Kube.CoreV1().Services(metav1.NamespaceAll).List(f.ctx, metav1.ListOptions{})
 	if err != nil {
 		return err
 	}

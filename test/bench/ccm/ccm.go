@@ -43,7 +43,7 @@ type burst struct {
 
 // newRig starts a control plane with the objects and three nodes.
 func newRig(ctx context.Context, o options) (r *rig.Rig, err error) {
-	if r, err = rig.New(ctx, rig.Config{Progress: o.progress, Audit: true}); err != nil {
+	if r, err = rig.New(ctx, rig.Config{Progress: o.progress}); err != nil {
 		return nil, err
 	}
 	defer func() {

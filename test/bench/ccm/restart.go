@@ -27,6 +27,9 @@ func restart(ctx context.Context, o options) (err error) {
 		return err
 	}
 	r.Progress("ironlb-ccm: %d Services are created, for a restart", o.restart)
+	if err := r.Namespace(ctx, namespace); err != nil {
+		return err
+	}
 	if err := r.Serve(ctx, namespace, o.restart, nil); err != nil {
 		return err
 	}

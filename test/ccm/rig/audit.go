@@ -57,8 +57,20 @@ type Write struct {
 // Writes counts requests.
 type Writes map[Write]int
 
-// Writes returns the writes of ironlb-ccm's account since the start, refused and failed requests included, and the time
-// of the last answer. The rig must have been created with Audit.
+// skipAudited makes Writes begin here. The account's programs must have ended.
+func (r *Rig) skipAudited() error {
+	info, err := os.Stat(r.auditLog())
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		r.unread = info.Size()
+	}
+	return err
+}
+
+// Writes returns the writes of ironlb-ccm's account since the start or the last Reset, refused and failed requests
+// included, and the time of the last answer.
 func (r *Rig) Writes() (counts Writes, last time.Time, err error) {
 	counts = Writes{}
 	f, err := os.Open(r.auditLog())
@@ -69,6 +81,9 @@ func (r *Rig) Writes() (counts Writes, last time.Time, err error) {
 		return nil, last, fmt.Errorf("count the writes: %w", err)
 	}
 	defer f.Close()
+	if _, err := f.Seek(r.unread, io.SeekStart); err != nil {
+		return nil, last, fmt.Errorf("count the writes: %w", err)
+	}
 	for in := bufio.NewReader(f); ; {
 		line, err := in.ReadBytes('\n')
 		if errors.Is(err, io.EOF) {

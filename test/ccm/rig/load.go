@@ -130,11 +130,8 @@ func (r *Rig) SetReady(ctx context.Context, name string, status v1.ConditionStat
 	return err
 }
 
-// Serve creates a namespace with n Services in it and waits until each has an address.
+// Serve creates n Services in a namespace and waits until each has an address.
 func (r *Rig) Serve(ctx context.Context, namespace string, n int, class *string) error {
-	if err := r.Namespace(ctx, namespace); err != nil {
-		return err
-	}
 	_, events, err := r.Follow(ctx, namespace)
 	if err != nil {
 		return err

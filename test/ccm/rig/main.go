@@ -2,11 +2,14 @@ package rig
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -31,7 +34,20 @@ func gone(r *Rig) {
 	delete(standing.rigs, r)
 }
 
-// Main is for TestMain: it runs the tests, and on Ctrl-C closes the open rigs. Under -short it runs none of them.
+// closeAll closes the open rigs.
+func closeAll() error {
+	standing.Lock()
+	left := slices.Collect(maps.Keys(standing.rigs))
+	standing.Unlock()
+	var errs []error
+	for _, r := range left {
+		errs = append(errs, r.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Main is for TestMain: it runs the tests, and at the end or on Ctrl-C closes the open rigs. Under -short it runs none
+// of them.
 func Main(m *testing.M) {
 	flag.Parse()
 	if testing.Short() {
@@ -42,24 +58,17 @@ func Main(m *testing.M) {
 	defer stop()
 	ended := make(chan int, 1)
 	go func() { ended <- m.Run() }()
+	code := 130
 	select {
-	case code := <-ended:
-		os.Exit(code)
+	case code = <-ended:
 	case <-ctx.Done():
 		fmt.Fprintln(os.Stderr, "interrupted: removing the control plane")
-		standing.Lock()
-		var left []*Rig
-		for r := range standing.rigs {
-			left = append(left, r)
-		}
-		standing.Unlock()
-		for _, r := range left {
-			if err := r.Close(); err != nil {
-				fmt.Fprintln(os.Stderr, err)
-			}
-		}
-		os.Exit(130)
 	}
+	if err := closeAll(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = max(code, 1)
+	}
+	os.Exit(code)
 }
 
 // Start returns a rig that ends with the test. After a failure, the logs are saved in the folder named by
@@ -71,21 +80,71 @@ func Start(tb testing.TB, cfg Config) *Rig {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() {
-		if err := r.Err(); err != nil {
-			tb.Error(err)
-		}
-		if dir := os.Getenv("IRONLB_LAB_LOGS"); dir != "" && tb.Failed() {
-			dir = filepath.Join(dir, strings.ReplaceAll(tb.Name(), "/", "-"))
-			if err := r.saveLogs(dir); err != nil {
-				tb.Error(err)
-			}
-			tb.Logf("the logs are in %s", dir)
-		}
+		r.check(tb)
 		if err := r.Close(); err != nil {
 			tb.Error(err)
 		}
 	})
 	return r
+}
+
+// shared is the rig of Use: free, or in use by a test.
+var shared = make(chan *Rig, 1)
+
+func init() { shared <- nil }
+
+// Use returns the rig that the tests of the package share, one after the other. At the end of the test it is Reset: its
+// CCMs end, and the cluster is again as after the start. If that fails, the test fails, and the next test gets a new
+// rig. Logs are saved as by Start.
+func Use(tb testing.TB) *Rig {
+	tb.Helper()
+	var r *Rig
+	select {
+	case r = <-shared:
+	default:
+		tb.Fatal("another test uses the rig")
+	}
+	if r == nil {
+		var err error
+		if r, err = New(context.WithoutCancel(tb.Context()), Config{}); err != nil {
+			shared <- nil
+			tb.Fatal(err)
+		}
+	}
+	tb.Cleanup(func() {
+		ok := r.check(tb)
+		if ok {
+			if err := r.Reset(context.WithoutCancel(tb.Context())); err != nil {
+				tb.Error(err)
+				ok = false
+			}
+		}
+		if !ok {
+			if err := r.Close(); err != nil {
+				tb.Error(err)
+			}
+			r = nil
+		}
+		shared <- r
+	})
+	return r
+}
+
+// check fails the test if the control plane has failed, and saves the logs of a failed test.
+func (r *Rig) check(tb testing.TB) (ok bool) {
+	tb.Helper()
+	err := r.Err()
+	if err != nil {
+		tb.Error(err)
+	}
+	if dir := os.Getenv("IRONLB_LAB_LOGS"); dir != "" && tb.Failed() {
+		dir = filepath.Join(dir, strings.ReplaceAll(tb.Name(), "/", "-"))
+		if err := r.saveLogs(dir); err != nil {
+			tb.Error(err)
+		}
+		tb.Logf("the logs are in %s", dir)
+	}
+	return err == nil
 }
 
 func (r *Rig) saveLogs(dir string) error {

@@ -3,7 +3,6 @@
 package rig
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -18,8 +17,11 @@ import (
 	"syscall"
 	"time"
 
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/restmapper"
 
 	"github.com/ironlb/ironlb/test/lab"
 	"github.com/ironlb/ironlb/test/lab/controlplane"
@@ -47,7 +49,6 @@ const (
 type Config struct {
 	Progress io.Writer // a line for each long step; nil: silent
 	Bare     bool      // without the CRDs and permissions of deploy/
-	Audit    bool      // count the writes of ironlb-ccm's account: see Writes
 }
 
 // Rig runs until Close.
@@ -64,9 +65,20 @@ type Rig struct {
 	kubeconfig string // of Account
 	plugin     bool   // kubectl-ironlb has been built
 
-	mu   sync.Mutex
-	seq  int
-	undo []func() error // in the order of creation
+	dynamic dynamic.Interface // as an administrator
+	mapper  *restmapper.DeferredDiscoveryRESTMapper
+
+	// For Reset.
+	manifests string          // of deploy/
+	applied   map[string]bool // kinds and names of these
+	kinds     map[string]bool // resources of these
+	first     objects
+	unread    int64 // offset of the audit log where Writes begins
+
+	mu        sync.Mutex
+	seq       int
+	processes []*process.Process
+	undo      []func() error // in the order of creation
 }
 
 var rigs atomic.Int64 // created by this process
@@ -165,11 +177,9 @@ func (r *Rig) startControlPlane(ctx context.Context) (err error) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
 	}
-	program := r.build.Path
-	if r.cfg.Audit {
-		if program, err = r.audited(program); err != nil {
-			return err
-		}
+	program, err := r.audited(r.build.Path)
+	if err != nil {
+		return err
 	}
 	r.Progress("starting etcd, kube-apiserver, kube-controller-manager")
 	r.cp, err = controlplane.Start(ctx, controlplane.Config{
@@ -184,7 +194,13 @@ func (r *Rig) startControlPlane(ctx context.Context) (err error) {
 		return err
 	}
 	r.onClose(r.cp.Close)
-	r.Kube, err = kubernetes.NewForConfig(fast(r.cp.RESTConfig()))
+	if r.Kube, err = kubernetes.NewForConfig(fast(r.cp.RESTConfig())); err != nil {
+		return err
+	}
+	r.mapper = restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(r.Kube.Discovery()))
+	quiet := r.cp.RESTConfig()
+	quiet.WarningHandler = rest.NoWarnings{} // about deprecated resources
+	r.dynamic, err = dynamic.NewForConfig(quiet)
 	return err
 }
 
@@ -201,10 +217,18 @@ func (r *Rig) applyDeploy(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := r.Apply(ctx, all.Accounts().String()); err != nil {
+	all = all.Accounts()
+	r.manifests, r.applied, r.kinds = all.String(), map[string]bool{}, map[string]bool{}
+	for _, doc := range all {
+		r.applied[doc.Kind+" "+doc.Name] = true
+		if doc.Kind == "CustomResourceDefinition" {
+			r.kinds[doc.Name] = true
+		}
+	}
+	if err := r.Apply(ctx, r.manifests); err != nil {
 		return err
 	}
-	if _, err := r.kubectl(ctx, nil, "wait", "--for=condition=Established", "--timeout=30s", "crd", "--all"); err != nil {
+	if err := r.begin(ctx); err != nil {
 		return err
 	}
 	if r.kubeconfig, err = r.cp.ServiceAccountKubeconfig(ctx, systemNamespace, account); err != nil {
@@ -215,40 +239,6 @@ func (r *Rig) applyDeploy(ctx context.Context) (err error) {
 	}
 	r.Account, err = kubernetes.NewForConfig(fast(rest.CopyConfig(r.Rest)))
 	return err
-}
-
-// Apply applies manifests given as text.
-func (r *Rig) Apply(ctx context.Context, manifests string) error {
-	return r.apply(ctx, []byte(manifests), "-f", "-")
-}
-
-func (r *Rig) apply(ctx context.Context, stdin []byte, args ...string) error {
-	_, err := r.kubectl(ctx, stdin, append([]string{"apply", "--server-side", "--force-conflicts", "--validate=strict"}, args...)...)
-	return err
-}
-
-func (r *Rig) kubectl(ctx context.Context, stdin []byte, args ...string) (string, error) {
-	cmd := host.Cmd{Argv: r.argv(append([]string{r.build.Path("kubectl")}, args...)...), Env: r.adminEnv()}
-	if stdin != nil {
-		cmd.Stdin = bytes.NewReader(stdin)
-	}
-	out, err := host.Output(ctx, host.Native{}, cmd)
-	return string(out), err
-}
-
-// Plugin runs kubectl ironlb as an administrator and returns its output. It is not safe for concurrent use.
-func (r *Rig) Plugin(ctx context.Context, args ...string) (string, error) {
-	if !r.plugin {
-		if err := r.build.Own(ctx, "cmd/kubectl-ironlb"); err != nil {
-			return "", err
-		}
-		r.plugin = true
-	}
-	out, err := host.Output(ctx, host.Native{}, host.Cmd{
-		Argv: r.argv(append([]string{r.build.Path("kubectl"), "ironlb"}, args...)...),
-		Env:  append(r.adminEnv(), "PATH="+filepath.Dir(r.build.Path("kubectl-ironlb"))+":"+os.Getenv("PATH")),
-	})
-	return string(out), err
 }
 
 // StopAPIServer kills kube-apiserver.
@@ -287,7 +277,7 @@ func (r *Rig) Close() error {
 	undo := r.undo
 	r.undo = nil
 	r.mu.Unlock()
-	var errs []error
+	errs := []error{r.endProcesses()}
 	for i := len(undo) - 1; i >= 0; i-- {
 		errs = append(errs, undo[i]())
 	}
@@ -305,11 +295,8 @@ func (r *Rig) run(ctx context.Context, name string, argv ...string) (*process.Pr
 	if err != nil {
 		return nil, err
 	}
-	r.onClose(func() error {
-		if !p.Running() {
-			return nil
-		}
-		return p.Kill()
-	})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.processes = append(r.processes, p)
 	return p, nil
 }
