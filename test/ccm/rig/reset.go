@@ -63,7 +63,7 @@ func (r *Rig) Reset(ctx context.Context) error {
 	if err := r.endProcesses(); err != nil {
 		return err
 	}
-	if err := eventually.Poll(ctx, 20*time.Millisecond, 2*time.Minute, "the state at the start of the rig", r.restore); err != nil {
+	if err := eventually.Poll(ctx, 20*time.Millisecond, 10*time.Minute, "the state at the start of the rig", r.restore); err != nil {
 		return err
 	}
 	return r.skipAudited()
