@@ -175,7 +175,7 @@ func reset(s probe.Summary) bool {
 // serve creates a Service with two Pods on each node, and returns its address.
 func serve(t *testing.T) netip.AddrPort {
 	t.Helper()
-	kubectl(t, "apply", "-f", "test/lab/demo/web.yaml", "-f", "test/e2e/installed/testdata/stream.yaml")
+	kubectl(t, "apply", "-f", "test/lab/demo/deployment.yaml", "-f", "test/lab/demo/web.yaml", "-f", "test/e2e/installed/testdata/stream.yaml")
 	kubectl(t, "scale", "deployment/web", "--replicas=6")
 	kubectl(t, "rollout", "status", "--timeout=120s", "deployment/web")
 	var service netip.AddrPort

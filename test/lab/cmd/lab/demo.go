@@ -158,7 +158,7 @@ func (s *show) serve(ctx context.Context, servers string) (err error) {
 	if err := s.WaitNamespace(ctx, metav1.NamespaceDefault); err != nil {
 		return err
 	}
-	if err := s.print(ctx, "apply", "-f", "test/lab/demo/"+servers, "-f", "test/lab/demo/services.yaml"); err != nil {
+	if err := s.print(ctx, "apply", "-f", "test/lab/demo/"+servers, "-f", "test/lab/demo/web.yaml", "-f", "test/lab/demo/files.yaml"); err != nil {
 		return err
 	}
 	if s.web, err = s.address(ctx, "web"); err != nil {
