@@ -67,7 +67,7 @@ func TestRefusedEndpoint(t *testing.T) {
 
 	f.stop(ccm)
 	versions := []string{f.get("alias").ResourceVersion, f.get("mirrored").ResourceVersion}
-	ccm = f.start(alone)
+	f.start(alone)
 	f.create("last", nil)
 	f.served("last")
 	if is := []string{f.get("alias").ResourceVersion, f.get("mirrored").ResourceVersion}; is[0] != versions[0] || is[1] != versions[1] {
