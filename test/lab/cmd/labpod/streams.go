@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"io"
 	"net"
 	"os"
@@ -61,11 +62,19 @@ func (c *client) keep(n int, stop <-chan struct{}) {
 		pending = pending[1:]
 		return r
 	}
+	// The kernel reports a reset once: to the writer or to the reader, which gets EOF then.
+	var writing sync.Mutex
+	var writeErr error
 	broken := make(chan struct{})
 	go func() {
 		defer close(broken)
 		for lines := bufio.NewReader(conn); ; {
 			line, err := lines.ReadString('\n')
+			if err == io.EOF {
+				writing.Lock()
+				err = cmp.Or(writeErr, err)
+				writing.Unlock()
+			}
 			select {
 			case <-stop: // closed by keep
 				return
@@ -82,7 +91,11 @@ func (c *client) keep(n int, stop <-chan struct{}) {
 		mu.Lock()
 		pending = append(pending, probe.Result{N: i, Conn: n, Sent: time.Now()})
 		mu.Unlock()
-		io.WriteString(conn, "who\n") // the reader detects an error as well
+		writing.Lock()
+		if _, err := io.WriteString(conn, "who\n"); writeErr == nil { // the reader reports it
+			writeErr = err
+		}
+		writing.Unlock()
 		select {
 		case <-stop:
 			if r := oldest(); r.N > 0 && time.Since(r.Sent) > c.timeout {
