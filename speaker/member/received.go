@@ -23,9 +23,12 @@ func (c *Core) Received() (now Reception, changed bool) {
 		return c.reported, false // evaluated once a tick
 	}
 	c.reportedAt = c.lastTick
-	silent := map[string]time.Time{}
+	var silent map[string]time.Time
 	for i := range c.ifaces {
 		if f := &c.ifaces[i]; f.silent {
+			if silent == nil {
+				silent = map[string]time.Time{}
+			}
 			silent[f.name] = f.silentSince()
 		}
 	}
