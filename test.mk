@@ -9,18 +9,17 @@
 # TIMED have limits on how soon clients are served again: they run one after the other. The others wait for conditions, and
 # run at the same time with low priority.
 TIMED  := test-failover test-installed test-bgp
-WAIT   := test-e2e test-proxy test-lab test-alongside
-UNIT   := test-native test-images
+WAIT   := test-images test-e2e test-proxy test-lab test-alongside test-native
 REST   := test-kernel-rest test-paused test-proxy-ipvs test-e2e-ipvs test-direct-ipvs test-retransmit test-upstream test-kube-proxy test-self test-privileges test-soak
 IRONLB_TEST_ALL ?=
 export IRONLB_TEST_ALL
 
 test: root deps programs ## what every change must pass: 20 minutes (root)
-	@go run ./test/targets -background '$(WAIT)' -background '$(UNIT)' -background test-kernel $(TIMED)
+	@go run ./test/targets -background '$(WAIT)' -background test-kernel $(TIMED)
 
 test-all: export IRONLB_TEST_ALL := 1
 test-all: root deps programs ## everything, before a large change counts as done (root)
-	@go run ./test/targets -background '$(WAIT) $(UNIT) test-kernel' $(TIMED) $(REST)
+	@go run ./test/targets -background '$(WAIT) test-kernel' $(TIMED) $(REST)
 
 programs:
 	@go run ./test/lab/cmd/lab build

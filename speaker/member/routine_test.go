@@ -206,14 +206,14 @@ func TestDetectorWakes(t *testing.T) {
 				n.SetPeers(peers)
 			}
 			h.settle(t)
-			h.nodes[0].wakesSeldom(t)
+			h.wakesSeldom(t, h.nodes[0])
 		})
 	}
 }
 
-// wakesSeldom waits for two seconds in which the loop wakes for its own heartbeats and for little else. A stall of a
-// busy machine makes more.
-func (n *node) wakesSeldom(t *testing.T) {
+// wakesSeldom waits for two seconds in which the node's loop wakes for its own heartbeats and for little else. A stall of
+// a busy machine makes more.
+func (h *hub) wakesSeldom(t *testing.T, n *node) {
 	t.Helper()
 	wakes := func() float64 { return n.metric(t, "ironlb_liveness_wakes_total", "") }
 	received := func() float64 { return n.metric(t, "ironlb_liveness_received_total", "") }
@@ -224,7 +224,7 @@ func (n *node) wakesSeldom(t *testing.T) {
 		for waiting := true; waiting; {
 			select {
 			case <-ticker.C:
-				n.Observe()
+				h.observe()
 			case <-end:
 				waiting = false
 			case <-deadline:

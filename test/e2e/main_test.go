@@ -47,7 +47,7 @@ func start(ctx context.Context) error {
 	if err := layForeign(ctx, cluster.Nodes...); err != nil {
 		return fmt.Errorf("place foreign objects: %w", err)
 	}
-	if _, err := cluster.StartCCM(ctx); err != nil {
+	if _, err := cluster.StartCCM(ctx, "--leader-elect=false"); err != nil {
 		return err
 	}
 	if err := os.WriteFile(speakerConfig(), []byte("dataplane: "+dataplane+"\n"), 0o600); err != nil {

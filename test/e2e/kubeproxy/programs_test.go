@@ -58,7 +58,7 @@ func startCCM(t *testing.T, ipMode string) *controller {
 
 func (c *controller) start(t *testing.T, ipMode string) {
 	t.Helper()
-	p, err := cluster.StartCCM(t.Context(), "--ip-mode", ipMode)
+	p, err := cluster.StartCCM(t.Context(), "--leader-elect=false", "--ip-mode", ipMode)
 	if err != nil {
 		t.Fatal(err)
 	}

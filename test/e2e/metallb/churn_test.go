@@ -94,7 +94,7 @@ func TestChurn(t *testing.T) {
 		must(create(ctx, fmt.Sprint("theirs-", i), nil))
 	}
 	cluster.Await(t, patience, "MetalLB's pool is full", w.shows("theirs-", 8))
-	_, err := cluster.StartCCM(ctx, "--only-class")
+	_, err := cluster.StartCCM(ctx, "--leader-elect=false", "--only-class")
 	must(err)
 	must(cluster.StartSpeakers(ctx))
 	must(cluster.ApplyYAML(ctx, fmt.Sprintf(pool, "30s")))

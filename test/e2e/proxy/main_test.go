@@ -57,7 +57,7 @@ func start(ctx context.Context) error {
 	if err := os.WriteFile(speakerConfig(), []byte(text), 0o600); err != nil {
 		return err
 	}
-	if _, err := cluster.StartCCM(ctx, "--service-proxy", "--external-ip-cidrs=0.0.0.0/1,128.0.0.0/1,2001:db8::/32"); err != nil {
+	if _, err := cluster.StartCCM(ctx, "--leader-elect=false", "--service-proxy", "--external-ip-cidrs=0.0.0.0/1,128.0.0.0/1,2001:db8::/32"); err != nil {
 		return err
 	}
 	if err := cluster.StartSpeakers(ctx, "--config", speakerConfig()); err != nil {
