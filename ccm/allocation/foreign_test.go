@@ -31,6 +31,35 @@ func TestForeign(t *testing.T) {
 	f.Expect(f.Ensure(s), "1 writes, 192.0.2.99 Proxy, Allocated")
 }
 
+// TestWhoseService: another class, or none with --only-class, is another controller's, unless a record or a finalizer
+// shows that the Service was served here.
+func TestWhoseService(t *testing.T) {
+	class := func(name string) func(*v1.Service) {
+		return func(s *v1.Service) { s.Spec.LoadBalancerClass = ptr.To(name) }
+	}
+	for name, c := range map[string]struct {
+		onlyClass bool
+		svc       *v1.Service
+		foreign   bool
+	}{
+		"no class":                         {svc: ccmtest.ServiceFor("s")},
+		"no class, only class":             {onlyClass: true, svc: ccmtest.ServiceFor("s"), foreign: true},
+		"our class":                        {svc: ccmtest.ServiceFor("s", class("ironlb.io/lb"))},
+		"our class, only class":            {onlyClass: true, svc: ccmtest.ServiceFor("s", class("ironlb.io/lb"))},
+		"another class":                    {svc: ccmtest.ServiceFor("s", class("example.com/lb")), foreign: true},
+		"another class, served before":     {svc: ccmtest.ServiceFor("s", class("example.com/lb"), ccmtest.Shows("203.0.113.4"), ccmtest.Given("web"))},
+		"another's address":                {svc: ccmtest.ServiceFor("s", ccmtest.Shows("192.0.2.99")), foreign: true},
+		"an address of a pool":             {svc: ccmtest.ServiceFor("s", ccmtest.Shows("203.0.113.4"))},
+		"another class, address of a pool": {svc: ccmtest.ServiceFor("s", class("example.com/lb"), ccmtest.Shows("203.0.113.4")), foreign: true},
+	} {
+		f := newFixture(t, "203.0.113.4/31")
+		f.Ledger.settings.OnlyClass = c.onlyClass
+		if got := f.Ledger.Foreign(c.svc); got != c.foreign {
+			t.Errorf("%s: foreign: %t", name, got)
+		}
+	}
+}
+
 // TestNewPoolOverShown: a new pool contains an address that another controller's Service shows. The pool gives that
 // address to no other Service, not even to one that already waited, in any order of evaluation.
 func TestNewPoolOverShown(t *testing.T) {
