@@ -98,7 +98,7 @@ test-kube-proxy: root deps ## the same with IPVS, and kube-proxy's modes (root)
 
 # What no data plane sees differently runs on nftables alone, since a guest takes long.
 test-e2e-ipvs: root ## end to end, with IPVS (root)
-	@$(REPORT) -count=1 -timeout 40m -skip '^Test(Manifests|PoolValidation|RefusedRequests|SharedAddress)$$' ./test/e2e
+	@$(REPORT) -count=1 -timeout 40m -skip '^Test(Explain|Manifests|PoolValidation|RefusedRequests|SharedAddress)$$' ./test/e2e
 
 test-proxy-ipvs: root ## as the only service proxy, with IPVS (root)
 	@$(REPORT) -count=1 -timeout 40m -skip '^Test(DetectLocalMode|Finalizer|Healthz|Hints|PodsNotCovered|ReadyBeforeItListens|ServiceProxyName|TenantTakesNothing|WithoutNodePorts)$$' ./test/e2e/proxy

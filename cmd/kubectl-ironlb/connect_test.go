@@ -12,19 +12,20 @@ import (
 	"time"
 )
 
-// TestConnect: the client knows every kind that status lists, without discovery.
+// TestConnect: the client knows every kind that status reads, without discovery.
 func TestConnect(t *testing.T) {
-	lists := map[string]string{
-		"virtualips": "VirtualIP", "speakerstatuses": "SpeakerStatus", "bgpadvertisements": "BGPAdvertisement",
+	lists := map[string]string{}
+	for _, r := range resources {
+		lists[r.resource] = r.kind.Kind
 	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		kind, known := lists[strings.TrimPrefix(r.URL.Path, "/apis/ironlb.io/v1alpha1/")]
+		kind, known := lists[r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]]
 		if !known {
 			http.NotFound(w, r)
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		fmt.Fprintf(w, `{"apiVersion": "ironlb.io/v1alpha1", "kind": "%sList", "metadata": {}, "items": []}`, kind)
+		fmt.Fprintf(w, `{"kind": "%sList", "metadata": {}, "items": []}`, kind)
 	}))
 	defer server.Close()
 	kubeconfig := filepath.Join(t.TempDir(), "config")

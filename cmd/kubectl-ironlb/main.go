@@ -1,101 +1,148 @@
-// Command kubectl-ironlb is a plugin of kubectl: it shows which node answers for which address and why, and which BGP
-// sessions are up, and moves addresses on request.
+// Command kubectl-ironlb is a plugin of kubectl: it shows what works and what does not, explains a Service step by step,
+// and moves addresses on request.
 package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
-	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/tools/clientcmd"
+	"golang.org/x/term"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/ironlb/ironlb/cmd/internal/version"
+	"github.com/ironlb/ironlb/cmd/kubectl-ironlb/diagnose"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-const long = `kubectl ironlb shows the owner of each address of IronLB and why, the BGP sessions and why some are down, and moves
-addresses between nodes on request.
+const long = `kubectl ironlb shows what works and what does not, explains each step of the way from a Service to the network, and
+moves addresses between nodes on request.
 
-It reads and writes objects of the group ironlb.io as the user of the kubeconfig; no component of IronLB needs to be reachable.`
+It reads and writes objects of the API as the user of the kubeconfig; no component of IronLB needs to be reachable.
+
+Exit code of status, explain, pools, nodes and bgp: 0 if all is well, 1 if there are problems, 2 if an object could not be
+read. Other commands: 0, or 2 after an error.`
+
+// Exit codes.
+const (
+	exitProblems = 1
+	exitError    = 2
+)
+
+// errProblems is returned after the problems have been printed.
+var errProblems = errors.New("there are problems")
+
+// errUnread is returned after a diagnosis that lacks objects has been printed.
+var errUnread = errors.New("not all objects could be read")
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	cmd := command(connect, time.Now)
-	if err := cmd.ExecuteContext(ctx); err != nil {
-		fmt.Fprintf(os.Stderr, "error: %s\n", printable(err.Error()))
-		stop()
-		os.Exit(1)
+	code := exitCode(os.Stderr, command(connect, time.Now).ExecuteContext(ctx))
+	stop()
+	os.Exit(code)
+}
+
+// exitCode writes an error that has not been printed yet, and returns the exit code.
+func exitCode(w io.Writer, err error) int {
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, errProblems):
+		return exitProblems
+	case !errors.Is(err, errUnread) && !errors.Is(err, context.Canceled): // Ctrl-C needs no explanation
+		fmt.Fprintf(w, "error: %s\n", printable(err.Error()))
 	}
+	return exitError
+}
+
+// tool is the shared state of the commands.
+type tool struct {
+	flags  *genericclioptions.ConfigFlags
+	dial   func(*genericclioptions.ConfigFlags) (client.Client, error)
+	now    func() time.Time
+	client client.Client
+	out    io.Writer
+
+	output string // -o
+	system string // namespace of IronLB
+	watch  bool
 }
 
 // command returns the program. dial is called once the flags have been read.
-func command(dial func(access) (client.Client, error), now func() time.Time) *cobra.Command {
-	t := &tool{dial: dial, now: now}
+func command(dial func(*genericclioptions.ConfigFlags) (client.Client, error), now func() time.Time) *cobra.Command {
+	t := &tool{dial: dial, now: now, flags: genericclioptions.NewConfigFlags(true)}
 	root := &cobra.Command{
 		Use:          "kubectl-ironlb",
 		Annotations:  map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl ironlb"},
-		Short:        "Show address owners and BGP sessions, and move addresses on request",
+		Short:        "Show and explain what IronLB does, and move addresses on request",
 		Long:         long,
 		Version:      version.String(),
 		SilenceUsage: true, SilenceErrors: true,
-		PersistentPreRunE: func(cmd *cobra.Command, _ []string) (err error) {
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
 			t.out = cmd.OutOrStdout()
-			t.client, err = t.dial(t.access)
-			return err
+			return nil
 		},
 	}
-	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetHelpCommand(&cobra.Command{Hidden: true})
 	flags := root.PersistentFlags()
-	flags.StringVar(&t.access.kubeconfig, "kubeconfig", "", "The kubeconfig file. Default: KUBECONFIG, or ~/.kube/config.")
-	flags.StringVar(&t.access.context, "context", "", "The context of the kubeconfig. Default: the current one.")
-	root.AddCommand(t.statusCommand(), t.rebalanceCommand(), versionCommand())
+	t.flags.AddFlags(flags)
+	flags.StringVar(&t.system, "ironlb-namespace", v1alpha1.Namespace, "The namespace in which IronLB is installed.")
+	root.AddCommand(t.statusCommand(), t.explainCommand(), t.tableCommand("pools", "IPAddressPool", "Show the address pools and their problems", (*tables).pools),
+		t.tableCommand("nodes", "Node", "Show the nodes and their problems", (*tables).nodes),
+		t.tableCommand("bgp", "BGP session", "Show the BGP sessions and their problems", (*tables).sessions),
+		t.rebalanceCommand(), t.reallocateCommand(), t.drainCommand(), t.validateCommand(), t.versionCommand())
+	for _, cmd := range root.Commands() {
+		cmd.ValidArgsFunction = cobra.NoFileCompletions
+	}
 	return root
 }
 
-// versionCommand needs no cluster, so it does not connect to one.
-func versionCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:               "version",
-		Short:             "Print the version and the commit of this program",
-		Args:              cobra.NoArgs,
-		PersistentPreRunE: func(*cobra.Command, []string) error { return nil },
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s version %s\n", cmd.Root().DisplayName(), version.String())
+// connected returns the function of a command that needs a cluster.
+func (t *tool) connected(run func(ctx context.Context, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) (err error) {
+		if t.client, err = t.dial(t.flags); err != nil {
 			return err
-		},
+		}
+		return run(cmd.Context(), args)
 	}
 }
 
-// connect returns a client of IronLB's kinds.
-func connect(a access) (client.Client, error) {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = a.kubeconfig
-	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: a.context}).ClientConfig()
+// namespace is that of -n, or of the context of the kubeconfig.
+func (t *tool) namespace() (string, error) {
+	if n := t.flags.Namespace; n != nil && *n != "" {
+		return *n, nil
+	}
+	name, _, err := t.flags.ToRawKubeConfigLoader().Namespace()
 	if err != nil {
-		return nil, fmt.Errorf("reading the kubeconfig: %w", err)
+		return "", fmt.Errorf("reading the kubeconfig: %w", err)
 	}
-	sch := runtime.NewScheme()
-	if err := v1alpha1.AddToScheme(sch); err != nil {
-		return nil, fmt.Errorf("registering the kinds of %s: %w", v1alpha1.GroupVersion, err)
+	return name, nil
+}
+
+// outcome returns the error for the worst state.
+func outcome(worst diagnose.State) error {
+	switch worst {
+	case diagnose.Problem:
+		return errProblems
+	case diagnose.Unknown:
+		return errUnread
 	}
-	mapper := meta.NewDefaultRESTMapper(nil)
-	for _, kind := range []string{"IPAddressPool", "VirtualIP", "BGPAdvertisement"} {
-		mapper.Add(v1alpha1.GroupVersion.WithKind(kind), meta.RESTScopeRoot)
+	return nil
+}
+
+// colour marks a state on a terminal.
+func (t *tool) colour(s diagnose.State, text string) string {
+	code := map[diagnose.State]string{diagnose.OK: "32", diagnose.Warning: "33", diagnose.Unknown: "33", diagnose.Problem: "31"}[s]
+	if f, is := t.out.(*os.File); code == "" || !is || os.Getenv("NO_COLOR") != "" || !term.IsTerminal(int(f.Fd())) {
+		return text
 	}
-	speakers := v1alpha1.GroupVersion.WithResource("speakerstatuses")
-	mapper.AddSpecific(v1alpha1.GroupVersion.WithKind("SpeakerStatus"), speakers, v1alpha1.GroupVersion.WithResource("speakerstatus"), meta.RESTScopeRoot)
-	cl, err := client.New(config, client.Options{Scheme: sch, Mapper: mapper})
-	if err != nil {
-		return nil, fmt.Errorf("preparing the client: %w", err)
-	}
-	return cl, nil
+	return "\x1b[" + code + "m" + text + "\x1b[0m"
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"strings"
 	"testing"
@@ -10,10 +11,17 @@ import (
 	"time"
 	"unicode"
 
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/ironlb/ironlb/cmd/internal/version"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
@@ -39,28 +47,22 @@ func vip(addresses, services, nodes, owner string, conditions ...metav1.Conditio
 	return v
 }
 
-func condition(kind string, status metav1.ConditionStatus, reason, message string) metav1.Condition {
+func conditionOf(kind string, status metav1.ConditionStatus, reason, message string) metav1.Condition {
 	return metav1.Condition{Type: kind, Status: status, Reason: reason, Message: message}
 }
 
 func cluster(objects ...client.Object) client.WithWatch {
-	sch := runtime.NewScheme()
-	if err := v1alpha1.AddToScheme(sch); err != nil {
-		panic(err)
-	}
-	return fake.NewClientBuilder().WithScheme(sch).WithObjects(objects...).
-		WithStatusSubresource(&v1alpha1.VirtualIP{}, &v1alpha1.IPAddressPool{}, &v1alpha1.SpeakerStatus{}).Build()
+	return fake.NewClientBuilder().WithScheme(kinds()).WithObjects(objects...).
+		WithStatusSubresource(&v1alpha1.VirtualIP{}, &v1alpha1.IPAddressPool{}, &v1alpha1.SpeakerStatus{}, &corev1.Service{}).Build()
 }
 
 // run returns the output of the command, and its error in the last line.
 func run(cl client.Client, args ...string) string {
 	var out bytes.Buffer
-	cmd := command(func(access) (client.Client, error) { return cl, nil }, func() time.Time { return now })
+	cmd := command(func(*genericclioptions.ConfigFlags) (client.Client, error) { return cl, nil }, func() time.Time { return now })
 	cmd.SetOut(&out)
 	cmd.SetArgs(args)
-	if err := cmd.ExecuteContext(context.Background()); err != nil {
-		out.WriteString("error: " + err.Error() + "\n")
-	}
+	exitCode(&out, cmd.ExecuteContext(context.Background()))
 	return out.String()
 }
 
@@ -72,13 +74,13 @@ func expect(t *testing.T, what, got, want string) {
 }
 
 func example() client.WithWatch {
-	held := condition("Announced", "True", "Owner", "")
+	held := conditionOf("Announced", "True", "Owner", "")
 	return cluster(
 		vip("192.0.2.10,2001:db8::10", "default/web,default/web6", "a b c", "a", held),
 		vip("192.0.2.9", "default/moving", "b a c", "a", held),
-		vip("192.0.2.200", "shop/cart", "b c", "b", condition("Announced", "False", "NoLocalEndpoint", "no ready endpoint on a node of the list"),
-			condition("Conflict", "True", "ForeignClaim", "02:00:00:00:00:01 answers for 192.0.2.200 on eth0")),
-		vip("192.0.2.201", "shop/none", "", "", condition("NoEligibleNode", "True", "NoNodeMatches", "label a node")),
+		vip("192.0.2.200", "shop/cart", "b c", "b", conditionOf("Announced", "False", "NoLocalEndpoint", "no ready endpoint on a node of the list"),
+			conditionOf("Conflict", "True", "ForeignClaim", "02:00:00:00:00:01 answers for 192.0.2.200 on eth0")),
+		vip("192.0.2.201", "shop/none", "", "", conditionOf("NoEligibleNode", "True", "NoNodeMatches", "label a node")),
 		&v1alpha1.SpeakerStatus{ObjectMeta: metav1.ObjectMeta{Name: "b"}, Status: v1alpha1.SpeakerStatusStatus{
 			DataPlane: v1alpha1.DataPlaneStatus{Reason: "ApplyFailed", Message: "nftables refuses"}, Alive: "1/2", Updated: ago(2 * time.Hour),
 			Members: []v1alpha1.MemberStatus{{Node: "a", State: v1alpha1.MemberAlive}, {Node: "c", State: v1alpha1.MemberSilent, Since: ago(time.Minute)}},
@@ -98,7 +100,7 @@ func TestPrintable(t *testing.T) {
 	bgp := &v1alpha1.BGPStatus{Sessions: []v1alpha1.SessionStatus{{Peer: hostile, Address: hostile, State: hostile, Reason: hostile, Message: hostile}},
 		Unserved: []v1alpha1.UnservedStatus{{Reason: hostile, Message: hostile, Count: 1, Addresses: []string{hostile}}}}
 	out := run(cluster(
-		vip("192.0.2.9", "a/"+hostile, hostile, hostile, condition("Announced", "False", hostile, hostile)),
+		vip("192.0.2.9", "a/"+hostile, hostile, hostile, conditionOf("Announced", "False", hostile, hostile)),
 		&v1alpha1.SpeakerStatus{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Status: v1alpha1.SpeakerStatusStatus{
 			DataPlane:  v1alpha1.DataPlaneStatus{Reason: hostile, Message: hostile},
 			Interfaces: []v1alpha1.InterfaceStatus{{Name: hostile}}, Members: []v1alpha1.MemberStatus{{Node: hostile}}, BGP: bgp,
@@ -117,70 +119,254 @@ func TestPrintable(t *testing.T) {
 }
 
 func TestStatus(t *testing.T) {
-	const head = `
+	cl := example()
+	expect(t, "all", run(cl, "status"), `
+Problem Node b: ApplyFailed: nftables refuses
+Warning Node c: Silent: b receives its heartbeats no longer, or not by all paths, since 60s
+
+No IPAddressPool: no Service gets an address.
+
 ADDRESSES                SERVICES                  OWNER  SINCE  ANNOUNCED  REASON           NEXT
 192.0.2.9                default/moving            a      3m     True       Owner            b (now)
 192.0.2.10,2001:db8::10  default/web,default/web6  a      3m     True       Owner            b
 192.0.2.200              shop/cart                 b      3m     False      NoLocalEndpoint  c
 192.0.2.201              shop/none                 -      -      False      NoNodeMatches    -
 
-192.0.2.200: Announced=False NoLocalEndpoint: no ready endpoint on a node of the list
-192.0.2.200: Conflict=True ForeignClaim: 02:00:00:00:00:01 answers for 192.0.2.200 on eth0
-192.0.2.201: NoEligibleNode=True NoNodeMatches: label a node
-
 NODE  FORWARDS  REASON       VIPS  ALIVE  INTERFACES        UPDATED
 a     True      Programmed   2     2/2    eth0,eth1 (down)  1s
 b     False     ApplyFailed  0     1/2    -                 120m
-
-b: does not forward: ApplyFailed: nftables refuses
-b: member c is Silent since 60s
-`
-	cl := example()
-	expect(t, "all", run(cl, "status"), head)
+`)
 	const one = `
+No problem.
+
 ADDRESSES                SERVICES                  OWNER  SINCE  ANNOUNCED  REASON  NEXT
 192.0.2.10,2001:db8::10  default/web,default/web6  a      3m     True       Owner   b
 `
 	expect(t, "by address", run(cl, "status", "2001:DB8:0::10"), one)
 	expect(t, "by Service", run(cl, "status", "default/web6"), one)
-	if got := run(cl, "status", "a"); strings.Count(got, "\n") != 3 {
-		t.Errorf("by node:\n%s", got)
-	}
-	expect(t, "of nothing", run(cl, "status", "192.0.2.99"), "error: there is no VirtualIP of 192.0.2.99, and no BGP session (addresses announced only by BGP have no VirtualIP, and no problem is reported for them): see kubectl ironlb status")
+	expect(t, "of nothing", run(cl, "status", "192.0.2.99"), "error: nothing is named 192.0.2.99: write an address, NAMESPACE/SERVICE, node, BGPPeer or pool")
 	expect(t, "empty", run(cluster(), "status"), `
+No problem.
+
+No IPAddressPool: no Service gets an address.
+
 No VirtualIP: no L2Advertisement selects an address of a Service. BGP requires none.
 
 No SpeakerStatus: no speaker has reported yet.
 `)
+	if got := run(cl, "status", "-o", "json"); !strings.Contains(got, `"reason":"ApplyFailed"`) || !json.Valid([]byte(got)) {
+		t.Errorf("json:\n%s", got)
+	}
+	if got := run(cl, "status", "-o", "yaml"); !strings.Contains(got, "reason: ApplyFailed\n") {
+		t.Errorf("yaml:\n%s", got)
+	}
+	expect(t, "output", run(cl, "status", "-o", "table"), "error: -o table: write json, yaml or wide")
 }
 
-// The last status of a dead node is not shown as current.
-func TestStatusOfADeadNode(t *testing.T) {
+// Pools and sessions have their own columns and problems.
+func TestTables(t *testing.T) {
+	pool := &v1alpha1.IPAddressPool{ObjectMeta: metav1.ObjectMeta{Name: "lan"}, Spec: v1alpha1.IPAddressPoolSpec{Addresses: []string{"192.0.2.0/28", "2001:db8::/124"}}}
+	pool.Status = v1alpha1.IPAddressPoolStatus{AssignedIPv4: 3, AvailableIPv4: 13, AssignedIPv6: 1, AvailableIPv6: 15,
+		CoolingDown: []v1alpha1.CoolingAddress{{Address: "192.0.2.1"}}, Conditions: []metav1.Condition{conditionOf("Ready", "True", "Ready", ""), conditionOf("Draining", "True", "HeldOutside", "default/old")}}
+	sessions := []v1alpha1.SessionStatus{
+		{Peer: "six", Address: "2001:db8::1", State: "Active", Since: ago(2 * time.Minute), Reason: "WrongASN", Message: "the router has AS 65001", PeerASN: 65001, Prefixes: 12},
+		{Peer: "tor", Address: "192.0.2.1", State: "Established", Since: ago(time.Hour), Reason: "HoldTimeExpired", Message: "as it was before", Prefixes: 12, PeerASN: 4200000000,
+			BFD: &v1alpha1.BFDStatus{State: "Up", Since: ago(time.Hour)}},
+		{Peer: "up", State: "Established", Since: ago(time.Hour), BFD: &v1alpha1.BFDStatus{State: "Down", Since: ago(time.Minute), Reason: "BFDNotUp", Message: "a TTL of 63"}},
+		{Peer: "part", State: "Established", Reason: "NotConfigured", Message: "no IPv6 InternalIP"},
+	}
 	speaker := func(name, other string, state v1alpha1.MemberState) *v1alpha1.SpeakerStatus {
 		return &v1alpha1.SpeakerStatus{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: v1alpha1.SpeakerStatusStatus{
-			DataPlane: v1alpha1.DataPlaneStatus{Healthy: true}, Alive: "?", Updated: ago(time.Hour),
+			DataPlane: v1alpha1.DataPlaneStatus{Healthy: true}, BGP: &v1alpha1.BGPStatus{Sessions: sessions},
 			Members: []v1alpha1.MemberStatus{{Node: other, State: state, Since: ago(time.Minute)}},
 		}}
 	}
-	got := run(cluster(speaker("a", "b", v1alpha1.MemberSilent), speaker("b", "a", v1alpha1.MemberAlive)), "status")
-	expect(t, "two nodes", got, `
-No VirtualIP: no L2Advertisement selects an address of a Service. BGP requires none.
+	cl := cluster(pool, speaker("a", "b", v1alpha1.MemberSilent), speaker("b", "a", v1alpha1.MemberAlive))
+	expect(t, "pools", run(cl, "pools"), `
+Warning IPAddressPool lan: HeldOutside: default/old
 
-NODE  FORWARDS  REASON  VIPS  ALIVE  INTERFACES  UPDATED
-a     True      -       0     ?      -           60m
-b     Unknown   Silent  0     ?      -           60m
-
-a: member b is Silent since 60s
+POOL  READY  USED  FREE   COOLING  DRAINING  ADDRESSES
+lan   True   3+1   13+15  1        yes       192.0.2.0/28,2001:db8::/124
 `)
-	ended := speaker("a", "b", v1alpha1.MemberAlive)
-	ended.Status.Stopped = ago(time.Minute)
-	expect(t, "one that has stopped", run(cluster(ended, speaker("b", "a", v1alpha1.MemberAlive)), "status"), `
-No VirtualIP: no L2Advertisement selects an address of a Service. BGP requires none.
+	expect(t, "sessions of a node that is gone, too", run(cl, "bgp"), `
+Problem BGP session a to six: WrongASN: the router has AS 65001
+Warning BGP session a to up: BFDNotUp: a TTL of 63
+Warning BGP session a to part: NotConfigured: no IPv6 InternalIP
 
-NODE  FORWARDS  REASON   VIPS  ALIVE  INTERFACES  UPDATED
-a     Unknown   Stopped  0     ?      -           60m
-b     True      -        0     ?      -           60m
+NODE  PEER  ADDRESS      ASN         SESSION      SINCE  PREFIXES  BFD       REASON
+a     six   2001:db8::1  65001       Active       2m     -         -         WrongASN
+a     tor   192.0.2.1    4200000000  Established  60m    12        Up 60m    -
+a     up    -            -           Established  60m    0         Down 60s  BFDNotUp
+a     part  -            -           Established  -      0         -         NotConfigured
+b     six   2001:db8::1  65001       Unknown      -      -         -         Silent
+b     tor   192.0.2.1    4200000000  Unknown      -      -         -         Silent
+b     up    -            -           Unknown      -      -         -         Silent
+b     part  -            -           Unknown      -      -         -         Silent
 `)
+	expect(t, "one peer", run(cl, "bgp", "tor"), `
+No problem.
+
+NODE  PEER  ADDRESS    ASN         SESSION      SINCE  PREFIXES  BFD     REASON
+a     tor   192.0.2.1  4200000000  Established  60m    12        Up 60m  -
+b     tor   192.0.2.1  4200000000  Unknown      -      -         -       Silent
+`)
+	if got := run(cl, "nodes"); !strings.Contains(got, "Problem Node b: Silent: its speaker is gone") || !strings.Contains(got, "b     Unknown   Silent") {
+		t.Errorf("nodes:\n%s", got)
+	}
+}
+
+// The exit code distinguishes problems from what could not be read, and Ctrl-C from neither.
+func TestExitCode(t *testing.T) {
+	forbidden := interceptor.NewClient(cluster(), interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, l client.ObjectList, o ...client.ListOption) error {
+		if _, is := l.(*corev1.NodeList); is {
+			return apierrors.NewForbidden(schema.GroupResource{Resource: "nodes"}, "", errors.New("not your business"))
+		}
+		return c.List(ctx, l, o...)
+	}})
+	broken := interceptor.NewClient(cluster(), interceptor.Funcs{List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error {
+		return errors.New("no route to host")
+	}})
+	for name, test := range map[string]struct {
+		cl   client.Client
+		args string
+		want int
+	}{
+		"healthy": {cluster(), "status", 0}, "problems": {example(), "status", 1}, "forbidden": {forbidden, "status", 2}, "no connection": {broken, "status", 2},
+		"wrong flag": {cluster(), "status --colour", 2}, "no Service": {cluster(), "explain svc nothing", 2}, "no command": {cluster(), "explain pod x", 2},
+	} {
+		var out bytes.Buffer
+		cmd := command(func(*genericclioptions.ConfigFlags) (client.Client, error) { return test.cl, nil }, func() time.Time { return now })
+		cmd.SetOut(&out)
+		cmd.SetArgs(strings.Fields(test.args))
+		if got := exitCode(&out, cmd.Execute()); got != test.want {
+			t.Errorf("%s: exit code %d, want %d:\n%s", name, got, test.want, out.String())
+		}
+	}
+}
+
+func TestExplain(t *testing.T) {
+	svc := func(name string) *corev1.Service {
+		s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer}}
+		s.Status.Conditions = []metav1.Condition{conditionOf(v1alpha1.ConditionAllocated, "False", "NoPool", "No pool accepts the Service: create one")}
+		return s
+	}
+	cl := cluster(svc("web"), svc("db"))
+	const one = `
+Service shop/web: Problem NoPool
+  Class    -  OK       served by IronLB
+  Address  -  Problem  NoPool: No pool accepts the Service: create one
+  Pool     -  Info     NoPool: there is no IPAddressPool: create one
+`
+	expect(t, "one", run(cl, "explain", "svc", "web", "-n", "shop"), one)
+	expect(t, "with a slash", run(cl, "explain", "service/web", "-n", "shop"), one)
+	if got := run(cl, "explain", "svc", "-A"); strings.Count(got, "Problem NoPool\n") != 2 {
+		t.Errorf("all:\n%s", got)
+	}
+	expect(t, "in another namespace", run(cl, "explain", "svc", "-n", "default"), "No Service with problems.")
+	expect(t, "unknown", run(cl, "explain", "svc", "nothing", "-n", "shop"), "error: there is no Service nothing in namespace shop: name another namespace with -n")
+	expect(t, "another kind", run(cl, "explain", "pod", "web"), `error: "pod web" is no Service: write svc NAME, with -n for its namespace`)
+}
+
+// drain labels the node, and waits until it holds nothing.
+func TestDrain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
+		v := vip("192.0.2.10", "default/web", "b a", "a")
+		speaker := &v1alpha1.SpeakerStatus{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Status: v1alpha1.SpeakerStatusStatus{
+			BGP: &v1alpha1.BGPStatus{Sessions: []v1alpha1.SessionStatus{{Peer: "tor", State: "Established", Prefixes: 1}}}}}
+		cl := cluster(node, v, speaker)
+		expect(t, "in vain", run(cl, "drain", "a", "--wait", "3s"), `
+a: excluded from all addresses
+a: owns 1 VirtualIPs (192.0.2.10) and announces 1 prefixes
+error: a still owns 1 VirtualIPs (192.0.2.10) and announces 1 prefixes after 3s: see kubectl ironlb status a`)
+		change := func(after time.Duration, o client.Object, f func()) {
+			time.AfterFunc(after, func() {
+				if err := cl.Get(context.Background(), client.ObjectKeyFromObject(o), o); err != nil {
+					t.Error(err)
+				}
+				f()
+				if err := cl.Status().Update(context.Background(), o); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		change(2*time.Second, v, func() { v.Status.Node = "b" })
+		change(4*time.Second, speaker, func() { speaker.Status.BGP.Sessions[0].Prefixes = 0 })
+		expect(t, "done", run(cl, "drain", "a"), `
+a: excluded from all addresses
+a: owns 1 VirtualIPs (192.0.2.10) and announces 1 prefixes
+a: owns 0 VirtualIPs and announces 1 prefixes
+a: holds nothing`)
+		label := func() string {
+			if err := cl.Get(t.Context(), client.ObjectKey{Name: "a"}, node); err != nil {
+				t.Fatal(err)
+			}
+			return node.Labels[corev1.LabelNodeExcludeBalancers]
+		}
+		if got := label(); got != "true" {
+			t.Errorf("label %q", got)
+		}
+		expect(t, "undo", run(cl, "drain", "a", "--undo"), "a: may have addresses again")
+		if got := label(); got != "" {
+			t.Errorf("label %q", got)
+		}
+		if got := run(cl, "drain", "nowhere"); !strings.Contains(got, "error: labelling Node nowhere: ") {
+			t.Error(got)
+		}
+	})
+}
+
+func TestReallocate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer}}
+		svc.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.10"}}
+		svc.Status.Conditions = []metav1.Condition{conditionOf(v1alpha1.ConditionAddresses, "True", "Recorded", "192.0.2.10=lan"),
+			conditionOf(v1alpha1.ConditionAllocated, "True", "Draining", "no pool accepts it")}
+		none := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "none"}}
+		cl := cluster(svc, none)
+		expect(t, "in vain", run(cl, "reallocate", "svc", "web", "-n", "shop", "--wait", "2s"), `
+svc/web: reallocation of 192.0.2.10 requested
+error: svc/web is not done: Draining: no pool accepts it`)
+		time.AfterFunc(time.Second, func() {
+			if err := cl.Get(context.Background(), client.ObjectKeyFromObject(svc), svc); err != nil {
+				t.Error(err)
+			}
+			svc.Status.LoadBalancer.Ingress[0].IP = "192.0.2.20"
+			svc.Status.Conditions = append(svc.Status.Conditions, conditionOf("ironlb.io/Reallocated", "True", "Reallocated", svc.Annotations["ironlb.io/reallocate"]))
+			if err := cl.Status().Update(context.Background(), svc); err != nil {
+				t.Error(err)
+			}
+		})
+		expect(t, "done", run(cl, "reallocate", "svc", "web", "-n", "shop", "--wait", "5s"), "svc/web: reallocation of 192.0.2.10 requested\nsvc/web: 192.0.2.20")
+		if got := run(cl, "reallocate", "svc", "none", "-n", "shop"); !strings.Contains(got, "error: Service shop/none has no address of IronLB") {
+			t.Error(got)
+		}
+	})
+}
+
+// The arguments of ironlb-ccm change what a diagnosis expects.
+func TestSettings(t *testing.T) {
+	s := settingsOf([]string{"--load-balancer-class=x/y", "--only-class", "--ip-mode=VIP", "--forwarding=direct", "--ignore-exclude-lb=true", "--v=2"})
+	if s.Class != "x/y" || !s.OnlyClass || s.IPMode != "VIP" || s.Forwarding != v1alpha1.ForwardingDirect || !s.IgnoreExclude {
+		t.Errorf("%+v", s)
+	}
+}
+
+// While ironlb-ccm does not run, that is the cause for Services that it has not processed.
+func TestControllerDown(t *testing.T) {
+	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "ironlb-system", Name: "ironlb-ccm"}}
+	lease := &coordinationv1.Lease{ObjectMeta: d.ObjectMeta}
+	if got := run(cluster(d, lease), "status"); !strings.Contains(got, "Problem Cluster ironlb-ccm: NotProcessed: no replica of Deployment ironlb-system/ironlb-ccm is available") {
+		t.Error(got)
+	}
+	d.Status.AvailableReplicas, lease.Spec.LeaseDurationSeconds, lease.Spec.RenewTime = 1, ptr.To(int32(15)), &metav1.MicroTime{Time: now.Add(-time.Minute)}
+	if got := run(cluster(d, lease), "status"); !strings.Contains(got, "no replica has renewed Lease ironlb-system/ironlb-ccm for 60s") {
+		t.Error(got)
+	}
+	lease.Spec.RenewTime.Time = now.Add(-20 * time.Second)
+	if got := run(cluster(d, lease), "status"); !strings.Contains(got, "No problem.") {
+		t.Error(got)
+	}
 }
 
 func TestRebalance(t *testing.T) {
@@ -247,7 +433,7 @@ error: ippool/web is not done yet: set a longer --wait, and see kubectl ironlb s
 }
 
 func TestHelp(t *testing.T) {
-	for _, args := range [][]string{{"--help"}, {"status", "--help"}, {"rebalance", "--help"}} {
+	for _, args := range [][]string{{"--help"}, {"status", "--help"}, {"explain", "--help"}, {"drain", "--help"}, {"rebalance", "--help"}} {
 		got := run(nil, args...)
 		if !strings.Contains(got, "kubectl ironlb "+strings.TrimPrefix(args[0], "--help")) || !strings.Contains(got, "--kubeconfig") {
 			t.Errorf("%v:\n%s", args, got)
@@ -255,70 +441,14 @@ func TestHelp(t *testing.T) {
 	}
 }
 
-// If the liveness thread may be late, status shows that with the reason.
-func TestStatusShowsTheSchedulingClass(t *testing.T) {
-	speaker := func(name string, l *v1alpha1.LivenessStatus) *v1alpha1.SpeakerStatus {
-		return &v1alpha1.SpeakerStatus{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: v1alpha1.SpeakerStatusStatus{
-			DataPlane: v1alpha1.DataPlaneStatus{Healthy: true}, Alive: "2/2", Updated: ago(time.Minute), Liveness: l,
-		}}
-	}
-	const refused = "SCHED_DEADLINE: operation not permitted"
-	got := run(cluster(
-		speaker("a", &v1alpha1.LivenessStatus{SchedulingClass: v1alpha1.SchedulingDeadline}),
-		speaker("b", &v1alpha1.LivenessStatus{SchedulingClass: v1alpha1.SchedulingNice, Message: refused}),
-		speaker("c", nil),
-	), "status")
-	_, problems, _ := strings.Cut(got, "\nc ")
-	_, problems, _ = strings.Cut(problems, "\n\n")
-	if want := "b: liveness thread has scheduling class Nice, not Deadline: " + refused + "\n"; problems != want {
-		t.Errorf("problems are %q, want %q, of\n%s", problems, want, got)
-	}
-}
-
-// TestStatusShowsUnreachableNodes: nodes without a witness and a node that may be cut off are shown as well, but
-// nothing about a stopped speaker.
-func TestStatusShowsUnreachableNodes(t *testing.T) {
-	status := v1alpha1.SpeakerStatusStatus{
-		DataPlane: v1alpha1.DataPlaneStatus{Healthy: true}, Alive: "1/2", Updated: ago(time.Second), CutOff: true,
-		Unreachable: []v1alpha1.UnreachableStatus{
-			{Node: "c", Since: *ago(time.Minute), Silent: []v1alpha1.Witness{"ICMPEcho", "Neighbor"}, Endpoints: 3},
-			{
-				Node: "d", Since: *ago(time.Hour), Silent: []v1alpha1.Witness{"ICMPEcho"}, Gateway: "192.0.2.254",
-				EndpointsFailedOpen: 2, Damped: true,
-			},
-		},
-		WithoutWitness: []string{"e"},
-	}
-	stopped := status
-	stopped.Stopped = ago(time.Minute)
-	speaker := func(name string, s v1alpha1.SpeakerStatusStatus) *v1alpha1.SpeakerStatus {
-		return &v1alpha1.SpeakerStatus{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: s}
-	}
-	got := run(cluster(speaker("a", status), speaker("b", stopped)), "status")
-	_, problems, _ := strings.Cut(got, "\nb ")
-	_, problems, _ = strings.Cut(problems, "\n\n")
-	want := `a: node c is unreachable since 60s (silent: ICMPEcho, Neighbor): 3 endpoints take no new connections
-a: node d is unreachable since 60m (silent: ICMPEcho): 0 endpoints take no new connections; gateway 192.0.2.254 answers; 2 endpoints take connections because no other is left; reachable again, too often to count yet
-a: may be cut off: most other nodes became unreachable at once, and no gateway answers
-a: node e answers neither ICMP echo nor ARP: its death is detected by Kubernetes only
-`
-	if problems != want {
-		t.Errorf("problems are\n%s\nwant\n%s\nof\n%s", problems, want, got)
-	}
-}
-
-// TestVersion: the version requires no cluster.
+// TestVersion: --client requires no cluster; without it the images of the programs follow.
 func TestVersion(t *testing.T) {
-	for _, arg := range []string{"version", "--version"} {
-		var out bytes.Buffer
-		cmd := command(func(access) (client.Client, error) { return nil, errors.New("no cluster") }, time.Now)
-		cmd.SetOut(&out)
-		cmd.SetArgs([]string{arg})
-		if err := cmd.Execute(); err != nil {
-			t.Fatalf("%s: %v", arg, err)
-		}
-		if got, want := out.String(), "kubectl ironlb version "+version.String()+"\n"; got != want {
-			t.Errorf("%s prints %q, want %q", arg, got, want)
-		}
+	want := "kubectl ironlb version " + version.String() + "\n"
+	for _, args := range []string{"version --client", "--version"} {
+		expect(t, args, run(nil, strings.Fields(args)...), want)
 	}
+	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "ironlb-system", Name: "ironlb-ccm"}}
+	d.Spec.Template.Spec.Containers = []corev1.Container{{Image: "localhost/ironlb/ironlb-ccm:v0.1.0"}}
+	expect(t, "both", run(cluster(d), "version"), want+"ironlb-ccm image localhost/ironlb/ironlb-ccm:v0.1.0")
+	expect(t, "not installed", run(cluster(), "version"), want+"error: namespace ironlb-system has no Deployment ironlb-ccm: name the namespace of IronLB with --ironlb-namespace")
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -10,7 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
@@ -32,7 +30,7 @@ The request is the annotation ` + v1alpha1.AnnotationRebalance + ` on the object
 		Example: `  kubectl ironlb rebalance
   kubectl ironlb rebalance web --wait 5m
   kubectl ironlb rebalance 192.0.2.10`,
-		RunE: func(cmd *cobra.Command, args []string) error { return t.rebalance(cmd.Context(), args, wait) },
+		RunE: t.connected(func(ctx context.Context, args []string) error { return t.rebalance(ctx, args, wait) }),
 	}
 	cmd.Flags().DurationVar(&wait, "wait", 0, "Wait for completion, at most this long. 0: do not wait.")
 	return cmd
@@ -51,12 +49,8 @@ func (t *tool) rebalance(ctx context.Context, names []string, wait time.Duration
 	if err != nil {
 		return err
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{v1alpha1.AnnotationRebalance: value}}})
-	if err != nil {
-		return fmt.Errorf("encoding the request: %w", err)
-	}
 	for _, r := range requests {
-		if err := t.client.Patch(ctx, r.object, client.RawPatch(types.MergePatchType, patch)); err != nil {
+		if err := t.annotate(ctx, r.object, v1alpha1.AnnotationRebalance, value); err != nil {
 			return fmt.Errorf("annotating %s: %w", r.name, err)
 		}
 		fmt.Fprintf(t.out, "%s: rebalance requested\n", r.name)
@@ -64,10 +58,21 @@ func (t *tool) rebalance(ctx context.Context, names []string, wait time.Duration
 	if wait <= 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, wait)
-	defer cancel()
+	deadline := t.now().Add(wait)
 	for _, r := range requests {
-		if err := t.await(ctx, r); err != nil {
+		err := every(ctx, deadline.Sub(t.now()), func(ctx context.Context) (bool, error) {
+			switch err := t.client.Get(ctx, client.ObjectKeyFromObject(r.object), r.object); {
+			case apierrors.IsNotFound(err):
+				return true, nil
+			case err != nil:
+				return false, fmt.Errorf("reading %s: %w", r.name, err)
+			}
+			return r.done(r.object), nil
+		})
+		if errors.Is(err, context.DeadlineExceeded) {
+			return fmt.Errorf("%s is not done yet: set a longer --wait, and see kubectl ironlb status and the log of ironlb-ccm", r.name)
+		}
+		if err != nil {
 			return err
 		}
 		fmt.Fprintf(t.out, "%s: done\n", r.name)
@@ -128,25 +133,4 @@ func (t *tool) requests(ctx context.Context, names []string, value string) (out 
 		}
 	}
 	return out, nil
-}
-
-// await returns when ironlb-ccm has carried the request out.
-func (t *tool) await(ctx context.Context, r request) error {
-	tick := time.NewTicker(pollEvery)
-	defer tick.Stop()
-	for {
-		switch err := t.client.Get(ctx, client.ObjectKeyFromObject(r.object), r.object); {
-		case apierrors.IsNotFound(err):
-			return nil
-		case err != nil && ctx.Err() == nil:
-			return fmt.Errorf("reading %s: %w", r.name, err)
-		case err == nil && r.done(r.object):
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%s is not done yet: set a longer --wait, and see kubectl ironlb status and the log of ironlb-ccm", r.name)
-		case <-tick.C:
-		}
-	}
 }

@@ -13,93 +13,234 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/ironlb/ironlb/ccm/condition"
+	"github.com/ironlb/ironlb/cmd/kubectl-ironlb/diagnose"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
 func (t *tool) statusCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "status [ADDRESS | NAMESPACE/SERVICE | NODE | PEER | BGPADVERTISEMENT]...",
-		Short: "Show the owner of each address and why, BGP sessions, and reachability between speakers",
-		Long: `status shows each VirtualIP: its addresses and Services, its owner and since when, whether it is announced and why, and
-the node that takes over next, followed by the problems. Then each speaker: whether its node forwards, the number of
-VirtualIPs it owns, how many of the other speakers it receives, and which ones it does not. Then the BGP sessions of
-each node: the router, the age of the session's state, the number of advertised prefixes, and why it is not established.
-Last, the addresses of each BGPAdvertisement that no node serves, and those that a node could not program, at most ten
-per reason.
+	cmd := &cobra.Command{
+		Use:   "status [ADDRESS | NAMESPACE/SERVICE | NODE | PEER | POOL]...",
+		Short: "Show the problems, and the pools, addresses, nodes and BGP sessions",
+		Long: `status shows the problems, grouped by cause. Then the pools: their addresses in use, free, cooling down, and draining.
+Then each VirtualIP: its addresses and Services, its owner and since when, whether it is announced and why, and the node
+that takes over next. Then each node: whether it forwards, how many VirtualIPs it owns, and how many of the other speakers
+it receives. Then the BGP sessions of each node.
 
-With arguments only the VirtualIPs with one of the addresses, of one of the Services, or owned by one of the nodes, and
-the BGP sessions of one of the nodes, or with one of the BGPPeers or routers' addresses, and the problems of one of the
-addresses, nodes or BGPAdvertisements. Addresses announced only by BGP
-have no VirtualIP: only their problems are shown.`,
+With arguments it shows only what has one of the addresses, Services, nodes, BGPPeers or pools. Addresses that only BGP
+announces have no VirtualIP: kubectl ironlb explain shows how they are announced.`,
 		Example: `  kubectl ironlb status
   kubectl ironlb status 192.0.2.10
   kubectl ironlb status default/web
-  kubectl ironlb status router-1`,
-		RunE: func(cmd *cobra.Command, args []string) error { return t.status(cmd.Context(), args) },
+  kubectl ironlb status router-1 --watch`,
+		RunE: t.connected(func(ctx context.Context, only []string) error {
+			return t.show(ctx, func(c *diagnose.Cluster) (any, diagnose.State, func(*bytes.Buffer), error) {
+				s := t.tables(c, only)
+				if len(only) > 0 && s.empty() {
+					return nil, "", nil, fmt.Errorf("nothing is named %s: write an address, NAMESPACE/SERVICE, node, BGPPeer or pool", strings.Join(only, ", "))
+				}
+				return s, s.worst(), s.status, nil
+			})
+		}),
 	}
+	t.outputFlags(cmd)
+	return cmd
 }
 
-func (t *tool) status(ctx context.Context, only []string) error {
-	var vips v1alpha1.VirtualIPList
-	var speakers v1alpha1.SpeakerStatusList
-	var ads v1alpha1.BGPAdvertisementList
-	for _, objects := range []client.ObjectList{&vips, &speakers, &ads} {
-		if err := t.list(ctx, objects); err != nil {
-			return err
+// tableCommand returns a command that shows the problems of one kind of object, and its table.
+func (t *tool) tableCommand(name, kind, short string, table func(*tables, *bytes.Buffer)) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     name + " [NAME]...",
+		Short:   short,
+		Example: fmt.Sprintf("  kubectl ironlb %s\n  kubectl ironlb %s -o json", name, name),
+		RunE: t.connected(func(ctx context.Context, only []string) error {
+			return t.show(ctx, func(c *diagnose.Cluster) (any, diagnose.State, func(*bytes.Buffer), error) {
+				s := t.tables(c, only)
+				s.Problems = slices.DeleteFunc(s.Problems, func(g diagnose.Group) bool { return g.Kind != kind })
+				value := map[string]any{"problems": s.Problems}
+				switch name {
+				case "pools":
+					value[name] = s.Pools
+				case "nodes":
+					value[name] = s.Nodes
+				default:
+					value["sessions"] = s.Sessions
+				}
+				return value, s.worst(), func(out *bytes.Buffer) {
+					s.writeProblems(out)
+					table(s, out)
+				}, nil
+			})
+		}),
+	}
+	t.outputFlags(cmd)
+	return cmd
+}
+
+// tables are the objects that status shows. Its JSON is the output of -o json.
+type tables struct {
+	Problems   []diagnose.Group         `json:"problems"`
+	Pools      []v1alpha1.IPAddressPool `json:"pools,omitempty"`
+	VirtualIPs []v1alpha1.VirtualIP     `json:"virtualIPs,omitempty"`
+	Nodes      []v1alpha1.SpeakerStatus `json:"nodes,omitempty"`
+	Sessions   []session                `json:"sessions,omitempty"`
+
+	tool   *tool
+	absent map[string]v1alpha1.Absence
+	only   bool
+}
+
+// session is a BGP session with its node.
+type session struct {
+	Node                   string `json:"node"`
+	v1alpha1.SessionStatus `json:",inline"`
+}
+
+// tables selects the objects that have one of the names, all without names.
+func (t *tool) tables(c *diagnose.Cluster, only []string) *tables {
+	is := func(names ...string) bool {
+		return len(only) == 0 || slices.ContainsFunc(names, func(n string) bool { return slices.Contains(only, n) })
+	}
+	s := &tables{tool: t, absent: v1alpha1.Absent(c.Speakers, nil), only: len(only) > 0, Problems: []diagnose.Group{}}
+	for i := range only { // an address in any notation
+		if addr, err := netip.ParseAddr(only[i]); err == nil {
+			only[i] = addr.Unmap().String()
 		}
 	}
-	shown := slices.DeleteFunc(vips.Items, func(v v1alpha1.VirtualIP) bool { return len(only) > 0 && !selected(&v, only) })
-	slices.SortFunc(shown, func(a, b v1alpha1.VirtualIP) int {
-		return cmp.Or(address(&a).Compare(address(&b)), cmp.Compare(a.Name, b.Name))
-	})
-	slices.SortFunc(speakers.Items, func(a, b v1alpha1.SpeakerStatus) int { return cmp.Compare(a.Name, b.Name) })
-	slices.SortFunc(ads.Items, func(a, b v1alpha1.BGPAdvertisement) int { return cmp.Compare(a.Name, b.Name) })
-	var out bytes.Buffer
-	if len(only) == 0 || len(shown) > 0 {
-		t.writeVIPs(&out, shown)
+	for _, g := range c.Problems() {
+		if g.Objects = slices.DeleteFunc(g.Objects, func(o string) bool { return !is(append(strings.Split(o, " to "), o)...) && !mentions(g.Message, only) }); len(g.Objects) > 0 {
+			s.Problems = append(s.Problems, g)
+		}
 	}
-	if len(only) == 0 {
-		t.writeSpeakers(&out, speakers.Items)
+	for i := range c.Pools {
+		if is(c.Pools[i].Name) {
+			s.Pools = append(s.Pools, c.Pools[i])
+		}
 	}
-	sessions := t.writeSessions(&out, speakers.Items, only)
-	if unserved := writeUnserved(&out, ads.Items, speakers.Items, only); len(only) > 0 && len(shown) == 0 && !sessions && !unserved {
-		return fmt.Errorf("there is no VirtualIP of %s, and no BGP session (addresses announced only by BGP have no VirtualIP, and no problem is reported for them): see kubectl ironlb status",
-			strings.Join(only, ", "))
+	for i := range c.VirtualIPs {
+		v := &c.VirtualIPs[i]
+		names := append([]string{v.Name, v.Status.Node}, v.Spec.Addresses...)
+		for _, svc := range v.Spec.Services {
+			names = append(names, svc.Namespace+"/"+svc.Name)
+		}
+		if is(names...) {
+			s.VirtualIPs = append(s.VirtualIPs, *v)
+		}
 	}
-	_, err := t.out.Write(out.Bytes())
-	return err
+	for i := range c.Speakers {
+		n := &c.Speakers[i]
+		if is(n.Name) {
+			s.Nodes = append(s.Nodes, *n)
+		}
+		if n.Status.BGP == nil {
+			continue
+		}
+		for _, one := range n.Status.BGP.Sessions {
+			if is(n.Name, one.Peer, one.Address) {
+				s.Sessions = append(s.Sessions, session{n.Name, one})
+			}
+		}
+	}
+	return s
 }
 
-// selected reports whether the VirtualIP is one of those named.
-func selected(v *v1alpha1.VirtualIP, names []string) bool {
-	return slices.ContainsFunc(names, func(name string) bool {
-		return v.Name == name || has(v, name) || v.Status.Node == name || slices.ContainsFunc(v.Spec.Services, func(s v1alpha1.ServiceReference) bool {
-			return s.Namespace+"/"+s.Name == name
-		})
-	})
+// mentions reports whether a message has one of the names as a word.
+func mentions(message string, only []string) bool {
+	words := strings.FieldsFunc(message, func(r rune) bool { return strings.ContainsRune(" ,;:()", r) && r != ':' })
+	return slices.ContainsFunc(words, func(w string) bool { return slices.Contains(only, strings.TrimSuffix(w, ":")) })
 }
 
-// address returns the first address of the VirtualIP, as the sort key.
-func address(v *v1alpha1.VirtualIP) netip.Addr {
-	if len(v.Spec.Addresses) == 0 {
-		return netip.Addr{}
+func (s *tables) empty() bool {
+	return len(s.Problems)+len(s.Pools)+len(s.VirtualIPs)+len(s.Nodes)+len(s.Sessions) == 0
+}
+
+// worst returns the state of the worst problem: they are sorted.
+func (s *tables) worst() diagnose.State {
+	if len(s.Problems) == 0 {
+		return diagnose.OK
 	}
-	addr, _ := netip.ParseAddr(v.Spec.Addresses[0])
-	return addr
+	return s.Problems[0].State
 }
 
-func (t *tool) writeVIPs(out *bytes.Buffer, vips []v1alpha1.VirtualIP) {
-	if len(vips) == 0 {
-		fmt.Fprintln(out, "No VirtualIP: no L2Advertisement selects an address of a Service. BGP requires none.")
+func (s *tables) status(out *bytes.Buffer) {
+	s.writeProblems(out)
+	s.pools(out)
+	s.addresses(out)
+	s.nodes(out)
+	s.sessions(out)
+}
+
+// manyObjects is how many objects of a problem are named; -o wide names all.
+const manyObjects = 5
+
+func (s *tables) writeProblems(out *bytes.Buffer) {
+	if len(s.Problems) == 0 {
+		fmt.Fprintln(out, s.tool.colour(diagnose.OK, "No problem."))
 		return
 	}
+	for _, g := range s.Problems {
+		names := strings.Join(g.Objects, ", ")
+		if more := len(g.Objects) - manyObjects; more > 0 && s.tool.output != "wide" {
+			names = fmt.Sprintf("%s and %d more", strings.Join(g.Objects[:manyObjects], ", "), more)
+		}
+		fmt.Fprintf(out, "%s %s %s: %s\n", s.tool.colour(g.State, string(g.State)), g.Kind, names, strings.TrimSuffix(g.Reason+": "+g.Message, ": "))
+	}
+}
+
+// table begins a table after an empty line.
+func table(out *bytes.Buffer, head string) *tabwriter.Writer {
+	fmt.Fprintln(out)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "ADDRESSES\tSERVICES\tOWNER\tSINCE\tANNOUNCED\tREASON\tNEXT")
-	var wrong []string
-	for i := range vips {
-		v := &vips[i]
+	fmt.Fprintln(w, head)
+	return w
+}
+
+func (s *tables) pools(out *bytes.Buffer) {
+	if len(s.Pools) == 0 {
+		if !s.only {
+			fmt.Fprintln(out, "\nNo IPAddressPool: no Service gets an address.")
+		}
+		return
+	}
+	w := table(out, "POOL\tREADY\tUSED\tFREE\tCOOLING\tDRAINING\tADDRESSES")
+	for i := range s.Pools {
+		p := &s.Pools[i]
+		ready, draining := "Unknown", "-"
+		if c := meta.FindStatusCondition(p.Status.Conditions, condition.Ready); c != nil {
+			ready = string(c.Status)
+		}
+		if meta.IsStatusConditionTrue(p.Status.Conditions, "Draining") {
+			draining = "yes"
+		}
+		addresses := strings.Join(p.Spec.Addresses, ",")
+		if len(p.Spec.Addresses) > 3 && s.tool.output != "wide" {
+			addresses = strings.Join(p.Spec.Addresses[:3], ",") + ",..."
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%s\n", p.Name, ready, both(p.Status.AssignedIPv4, p.Status.AssignedIPv6),
+			both(p.Status.AvailableIPv4, p.Status.AvailableIPv6), len(p.Status.CoolingDown), draining, addresses)
+	}
+	w.Flush()
+}
+
+// both writes counts of IPv4 and IPv6.
+func both(v4, v6 int64) string {
+	if v6 == 0 {
+		return fmt.Sprint(v4)
+	}
+	return fmt.Sprintf("%d+%d", v4, v6)
+}
+
+func (s *tables) addresses(out *bytes.Buffer) {
+	if len(s.VirtualIPs) == 0 {
+		if !s.only {
+			fmt.Fprintln(out, "\nNo VirtualIP: no L2Advertisement selects an address of a Service. BGP requires none.")
+		}
+		return
+	}
+	w := table(out, "ADDRESSES\tSERVICES\tOWNER\tSINCE\tANNOUNCED\tREASON\tNEXT")
+	for i := range s.VirtualIPs {
+		v := &s.VirtualIPs[i]
 		announced, reason := "Unknown", "-"
 		if c := meta.FindStatusCondition(v.Status.Conditions, v1alpha1.ConditionAnnounced); c != nil {
 			announced, reason = string(c.Status), c.Reason
@@ -108,18 +249,14 @@ func (t *tool) writeVIPs(out *bytes.Buffer, vips []v1alpha1.VirtualIP) {
 			announced, reason = "False", c.Reason
 		}
 		var services []string
-		for _, s := range v.Spec.Services {
-			services = append(services, s.Namespace+"/"+s.Name)
+		for _, svc := range v.Spec.Services {
+			services = append(services, svc.Namespace+"/"+svc.Name)
 		}
 		fmt.Fprintln(w, strings.Join([]string{
-			strings.Join(v.Spec.Addresses, ","), strings.Join(services, ","), orDash(v.Status.Node), t.ago(v.Status.Since), announced, reason, next(v),
+			strings.Join(v.Spec.Addresses, ","), strings.Join(services, ","), orDash(v.Status.Node), s.tool.ago(v.Status.Since), announced, reason, next(v),
 		}, "\t"))
-		wrong = append(wrong, problems(v)...)
 	}
 	w.Flush()
-	if len(wrong) > 0 {
-		fmt.Fprintf(out, "\n%s\n", strings.Join(wrong, "\n"))
-	}
 }
 
 // next returns the node that takes over: in a move, or after the death of the owner.
@@ -136,101 +273,80 @@ func next(v *v1alpha1.VirtualIP) string {
 	return v.Spec.Nodes[1]
 }
 
-// problems returns the messages of conditions that indicate a problem.
-func problems(v *v1alpha1.VirtualIP) (out []string) {
-	for _, c := range v.Status.Conditions {
-		good := metav1.ConditionFalse
-		if c.Type == v1alpha1.ConditionAnnounced {
-			good = metav1.ConditionTrue
+func (s *tables) nodes(out *bytes.Buffer) {
+	if len(s.Nodes) == 0 {
+		if !s.only {
+			fmt.Fprintln(out, "\nNo SpeakerStatus: no speaker has reported yet.")
 		}
-		if c.Status != good && c.Message != "" {
-			out = append(out, fmt.Sprintf("%s: %s=%s %s: %s", strings.Join(v.Spec.Addresses, ","), c.Type, c.Status, c.Reason, c.Message))
-		}
-	}
-	return out
-}
-
-// writeSpeakers writes sorted speakers.
-func (t *tool) writeSpeakers(out *bytes.Buffer, speakers []v1alpha1.SpeakerStatus) {
-	if len(speakers) == 0 {
-		fmt.Fprintln(out, "\nNo SpeakerStatus: no speaker has reported yet.")
 		return
 	}
-	fmt.Fprintln(out)
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "NODE\tFORWARDS\tREASON\tVIPS\tALIVE\tINTERFACES\tUPDATED")
-	var wrong []string
-	absent := v1alpha1.Absent(speakers, nil)
-	for i := range speakers {
-		s := &speakers[i].Status
+	w := table(out, "NODE\tFORWARDS\tREASON\tVIPS\tALIVE\tINTERFACES\tUPDATED")
+	for i := range s.Nodes {
+		n := &s.Nodes[i].Status
 		var interfaces []string
-		for _, in := range s.Interfaces {
+		for _, in := range n.Interfaces {
 			if !in.Up {
 				in.Name += " (down)"
 			}
 			interfaces = append(interfaces, in.Name)
 		}
-		forwards := "True"
-		if !s.DataPlane.Healthy {
+		forwards, reason := "True", orDash(n.DataPlane.Reason)
+		if !n.DataPlane.Healthy {
 			forwards = "False"
-			wrong = append(wrong, fmt.Sprintf("%s: does not forward: %s: %s", speakers[i].Name, orDash(s.DataPlane.Reason), orDash(s.DataPlane.Message)))
 		}
-		reason := orDash(s.DataPlane.Reason)
-		if why := absent[speakers[i].Name]; why != "" { // its last report is outdated
+		if why := s.absent[s.Nodes[i].Name]; why != "" { // its last report is outdated
 			forwards, reason = "Unknown", string(why)
 		}
 		fmt.Fprintln(w, strings.Join([]string{
-			speakers[i].Name, forwards, reason, fmt.Sprint(s.VirtualIPs), orDash(s.Alive),
-			orDash(strings.Join(interfaces, ",")), t.ago(s.Updated),
+			s.Nodes[i].Name, forwards, reason, fmt.Sprint(n.VirtualIPs), orDash(n.Alive), orDash(strings.Join(interfaces, ",")), s.tool.ago(n.Updated),
 		}, "\t"))
-		if l := s.Liveness; l != nil && l.SchedulingClass != v1alpha1.SchedulingDeadline && absent[speakers[i].Name] == "" {
-			wrong = append(wrong, fmt.Sprintf("%s: liveness thread has scheduling class %s, not %s: %s",
-				speakers[i].Name, l.SchedulingClass, v1alpha1.SchedulingDeadline, orDash(l.Message)))
-		}
-		if absent[speakers[i].Name] == "" {
-			wrong = append(wrong, t.unreachable(&speakers[i])...)
-		}
-		for _, m := range s.Members {
-			if m.State != v1alpha1.MemberAlive {
-				wrong = append(wrong, fmt.Sprintf("%s: member %s is %s since %s", speakers[i].Name, m.Node, m.State, t.ago(m.Since)))
-			}
-		}
 	}
 	w.Flush()
-	if len(wrong) > 0 {
-		fmt.Fprintf(out, "\n%s\n", strings.Join(wrong, "\n"))
-	}
 }
 
-// unreachable lists the nodes that a node cannot reach, and those that have no witness.
-func (t *tool) unreachable(speaker *v1alpha1.SpeakerStatus) (lines []string) {
-	s := &speaker.Status
-	line := func(format string, args ...any) {
-		lines = append(lines, speaker.Name+": "+fmt.Sprintf(format, args...))
+func (s *tables) sessions(out *bytes.Buffer) {
+	if len(s.Sessions) == 0 {
+		return // BGP is optional
 	}
-	for _, u := range s.Unreachable {
-		var silent []string
-		for _, w := range u.Silent {
-			silent = append(silent, string(w))
+	w := table(out, "NODE\tPEER\tADDRESS\tASN\tSESSION\tSINCE\tPREFIXES\tBFD\tREASON")
+	for i := range s.Sessions {
+		one := &s.Sessions[i]
+		if why := s.absent[one.Node]; why != "" {
+			fmt.Fprintln(w, strings.Join([]string{one.Node, one.Peer, orDash(one.Address), asn(one), "Unknown", "-", "-", "-", string(why)}, "\t"))
+			continue
 		}
-		more := ""
-		if u.Gateway != "" {
-			more += fmt.Sprintf("; gateway %s answers", u.Gateway)
+		prefixes, reason := "-", one.Reason // nothing is advertised without a session
+		if one.State == v1alpha1.SessionEstablished {
+			prefixes = fmt.Sprint(one.Prefixes)
+			if reason != v1alpha1.ReasonNotConfigured { // else that of the last interruption
+				reason = ""
+			}
+			if one.BFD != nil {
+				reason = cmp.Or(reason, one.BFD.Reason)
+			}
 		}
-		if u.EndpointsFailedOpen > 0 {
-			more += fmt.Sprintf("; %d endpoints take connections because no other is left", u.EndpointsFailedOpen)
-		}
-		if u.Damped {
-			more += "; reachable again, too often to count yet"
-		}
-		line("node %s is unreachable since %s (silent: %s): %d endpoints take no new connections%s",
-			u.Node, t.ago(&u.Since), strings.Join(silent, ", "), u.Endpoints, more)
+		fmt.Fprintln(w, strings.Join([]string{
+			one.Node, one.Peer, orDash(one.Address), asn(one), string(one.State), s.tool.ago(one.Since), prefixes, s.tool.bfd(one.BFD), orDash(reason),
+		}, "\t"))
 	}
-	if s.CutOff {
-		line("may be cut off: most other nodes became unreachable at once, and no gateway answers")
+	w.Flush()
+}
+
+// asn returns the router's AS number, if known.
+func asn(s *session) string {
+	if s.PeerASN == 0 {
+		return "-"
 	}
-	for _, node := range s.WithoutWitness {
-		line("node %s answers neither ICMP echo nor ARP: its death is detected by Kubernetes only", node)
+	return fmt.Sprint(s.PeerASN)
+}
+
+// bfd returns the state of a BFD session, and since when.
+func (t *tool) bfd(b *v1alpha1.BFDStatus) string {
+	switch {
+	case b == nil:
+		return "-"
+	case b.Since.IsZero():
+		return string(b.State)
 	}
-	return lines
+	return string(b.State) + " " + t.ago(b.Since)
 }

@@ -88,7 +88,8 @@ type Cluster struct {
 	end      context.CancelFunc
 	undo     []func() error // in the order of creation
 	pods     *pods
-	images   []string // archives for nodes with kubelets
+	images   []string     // archives for nodes with kubelets
+	plugin   func() error // builds kubectl-ironlb, once
 
 	mu     sync.Mutex
 	closed bool
@@ -121,6 +122,7 @@ func New(ctx context.Context, cfg Config) (*Cluster, error) {
 	}
 	c := &Cluster{cfg: cfg, progress: cfg.Progress}
 	c.life, c.end = context.WithCancel(context.WithoutCancel(ctx))
+	c.plugin = sync.OnceValue(func() error { return c.build.Own(c.life, "cmd/kubectl-ironlb") })
 	if err := c.start(ctx); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}

@@ -3,6 +3,7 @@ package lab
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -57,6 +58,20 @@ func (c *Cluster) kubectl(ctx context.Context, stdin []byte, args ...string) (st
 		cmd.Stdin = bytes.NewReader(stdin)
 	}
 	out, err := host.Output(ctx, c.Management.host, cmd)
+	return string(out), err
+}
+
+// Plugin runs kubectl ironlb as an administrator and returns its output, with problems of the cluster (exit status 1),
+// too.
+func (c *Cluster) Plugin(ctx context.Context, args ...string) (string, error) {
+	if err := c.plugin(); err != nil {
+		return "", err
+	}
+	cmd := host.Cmd{Argv: c.Management.Argv(append([]string{c.build.Path("kubectl-ironlb")}, args...)...), Env: c.adminEnv(), Dir: c.Root}
+	out, err := host.Output(ctx, c.Management.host, cmd)
+	if exit, is := errors.AsType[*host.ExitError](err); is && exit.Code == 1 {
+		err = nil
+	}
 	return string(out), err
 }
 

@@ -27,7 +27,7 @@ func (c *Cluster) Shell(ctx context.Context, runner []string, tty bool, argv ...
 		}
 		defer stop()
 	}
-	if err := c.build.Own(ctx, "cmd/kubectl-ironlb"); err != nil {
+	if err := c.plugin(); err != nil {
 		return err
 	}
 	bin := c.build.Private

@@ -3,6 +3,7 @@ package rig
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -48,7 +49,8 @@ func (r *Rig) Kubectl(ctx context.Context, args ...string) (string, error) {
 	return string(out), err
 }
 
-// Plugin runs kubectl ironlb as an administrator and returns its output. It is not safe for concurrent use.
+// Plugin runs kubectl ironlb as an administrator and returns its output, with problems of the cluster (exit status 1),
+// too. It is not safe for concurrent use.
 func (r *Rig) Plugin(ctx context.Context, args ...string) (string, error) {
 	if !r.plugin {
 		if err := r.build.Own(ctx, "cmd/kubectl-ironlb"); err != nil {
@@ -60,6 +62,9 @@ func (r *Rig) Plugin(ctx context.Context, args ...string) (string, error) {
 		Argv: r.argv(append([]string{r.build.Path("kubectl"), "ironlb"}, args...)...),
 		Env:  append(r.adminEnv(), "PATH="+filepath.Dir(r.build.Path("kubectl-ironlb"))+":"+os.Getenv("PATH")),
 	})
+	if exit, is := errors.AsType[*host.ExitError](err); is && exit.Code == 1 {
+		err = nil
+	}
 	return string(out), err
 }
 

@@ -1,0 +1,129 @@
+// Package diagnose finds out from the objects of a cluster what works and what does not: for a Service each step of the
+// way from its spec to the network, and for the cluster all problems. It is pure: no clock, no I/O. A reason is that of
+// the condition that reports it (docs/reference/events-and-conditions.md), or one of the constants here.
+package diagnose
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/ironlb/ironlb/ccm/servicerecord"
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+)
+
+// Cluster holds the objects that a diagnosis depends on, sorted by namespace and name.
+type Cluster struct {
+	Now        time.Time
+	Services   []corev1.Service
+	Slices     []discoveryv1.EndpointSlice
+	Nodes      []corev1.Node
+	Namespaces []corev1.Namespace
+	Pools      []v1alpha1.IPAddressPool
+	L2         []v1alpha1.L2Advertisement
+	BGP        []v1alpha1.BGPAdvertisement
+	Peers      []v1alpha1.BGPPeer
+	VirtualIPs []v1alpha1.VirtualIP
+	Speakers   []v1alpha1.SpeakerStatus
+
+	// Settings are those of ironlb-ccm.
+	Settings Settings
+	// Controller is why ironlb-ccm does not run, empty if it does or if that is unknown.
+	Controller string
+	// Unread are the kinds that could not be listed, with the error.
+	Unread map[string]string
+}
+
+// Settings of ironlb-ccm, from the arguments of its Deployment.
+type Settings struct {
+	servicerecord.Scope
+	// IgnoreExclude is --ignore-exclude-lb.
+	IgnoreExclude bool
+}
+
+// absent returns the nodes whose speaker is gone.
+func (c *Cluster) absent() map[string]v1alpha1.Absence { return v1alpha1.Absent(c.Speakers, nil) }
+
+func (c *Cluster) speaker(node string) *v1alpha1.SpeakerStatus {
+	return named(c.Speakers, func(s *v1alpha1.SpeakerStatus) bool { return s.Name == node })
+}
+
+func (c *Cluster) node(name string) *corev1.Node {
+	return named(c.Nodes, func(n *corev1.Node) bool { return n.Name == name })
+}
+
+func (c *Cluster) pool(name string) *v1alpha1.IPAddressPool {
+	return named(c.Pools, func(p *v1alpha1.IPAddressPool) bool { return p.Name == name })
+}
+
+// Service returns the Service, nil if it does not exist.
+func (c *Cluster) Service(namespace, name string) *corev1.Service {
+	return named(c.Services, func(s *corev1.Service) bool { return s.Namespace == namespace && s.Name == name })
+}
+
+// virtualIP returns the VirtualIP that has the address, nil if there is none.
+func (c *Cluster) virtualIP(addr netip.Addr) *v1alpha1.VirtualIP {
+	return named(c.VirtualIPs, func(v *v1alpha1.VirtualIP) bool { return slices.Contains(v.Spec.Addresses, addr.String()) })
+}
+
+func named[T any](all []T, is func(*T) bool) *T {
+	for i := range all {
+		if is(&all[i]) {
+			return &all[i]
+		}
+	}
+	return nil
+}
+
+// readyOn returns how many ready endpoints of a port and family a Service has on each node, "" for those without one.
+func (c *Cluster) readyOn(svc *corev1.Service, port *corev1.ServicePort, ipv4 bool) map[string]int {
+	family, out := discoveryv1.AddressTypeIPv6, map[string]int{}
+	if ipv4 {
+		family = discoveryv1.AddressTypeIPv4
+	}
+	for i := range c.Slices {
+		s := &c.Slices[i]
+		if s.Namespace != svc.Namespace || s.Labels[discoveryv1.LabelServiceName] != svc.Name || s.AddressType != family ||
+			!slices.ContainsFunc(s.Ports, func(p discoveryv1.EndpointPort) bool {
+				return p.Port != nil && ptr.Deref(p.Name, "") == port.Name && ptr.Deref(p.Protocol, corev1.ProtocolTCP) == cmp.Or(port.Protocol, corev1.ProtocolTCP)
+			}) {
+			continue
+		}
+		for _, e := range s.Endpoints {
+			if ptr.Deref(e.Conditions.Ready, true) {
+				out[ptr.Deref(e.NodeName, "")]++
+			}
+		}
+	}
+	return out
+}
+
+// Sort sorts the objects, for a result that does not depend on the order of the lists.
+func (c *Cluster) Sort() {
+	slices.SortFunc(c.Services, func(a, b corev1.Service) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	slices.SortFunc(c.Nodes, func(a, b corev1.Node) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(c.Pools, func(a, b v1alpha1.IPAddressPool) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(c.L2, func(a, b v1alpha1.L2Advertisement) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(c.BGP, func(a, b v1alpha1.BGPAdvertisement) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(c.Peers, func(a, b v1alpha1.BGPPeer) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(c.Speakers, func(a, b v1alpha1.SpeakerStatus) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(c.VirtualIPs, func(a, b v1alpha1.VirtualIP) int {
+		return cmp.Or(firstAddress(&a).Compare(firstAddress(&b)), cmp.Compare(a.Name, b.Name))
+	})
+}
+
+// firstAddress returns the first address of a VirtualIP, as the sort key.
+func firstAddress(v *v1alpha1.VirtualIP) netip.Addr {
+	if len(v.Spec.Addresses) == 0 {
+		return netip.Addr{}
+	}
+	addr, _ := netip.ParseAddr(v.Spec.Addresses[0])
+	return addr
+}

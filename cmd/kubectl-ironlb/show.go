@@ -1,0 +1,100 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
+	"sigs.k8s.io/yaml"
+
+	"github.com/ironlb/ironlb/cmd/kubectl-ironlb/diagnose"
+)
+
+// watchEvery is how often --watch reads the objects.
+const watchEvery = 2 * time.Second
+
+// outputFlags adds the flags of a command that shows a diagnosis.
+func (t *tool) outputFlags(cmd *cobra.Command) {
+	cmd.Flags().StringVarP(&t.output, "output", "o", "", "Output format: json, yaml or wide.")
+	cmd.Flags().BoolVarP(&t.watch, "watch", "w", false, "Show it again after each change, until Ctrl-C.")
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"json", "yaml", "wide"}, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// view makes of the objects a value for json and yaml, its worst state, and its text.
+type view func(*diagnose.Cluster) (value any, worst diagnose.State, text func(*bytes.Buffer), err error)
+
+// show reads the objects and prints the view, with --watch after each change.
+func (t *tool) show(ctx context.Context, of view) error {
+	var before []byte
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	for {
+		out, worst, err := t.once(ctx, of)
+		if err != nil {
+			return err
+		}
+		if !bytes.Equal(out, before) {
+			if f, is := t.out.(*os.File); is && t.watch && term.IsTerminal(int(f.Fd())) {
+				fmt.Fprint(f, "\x1b[H\x1b[2J")
+			}
+			if _, err := t.out.Write(out); err != nil {
+				return fmt.Errorf("writing the output: %w", err)
+			}
+			before = out
+		}
+		if !t.watch {
+			return outcome(worst)
+		}
+		select {
+		case <-ctx.Done():
+			return outcome(worst)
+		case <-tick.C:
+		}
+	}
+}
+
+func (t *tool) once(ctx context.Context, of view) ([]byte, diagnose.State, error) {
+	c, err := t.read(ctx)
+	if err != nil {
+		return nil, "", err
+	}
+	value, worst, text, err := of(c)
+	if err != nil {
+		return nil, "", err
+	}
+	var out bytes.Buffer
+	switch t.output {
+	case "", "wide":
+		text(&out)
+	case "json":
+		err = json.NewEncoder(&out).Encode(value)
+	case "yaml":
+		var data []byte
+		data, err = yaml.Marshal(value)
+		out.Write(data)
+	default:
+		return nil, "", fmt.Errorf("-o %s: write json, yaml or wide", t.output)
+	}
+	if err != nil {
+		return nil, "", fmt.Errorf("encoding the output: %w", err)
+	}
+	return out.Bytes(), worst, nil
+}
+
+// ago returns the age in kubectl's notation.
+func (t *tool) ago(at *metav1.Time) string {
+	if at.IsZero() {
+		return "-"
+	}
+	return duration.HumanDuration(t.now().Sub(at.Time))
+}
+
+func orDash(s string) string { return cmp.Or(s, "-") }
