@@ -15,6 +15,7 @@ import (
 	"github.com/ironlb/ironlb/cmd/internal/version"
 	"github.com/ironlb/ironlb/speaker/bfd"
 	"github.com/ironlb/ironlb/speaker/bgp"
+	"github.com/ironlb/ironlb/speaker/unixsocket"
 )
 
 // options are the flags.
@@ -27,7 +28,7 @@ type options struct {
 }
 
 func (o options) check() error {
-	if err := bgp.CheckSocket(o.socket); err != nil {
+	if err := unixsocket.Check("--socket", o.socket); err != nil {
 		return err
 	}
 	if o.hold < 0 {

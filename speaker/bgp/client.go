@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/ironlb/ironlb/speaker/routes"
+	"github.com/ironlb/ironlb/speaker/unixsocket"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 )
@@ -155,7 +156,7 @@ func dial(ctx context.Context, socket string) (*conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to ironlb-bgpd: %w", err)
 	}
-	if err := errors.Join(sameUser(c.(*net.UnixConn)), c.SetReadDeadline(time.Now().Add(firstLimit))); err != nil {
+	if err := errors.Join(unixsocket.SameUser(c.(*net.UnixConn)), c.SetReadDeadline(time.Now().Add(firstLimit))); err != nil {
 		c.Close()
 		return nil, fmt.Errorf("connect to ironlb-bgpd on %s: %w", socket, err)
 	}

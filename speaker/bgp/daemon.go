@@ -19,6 +19,9 @@ import (
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
+// DefaultSocket is the default path of the socket of ironlb-bgpd.
+const DefaultSocket = "/run/ironlb/bgpd/bgpd.sock"
+
 // BFD runs the BFD sessions.
 type BFD interface {
 	// Set sets all BFD sessions; the set is complete each time: each peer's Address, Source, MultiHop and BFD.

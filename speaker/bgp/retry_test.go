@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/ironlb/ironlb/speaker/unixsocket"
 )
 
 // TestAcceptAgain: a process with too many open files continues when it has fewer, and does not fill the log.
@@ -47,11 +49,11 @@ func TestAcceptAgain(t *testing.T) {
 // often, and logged once.
 func TestSendsNothing(t *testing.T) {
 	path := socketPath(t)
-	l, err := listen(path)
+	l, err := unixsocket.Listen("--socket", path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.close()
+	defer l.Release()
 	met := make(chan time.Time)
 	go func() {
 		defer close(met)

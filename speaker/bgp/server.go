@@ -9,6 +9,8 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"github.com/ironlb/ironlb/speaker/unixsocket"
 )
 
 // errReplaced ends the connection of a speaker in favour of a newer one.
@@ -23,11 +25,11 @@ type connection struct {
 
 // listen serves the speaker and health probes until ctx ends. It returns an error at once if it cannot listen.
 func (d *Daemon) listen(ctx context.Context) error {
-	listener, err := listen(d.o.Socket)
+	listener, err := unixsocket.Listen("--socket", d.o.Socket)
 	if err != nil {
 		return err
 	}
-	defer listener.close()
+	defer listener.Release()
 	defer context.AfterFunc(ctx, func() { listener.Close() })()
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -78,7 +80,7 @@ func (d *Daemon) serve(ctx context.Context, raw *net.UnixConn) {
 		}
 		c.Close()
 	})()
-	if err := sameUser(raw); err != nil {
+	if err := unixsocket.SameUser(raw); err != nil {
 		d.o.Log.Warn("connection refused", "socket", d.o.Socket, "reason", err)
 		return
 	}

@@ -1,4 +1,5 @@
-package bgp
+// Package unixsocket listens on unix sockets that only processes of the same user can use.
+package unixsocket
 
 import (
 	"errors"
@@ -10,33 +11,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DefaultSocket is the default path of the socket of ironlb-bgpd.
-const DefaultSocket = "/run/ironlb/bgpd/bgpd.sock"
+// longest is the maximum length of a path in a sockaddr_un (unix(7)).
+const longest = 107
 
-// longestSocket is the maximum length of a path in a sockaddr_un (unix(7)).
-const longestSocket = 107
-
-// socket is a listener with the lock that protects its path.
-type socket struct {
+// Listener is a listener with the lock that protects its path.
+type Listener struct {
 	*net.UnixListener
 	lock *os.File
 }
 
-// listen takes over the path, even from a process that was killed, but not from a running one.
-func listen(path string) (*socket, error) {
-	if err := CheckSocket(path); err != nil {
+// Listen takes over the path, even from a process that was killed, but not from a running one. Errors name the flag that
+// has the path.
+func Listen(flag, path string) (*Listener, error) {
+	if err := Check(flag, path); err != nil {
 		return nil, err
 	}
-	if err := ownDirectory(filepath.Dir(path)); err != nil {
+	if err := ownDirectory(flag, filepath.Dir(path)); err != nil {
 		return nil, err
 	}
 	lock, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock the socket: %w", err)
 	}
-	fail := func(err error) (*socket, error) { return nil, errors.Join(err, lock.Close()) }
+	fail := func(err error) (*Listener, error) { return nil, errors.Join(err, lock.Close()) }
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
-		return fail(fmt.Errorf("another ironlb-bgpd has the socket %s: give another --socket", path))
+		return fail(fmt.Errorf("another process has the socket %s: give another %s", path, flag))
 	} else if err != nil {
 		return fail(fmt.Errorf("lock %s: %w", lock.Name(), err))
 	}
@@ -45,27 +44,28 @@ func listen(path string) (*socket, error) {
 	}
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
-		return fail(fmt.Errorf("listen for the speaker: %w", err))
+		return fail(fmt.Errorf("listen on the socket: %w", err))
 	}
 	if err := os.Chmod(path, 0o600); err != nil {
 		return fail(errors.Join(fmt.Errorf("restrict access to the socket: %w", err), l.Close()))
 	}
-	return &socket{l, lock}, nil
+	return &Listener{l, lock}, nil
 }
 
-func (s *socket) close() {
-	s.Close()
-	s.lock.Close()
+// Release stops listening and leaves the path to others.
+func (l *Listener) Release() {
+	l.Close()
+	l.lock.Close()
 }
 
-// CheckSocket rejects a path on which listening would fail or do harm: an existing file there is removed, and its
+// Check rejects a path on which listening would fail or do harm: an existing file there is removed, and its
 // directory is closed to other users, which an operator with /run/bgpd.sock could not fix. It changes nothing.
-func CheckSocket(path string) error {
-	if !filepath.IsAbs(path) || filepath.Base(path) == "/" || len(path) > longestSocket {
-		return fmt.Errorf("--socket is %q: it must be an absolute path of at most %d bytes, such as %s", path, longestSocket, DefaultSocket)
+func Check(flag, path string) error {
+	if !filepath.IsAbs(path) || filepath.Base(path) == "/" || len(path) > longest {
+		return fmt.Errorf("%s is %q: it must be an absolute path of at most %d bytes, in a directory of its own", flag, path, longest)
 	}
 	if info, err := os.Lstat(path); err == nil && info.Mode().Type() != os.ModeSocket {
-		return fmt.Errorf("--socket is %s, which exists and is no socket: give another one, or remove it", path)
+		return fmt.Errorf("%s is %s, which exists and is no socket: give another one, or remove it", flag, path)
 	}
 	dir := filepath.Dir(path)
 	info, err := os.Stat(dir)
@@ -74,19 +74,19 @@ func CheckSocket(path string) error {
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return fmt.Errorf("check the directory of --socket: %w", err)
+		return fmt.Errorf("check the directory of %s: %w", flag, err)
 	}
 	for _, e := range entries {
 		if name := filepath.Join(dir, e.Name()); name != path && name != path+".lock" {
-			return fmt.Errorf("--socket is %s, in a directory with other files, such as %s: use a dedicated directory, which is closed to other users; it is created if missing",
-				path, e.Name())
+			return fmt.Errorf("%s is %s, in a directory with other files, such as %s: use a dedicated directory, closed to other users; it is created if missing",
+				flag, path, e.Name())
 		}
 	}
 	return nil
 }
 
 // ownDirectory creates a directory that is closed to other users.
-func ownDirectory(dir string) error {
+func ownDirectory(flag, dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("create the directory of the socket: %w", err)
 	}
@@ -95,13 +95,13 @@ func ownDirectory(dir string) error {
 		return fmt.Errorf("check the directory of the socket, %s: %w", dir, err)
 	}
 	if stat.Mode&unix.S_IFMT != unix.S_IFDIR || int(stat.Uid) != os.Geteuid() {
-		return fmt.Errorf("the directory of the socket, %s, is a link or another user's: remove it, or give another --socket", dir)
+		return fmt.Errorf("the directory of the socket, %s, is a link or another user's: remove it, or give another %s", dir, flag)
 	}
 	if stat.Mode&0o077 == 0 {
 		return nil
 	}
 	if stat.Mode&unix.S_ISVTX != 0 {
-		return fmt.Errorf("the directory of the socket, %s, is shared with others: give a --socket in a dedicated directory", dir)
+		return fmt.Errorf("the directory of the socket, %s, is shared with others: give a %s in a dedicated directory", dir, flag)
 	}
 	if err := os.Chmod(dir, 0o700); err != nil {
 		return fmt.Errorf("restrict access to the socket: %w", err)
@@ -109,8 +109,8 @@ func ownDirectory(dir string) error {
 	return nil
 }
 
-// sameUser fails if the process on the other side runs as another user.
-func sameUser(conn *net.UnixConn) error {
+// SameUser fails if the process on the other side runs as another user.
+func SameUser(conn *net.UnixConn) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return err
