@@ -103,6 +103,9 @@ type Speaker struct {
 	// unprogrammed are the planned changes that are not programmed yet.
 	unprogrammed []plannedChange
 
+	// dumps are requests of Dump.
+	dumps chan chan Dump
+
 	// lastError is the last logged error. uncounted is set while connections of draining endpoints cannot be counted.
 	lastError string
 	uncounted bool
@@ -118,7 +121,7 @@ func New(cfg Config) *Speaker {
 		planner:   plan.NewPlanner(cfg.Plan),
 		retries:   retries{work: newWork()},
 		published: view.LocalState{Claims: map[string]view.Claim{}}, mustPublish: true,
-		unable: map[netip.Addr]view.Reason{},
+		unable: map[netip.Addr]view.Reason{}, dumps: make(chan chan Dump),
 		health: Health{Reason: errNotSynced.Error(), Reconciled: time.Now()},
 	}
 	s.dataplane = dataplane.New(dataplane.Config{Record: s.log, Destroyed: cfg.Destroyed}, cfg.Node.Drivers)
@@ -137,6 +140,9 @@ func (s *Speaker) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
+		case answer := <-s.dumps:
+			answer <- s.dump()
+			continue
 		case <-s.cfg.Trigger.wake:
 		case <-timer.C:
 		}

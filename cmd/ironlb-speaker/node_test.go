@@ -137,6 +137,7 @@ func TestBadFlagsNameTheFix(t *testing.T) {
 		"--node-name n extra":                 "extra",
 		"cleanup --log-format=xml":            "must be text or json",
 		"--node-name n --bgp-socket b.sock":   "--bgp-socket is \"b.sock\": it must be an absolute path",
+		"--node-name n --dump-socket d.sock":  "--dump-socket is \"d.sock\": it must be an absolute path",
 	} {
 		cmd := command()
 		cmd.SetArgs(strings.Fields(args))

@@ -27,6 +27,7 @@ type options struct {
 	configFile     string
 	keyFile        string
 	bgpSocket      string
+	dumpSocket     string
 	config         config
 }
 
@@ -36,6 +37,9 @@ func (o options) check() error {
 	}
 	if o.bgpSocket != "" && !filepath.IsAbs(o.bgpSocket) {
 		return fmt.Errorf("--bgp-socket is %q: it must be an absolute path, such as %s", o.bgpSocket, bgp.DefaultSocket)
+	}
+	if o.dumpSocket != "" && !filepath.IsAbs(o.dumpSocket) {
+		return fmt.Errorf("--dump-socket is %q: it must be an absolute path, such as %s", o.dumpSocket, defaultDumpSocket)
 	}
 	return nil
 }
@@ -81,13 +85,14 @@ on --metrics-bind-address.`,
 	root.Flags().StringVar(&o.metricsAddress, "metrics-bind-address", defaultMetricsAddress, "where /metrics, /healthz and /readyz are served")
 	root.Flags().StringVar(&o.keyFile, "key-file", "/etc/ironlb-keys/keys", "file of the keys that authenticate speakers to one another, one to a line")
 	root.Flags().StringVar(&o.bgpSocket, "bgp-socket", "", "unix socket of ironlb-bgpd, the absolute path of its --socket (default: no BGP on this node)")
+	root.Flags().StringVar(&o.dumpSocket, "dump-socket", "", "unix socket for \"ironlb-speaker dump\", in a folder of its own (default: none)")
 	o.logs.AddFlags(root.PersistentFlags())
 	root.CompletionOptions.DisableDefaultCmd = true
 	prepare, cleanup := prepareCommand(&o), cleanupCommand(&o)
 	for _, cmd := range []*cobra.Command{root, prepare, cleanup} {
 		cmd.Flags().StringVar(&o.configFile, "config", "", "YAML file with the configuration (default: all defaults)")
 	}
-	root.AddCommand(cleanup, prepare, retainCommand(), idleCommand())
+	root.AddCommand(cleanup, prepare, retainCommand(), dumpCommand(), idleCommand())
 	return root
 }
 

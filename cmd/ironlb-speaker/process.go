@@ -66,7 +66,7 @@ func assemble(o options, log *slog.Logger) (*process, error) {
 	p.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	for _, step := range []func() error{
 		p.checkRequirements, p.findAPIServer, p.listen, p.openNode, p.watchCluster, p.watchHost, p.meet,
-		p.announce, p.joinBGP, p.serveHealth, p.watchKubeProxy, p.checkNode, p.keepPolicies, p.addLoop,
+		p.announce, p.joinBGP, p.serveHealth, p.watchKubeProxy, p.checkNode, p.keepPolicies, p.addLoop, p.serveDump,
 	} {
 		if err := step(); err != nil {
 			p.close()

@@ -140,7 +140,7 @@ func (r *NodeReporter) Run(ctx context.Context) error {
 	defer r.stopped(context.WithoutCancel(ctx))
 	failed := ""
 	for {
-		status, ok := r.status()
+		status, ok := r.status(false)
 		content := encode(status)
 		r.mu.Lock()
 		differs := ok && !bytes.Equal(content, r.stored)
@@ -188,7 +188,7 @@ func encode(status v1alpha1.SpeakerStatusStatus) []byte {
 
 // stopped writes that the speaker ends. If that fails, the other speakers detect and report it.
 func (r *NodeReporter) stopped(ctx context.Context) {
-	status, ok := r.status()
+	status, ok := r.status(false)
 	if !ok {
 		return // nothing was reported yet
 	}
@@ -204,8 +204,13 @@ func (r *NodeReporter) stopped(ctx context.Context) {
 // slotsDifferMost is how many nodes with other slots are written: a node that is cut off differs from all.
 const slotsDifferMost = 64
 
-// status returns what is to be written, without the time.
-func (r *NodeReporter) status() (v1alpha1.SpeakerStatusStatus, bool) {
+// Status returns the status of the node with all members, also in a large cluster. It is false before the first report.
+func (r *NodeReporter) Status() (v1alpha1.SpeakerStatusStatus, bool) {
+	return r.status(true)
+}
+
+// status returns what is to be written, without the time; with all members instead of the listed ones if all is set.
+func (r *NodeReporter) status(all bool) (v1alpha1.SpeakerStatusStatus, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.want == nil {
@@ -238,6 +243,9 @@ func (r *NodeReporter) status() (v1alpha1.SpeakerStatusStatus, bool) {
 		out.Gateways = append(out.Gateways, addr.String())
 	}
 	alive, listed := 0, report.Listed(r.node, w.Members)
+	if all {
+		listed = func(string) bool { return true }
+	}
 	for _, name := range slices.Sorted(maps.Keys(w.Members)) {
 		if !listed(name) {
 			continue

@@ -345,7 +345,7 @@ func TestNodeConditions(t *testing.T) {
 }
 
 // TestNodeStatusOfMany: in a large cluster the status has eight members, and the death of another node does not change
-// it.
+// it. The status for a dump has all members.
 func TestNodeStatusOfMany(t *testing.T) {
 	if report.ListAll != v1alpha1.MembersAll || 2*report.Neighbors != v1alpha1.MembersSome {
 		t.Fatal("speaker/report and pools/v1alpha1 differ")
@@ -360,12 +360,15 @@ func TestNodeStatusOfMany(t *testing.T) {
 		in.Reach.Unreachable = map[string]view.UnreachableNode{}
 		change(in.Members, in.Reach.Unreachable)
 		r.ReportNode(in)
-		out, _ := r.status()
+		out, _ := r.status(false)
 		return out
 	}
 	before := status(func(map[string]report.MemberState, map[string]view.UnreachableNode) {})
 	if before.Alive != "8/8" || len(before.Members) != v1alpha1.MembersSome {
 		t.Errorf("%s alive, %d members", before.Alive, len(before.Members))
+	}
+	if all, reported := r.Status(); !reported || all.Alive != "500/500" || len(all.Members) != len(members) {
+		t.Errorf("for a dump: %s alive, %d members", all.Alive, len(all.Members))
 	}
 	changed := 0
 	for name := range members {

@@ -28,7 +28,7 @@ func keepRouterAdvertisements() ([]Sysctl, error) {
 			continue // the interface is gone
 		}
 		s := Sysctl{Key: "net.ipv6.conf." + strings.ReplaceAll(iface.Name, ".", "/") + ".accept_ra", Value: "2"}
-		if value, err := s.read(); err != nil || value == "0" || slices.Contains(keep, s) {
+		if value, err := s.Read(); err != nil || value == "0" || slices.Contains(keep, s) {
 			continue
 		}
 		keep = append(keep, s)

@@ -129,8 +129,8 @@ func (s Sysctl) met(value string) bool {
 	return cmp.Or(err, wantErr) == nil && have >= want
 }
 
-// read returns the current value of the parameter.
-func (s Sysctl) read() (string, error) {
+// Read returns the current value of the parameter.
+func (s Sysctl) Read() (string, error) {
 	value, err := os.ReadFile(s.path())
 	if err != nil {
 		return "", fmt.Errorf("read sysctl %s%s: %w", s.Key, remedy(s.Key, err), err)
@@ -144,7 +144,7 @@ func (s Sysctl) path() string {
 
 // setSysctl sets the parameter and returns its previous value.
 func setSysctl(s Sysctl) (string, error) {
-	from, err := s.read()
+	from, err := s.Read()
 	if err != nil || s.met(from) {
 		return from, err
 	}

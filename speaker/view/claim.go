@@ -39,6 +39,11 @@ const (
 	Declined
 )
 
+// String returns the name of the state.
+func (s ClaimState) String() string {
+	return map[ClaimState]string{Held: "Held", HandingOver: "HandingOver", Declined: "Declined"}[s]
+}
+
 // LocalState is the state that this node publishes to the other members. It is complete each time; a claim that it
 // lacks is withdrawn.
 type LocalState struct {
