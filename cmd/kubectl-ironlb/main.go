@@ -69,6 +69,7 @@ type tool struct {
 	dial   func(*genericclioptions.ConfigFlags) (client.Client, error)
 	now    func() time.Time
 	client client.Client
+	pods   podClient // of sysdump
 	out    io.Writer
 
 	output string // -o
@@ -98,7 +99,7 @@ func command(dial func(*genericclioptions.ConfigFlags) (client.Client, error), n
 	root.AddCommand(t.statusCommand(), t.explainCommand(), t.tableCommand("pools", "IPAddressPool", "Show the address pools and their problems", (*tables).pools),
 		t.tableCommand("nodes", "Node", "Show the nodes and their problems", (*tables).nodes),
 		t.tableCommand("bgp", "BGP session", "Show the BGP sessions and their problems", (*tables).sessions),
-		t.rebalanceCommand(), t.reallocateCommand(), t.drainCommand(), t.validateCommand(), t.versionCommand())
+		t.rebalanceCommand(), t.reallocateCommand(), t.drainCommand(), t.validateCommand(), t.sysdumpCommand(), t.versionCommand())
 	for _, cmd := range root.Commands() {
 		cmd.ValidArgsFunction = cobra.NoFileCompletions
 	}

@@ -37,6 +37,9 @@ var resources = []struct {
 	{discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), "endpointslices", meta.RESTScopeNamespace},
 	{corev1.SchemeGroupVersion.WithKind("Node"), "nodes", meta.RESTScopeRoot},
 	{corev1.SchemeGroupVersion.WithKind("Namespace"), "namespaces", meta.RESTScopeRoot},
+	{corev1.SchemeGroupVersion.WithKind("Pod"), "pods", meta.RESTScopeNamespace},
+	{corev1.SchemeGroupVersion.WithKind("ConfigMap"), "configmaps", meta.RESTScopeNamespace},
+	{corev1.SchemeGroupVersion.WithKind("Event"), "events", meta.RESTScopeNamespace},
 	{appsv1.SchemeGroupVersion.WithKind("Deployment"), "deployments", meta.RESTScopeNamespace},
 	{appsv1.SchemeGroupVersion.WithKind("DaemonSet"), "daemonsets", meta.RESTScopeNamespace},
 	{coordinationv1.SchemeGroupVersion.WithKind("Lease"), "leases", meta.RESTScopeNamespace},
@@ -44,6 +47,8 @@ var resources = []struct {
 	{v1alpha1.GroupVersion.WithKind("L2Advertisement"), "l2advertisements", meta.RESTScopeRoot},
 	{v1alpha1.GroupVersion.WithKind("BGPAdvertisement"), "bgpadvertisements", meta.RESTScopeRoot},
 	{v1alpha1.GroupVersion.WithKind("BGPPeer"), "bgppeers", meta.RESTScopeRoot},
+	{v1alpha1.GroupVersion.WithKind("BFDProfile"), "bfdprofiles", meta.RESTScopeRoot},
+	{v1alpha1.GroupVersion.WithKind("Community"), "communities", meta.RESTScopeRoot},
 	{v1alpha1.GroupVersion.WithKind("VirtualIP"), "virtualips", meta.RESTScopeRoot},
 	{v1alpha1.GroupVersion.WithKind("SpeakerStatus"), "speakerstatuses", meta.RESTScopeRoot},
 }

@@ -1,0 +1,71 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	clientscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/remotecommand"
+	"k8s.io/streaming/pkg/httpstream"
+)
+
+// podClient reads logs of Pods and runs commands in them, in one namespace.
+type podClient interface {
+	Logs(ctx context.Context, pod string, o *corev1.PodLogOptions) ([]byte, error)
+	// Exec returns the standard output of a command, also after an error of the command.
+	Exec(ctx context.Context, pod, container string, argv ...string) ([]byte, error)
+}
+
+// restPods is the podClient of an API server.
+type restPods struct {
+	config    *rest.Config
+	client    *rest.RESTClient
+	namespace string
+}
+
+func connectPods(flags *genericclioptions.ConfigFlags, namespace string) (podClient, error) {
+	config, err := flags.ToRESTConfig()
+	if err != nil {
+		return nil, fmt.Errorf("reading the kubeconfig: %w", err)
+	}
+	config = rest.CopyConfig(config)
+	config.QPS, config.APIPath, config.GroupVersion = -1, "/api", &corev1.SchemeGroupVersion
+	config.NegotiatedSerializer = clientscheme.Codecs.WithoutConversion()
+	client, err := rest.RESTClientFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("preparing the client: %w", err)
+	}
+	return &restPods{config, client, namespace}, nil
+}
+
+func (p *restPods) Logs(ctx context.Context, pod string, o *corev1.PodLogOptions) ([]byte, error) {
+	return p.client.Get().Namespace(p.namespace).Resource("pods").Name(pod).SubResource("log").
+		VersionedParams(o, clientscheme.ParameterCodec).DoRaw(ctx)
+}
+
+func (p *restPods) Exec(ctx context.Context, pod, container string, argv ...string) ([]byte, error) {
+	url := p.client.Post().Namespace(p.namespace).Resource("pods").Name(pod).SubResource("exec").
+		VersionedParams(&corev1.PodExecOptions{Container: container, Command: argv, Stdout: true, Stderr: true}, clientscheme.ParameterCodec).URL()
+	spdy, spdyErr := remotecommand.NewSPDYExecutor(p.config, "POST", url)
+	websocket, err := remotecommand.NewWebSocketExecutor(p.config, "GET", url.String())
+	if err = errors.Join(spdyErr, err); err != nil {
+		return nil, err
+	}
+	executor, err := remotecommand.NewFallbackExecutor(websocket, spdy, func(err error) bool { // as kubectl does, for proxies without websockets
+		return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
+	})
+	if err != nil {
+		return nil, err
+	}
+	var out, stderr bytes.Buffer
+	err = executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: &out, Stderr: &stderr})
+	if err != nil {
+		err = fmt.Errorf("%w: %s", err, bytes.TrimSpace(stderr.Bytes()))
+	}
+	return out.Bytes(), err
+}
