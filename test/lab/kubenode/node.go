@@ -7,6 +7,7 @@ package kubenode
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -130,6 +131,16 @@ func (n *Node) start(ctx context.Context, name string, argv ...string) (*process
 // ctr returns a command of containerd's client, in the namespace of the Pods' images and containers.
 func (n *Node) ctr(args ...string) []string {
 	return n.Argv(append([]string{n.cfg.Program("ctr"), "-a", containerdSocket, "-n", "k8s.io"}, args...)...)
+}
+
+// ExecIn runs a command in a running container, as "crictl exec" does, and returns its standard output.
+func (n *Node) ExecIn(ctx context.Context, container string, argv ...string) (string, error) {
+	args := append([]string{"tasks", "exec", "--exec-id", "lab-" + rand.Text(), container}, argv...)
+	out, err := host.Run(ctx, n.cfg.Host, n.ctr(args...)...)
+	if err != nil {
+		return string(out), fmt.Errorf("in container %s of %s: %w", container, n.cfg.Name, err)
+	}
+	return string(out), nil
 }
 
 func (n *Node) startContainerd(ctx context.Context) (err error) {
