@@ -1,12 +1,9 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 
@@ -21,8 +18,6 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	utiljson "k8s.io/apimachinery/pkg/util/json"
-	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	celconfig "k8s.io/apiserver/pkg/apis/cel"
 	"sigs.k8s.io/yaml"
 
@@ -57,17 +52,8 @@ func (t *tool) validate(ctx context.Context, files []string, stdin io.Reader) er
 	if err != nil {
 		return err
 	}
-	for _, name := range files {
-		data, err := os.ReadFile(name)
-		if name == "-" {
-			data, err = io.ReadAll(stdin)
-		}
-		if err != nil {
-			return fmt.Errorf("reading the manifests: %w", err)
-		}
-		if err := v.file(ctx, name, data); err != nil {
-			return err
-		}
+	if err := manifests(files, stdin, func(name string, o *unstructured.Unstructured) error { return v.object(ctx, name, o.Object) }); err != nil {
+		return err
 	}
 	if err := v.together(); err != nil {
 		return err
@@ -147,48 +133,8 @@ func (v *validator) problem(object, format string, args ...any) {
 	v.problems = append(v.problems, object+": "+fmt.Sprintf(format, args...))
 }
 
-// file checks the objects of a file.
-func (v *validator) file(ctx context.Context, name string, data []byte) error {
-	for docs := utilyaml.NewDocumentDecoder(io.NopCloser(bytes.NewReader(data))); ; {
-		buf := make([]byte, len(data)+1)
-		n, err := docs.Read(buf)
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-		document, err := yaml.YAMLToJSONStrict(buf[:n])
-		if err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-		var o map[string]any
-		if err := utiljson.Unmarshal(document, &o); err != nil { // keeps integers
-			return fmt.Errorf("%s: %w", name, err)
-		}
-		if o == nil {
-			continue // an empty document
-		}
-		if err := v.object(ctx, name, o); err != nil {
-			return err
-		}
-	}
-}
-
 func (v *validator) object(ctx context.Context, file string, o map[string]any) error {
 	u := &unstructured.Unstructured{Object: o}
-	if u.IsList() {
-		list, err := u.ToList()
-		if err != nil {
-			return fmt.Errorf("%s: %w", file, err)
-		}
-		for i := range list.Items {
-			if err := v.object(ctx, file, list.Items[i].Object); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
 	group, version, _ := strings.Cut(u.GetAPIVersion(), "/")
 	if group != v1alpha1.GroupVersion.Group {
 		v.others++
