@@ -99,7 +99,7 @@ func command(dial func(*genericclioptions.ConfigFlags) (client.Client, error), n
 	root.AddCommand(t.statusCommand(), t.explainCommand(), t.tableCommand("pools", "IPAddressPool", "Show the address pools and their problems", (*tables).pools),
 		t.tableCommand("nodes", "Node", "Show the nodes and their problems", (*tables).nodes),
 		t.tableCommand("bgp", "BGP session", "Show the BGP sessions and their problems", (*tables).sessions),
-		t.rebalanceCommand(), t.reallocateCommand(), t.drainCommand(), t.validateCommand(), t.sysdumpCommand(), t.versionCommand())
+		t.rebalanceCommand(), t.reallocateCommand(), t.drainCommand(), t.validateCommand(), t.sysdumpCommand(), t.importCommand(), t.versionCommand())
 	for _, cmd := range root.Commands() {
 		cmd.ValidArgsFunction = cobra.NoFileCompletions
 	}

@@ -23,6 +23,7 @@ import (
 
 	"github.com/ironlb/ironlb/ccm/servicerecord"
 	"github.com/ironlb/ironlb/cmd/kubectl-ironlb/diagnose"
+	"github.com/ironlb/ironlb/cmd/kubectl-ironlb/metallb"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
@@ -34,6 +35,9 @@ var resources = []struct {
 	scope    meta.RESTScope
 }{
 	{corev1.SchemeGroupVersion.WithKind("Service"), "services", meta.RESTScopeNamespace},
+	{corev1.SchemeGroupVersion.WithKind("Pod"), "pods", meta.RESTScopeNamespace},
+	{corev1.SchemeGroupVersion.WithKind("Secret"), "secrets", meta.RESTScopeNamespace},
+	{corev1.SchemeGroupVersion.WithKind("ConfigMap"), "configmaps", meta.RESTScopeNamespace},
 	{discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), "endpointslices", meta.RESTScopeNamespace},
 	{corev1.SchemeGroupVersion.WithKind("Node"), "nodes", meta.RESTScopeRoot},
 	{corev1.SchemeGroupVersion.WithKind("Namespace"), "namespaces", meta.RESTScopeRoot},
@@ -51,7 +55,20 @@ var resources = []struct {
 	{v1alpha1.GroupVersion.WithKind("Community"), "communities", meta.RESTScopeRoot},
 	{v1alpha1.GroupVersion.WithKind("VirtualIP"), "virtualips", meta.RESTScopeRoot},
 	{v1alpha1.GroupVersion.WithKind("SpeakerStatus"), "speakerstatuses", meta.RESTScopeRoot},
+	{metallbVersion1.WithKind("IPAddressPool"), "ipaddresspools", meta.RESTScopeNamespace},
+	{metallbVersion1.WithKind("L2Advertisement"), "l2advertisements", meta.RESTScopeNamespace},
+	{metallbVersion1.WithKind("BGPAdvertisement"), "bgpadvertisements", meta.RESTScopeNamespace},
+	{metallbVersion1.WithKind("BGPPeer"), "bgppeers", meta.RESTScopeNamespace},
+	{metallbVersion2.WithKind("BGPPeer"), "bgppeers", meta.RESTScopeNamespace},
+	{metallbVersion1.WithKind("BFDProfile"), "bfdprofiles", meta.RESTScopeNamespace},
+	{metallbVersion1.WithKind("Community"), "communities", meta.RESTScopeNamespace},
 }
+
+// The versions of MetalLB's group.
+var (
+	metallbVersion1 = schema.GroupVersion{Group: metallb.Group, Version: "v1beta1"}
+	metallbVersion2 = schema.GroupVersion{Group: metallb.Group, Version: "v1beta2"}
+)
 
 // connect returns a client of the kinds.
 func connect(flags *genericclioptions.ConfigFlags) (client.Client, error) {

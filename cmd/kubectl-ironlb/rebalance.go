@@ -15,7 +15,7 @@ import (
 )
 
 // pollEvery is the polling interval of --wait.
-const pollEvery = 500 * time.Millisecond
+const pollEvery = 200 * time.Millisecond
 
 func (t *tool) rebalanceCommand() *cobra.Command {
 	var wait time.Duration

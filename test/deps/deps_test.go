@@ -107,6 +107,10 @@ var rules = []rule{
 	{of: "ccm/ccmtest", own: []string{"pools", "pools/v1alpha1"}},
 	{of: "pools/v1alpha1", own: []string{"pools"}},
 	{of: "deploy", std: true, own: []string{}},
+	{
+		of: "cmd/kubectl-ironlb/metallb", own: []string{"pools", "pools/v1alpha1", "ccm/servicerecord"},
+		never: []string{"k8s.io/client-go", "sigs.k8s.io/controller-runtime"},
+	},
 
 	// The simulation drives pure packages only.
 	{of: "test/sim", own: []string{"pools", "ipvs", "speaker/view", "speaker/forwarding", "speaker/plan", "speaker/report", "speaker/member", "speaker/reach", "ccm/placement"}, never: kubernetes},
