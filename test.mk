@@ -126,10 +126,11 @@ test-upstream: root deps ## a subset of upstream's tests of Services, on nodes w
 	@go test -vet=off -short ./test/e2e/upstream
 	@go run ./test/e2e/upstream -subset -out bin/e2e-upstream/subset
 
-test-soak: root deps ## ironlb-ccm killed 250 times, speakers 40 times, and ten minutes next to MetalLB; an hour (root)
+test-soak: root deps ## ironlb-ccm killed 250 times, speakers 40 times, ten minutes next to MetalLB, and its Services moved; an hour (root)
 	@IRONLB_TEST_ALL=1 $(REPORT) -count=1 -timeout 60m -run TestCrash ./test/ccm -args -kills 200
 	@$(REPORT) -count=1 -timeout 60m -run TestSpeakers ./test/e2e/unreachable -args -kills 40
 	@$(REPORT) -count=1 -timeout 60m ./test/e2e/metallb -args -churn 10m
+	@$(REPORT) -count=1 -timeout 25m ./test/e2e/metallb/migration
 
 test-privileges: root deps ## remove each capability and each RBAC rule, one at a time: which check fails (root)
 	@mkdir -p bin && rm -f bin/privileges.md

@@ -13,9 +13,12 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/ironlb/ironlb/test/lab"
 	"github.com/ironlb/ironlb/test/lab/host"
@@ -33,6 +36,7 @@ const (
 	namespace = "metallb-system"
 	file      = "config/manifests/metallb-native.yaml" // in its sources
 	ready     = "http://127.0.0.1:17472/readyz"
+	stopGrace = 20 * time.Second
 
 	// As in its DaemonSet.
 	labels  = "app=metallb,component=speaker"
@@ -67,6 +71,9 @@ type Config struct {
 	// Announcers are the names of the nodes that announce addresses.
 	Announcers []string
 	Pool       []string // ranges of addresses
+	// Objects are the manifests of its configuration; empty: Pool, announced on the LAN by Announcers.
+	Objects string
+	Class   string // its --lb-class; empty: Services without one
 }
 
 // MetalLB is its controller on the lab's management machine and a speaker on each node.
@@ -93,6 +100,21 @@ func (m *MetalLB) Install(ctx context.Context) error {
 	if err := os.WriteFile(filepath.Join(m.secret(), keyFile), []byte(rand.Text()), 0o600); err != nil {
 		return err
 	}
+	if err := m.CreatePods(ctx); err != nil {
+		return err
+	}
+	if m.cfg.Objects != "" {
+		return m.c.ApplyYAML(ctx, m.cfg.Objects)
+	}
+	var pool []string
+	for _, r := range m.cfg.Pool {
+		pool = append(pool, fmt.Sprintf("%q", r))
+	}
+	return m.c.ApplyYAML(ctx, fmt.Sprintf(objects, strings.Join(pool, ", "), strings.Join(m.cfg.Announcers, ", ")))
+}
+
+// CreatePods creates the objects of its Pods. They are not ready.
+func (m *MetalLB) CreatePods(ctx context.Context) error {
 	if err := m.pod(ctx, "controller", "component=controller", m.c.Management.Addr.String()); err != nil {
 		return err
 	}
@@ -101,11 +123,40 @@ func (m *MetalLB) Install(ctx context.Context) error {
 			return err
 		}
 	}
-	var pool []string
-	for _, r := range m.cfg.Pool {
-		pool = append(pool, fmt.Sprintf("%q", r))
+	return nil
+}
+
+// StopController ends the controller, and deletes its Pod.
+func (m *MetalLB) StopController(ctx context.Context) error {
+	return errors.Join(m.controller.Stop(stopGrace), m.deletePod(ctx, "controller"))
+}
+
+// StopSpeakers ends the speakers, as the deletion of their DaemonSet does, and deletes their Pods.
+func (m *MetalLB) StopSpeakers(ctx context.Context) error {
+	var stops errgroup.Group
+	for _, n := range m.cfg.Nodes {
+		stops.Go(func() error { return errors.Join(m.speakers[n].Stop(stopGrace), m.deletePod(ctx, speakerPod(n))) })
 	}
-	return m.c.ApplyYAML(ctx, fmt.Sprintf(objects, strings.Join(pool, ", "), strings.Join(m.cfg.Announcers, ", ")))
+	return stops.Wait()
+}
+
+// SetReady sets the condition of the speakers' Pods.
+func (m *MetalLB) SetReady(ctx context.Context) error {
+	for _, n := range m.cfg.Nodes {
+		pod, err := m.c.Kube.CoreV1().Pods(namespace).Get(ctx, speakerPod(n), metav1.GetOptions{})
+		if err == nil {
+			pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+			_, err = m.c.Kube.CoreV1().Pods(namespace).UpdateStatus(ctx, pod, metav1.UpdateOptions{})
+		}
+		if err != nil {
+			return fmt.Errorf("set Pod %s ready: %w", speakerPod(n), err)
+		}
+	}
+	return nil
+}
+
+func (m *MetalLB) deletePod(ctx context.Context, name string) error {
+	return m.c.Kube.CoreV1().Pods(namespace).Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)})
 }
 
 func (m *MetalLB) applyManifest(ctx context.Context) error {
@@ -135,7 +186,7 @@ func (m *MetalLB) StartController(ctx context.Context) error {
 	m.controller, err = m.c.Management.Start(ctx, Controller, host.Cmd{Argv: []string{
 		m.c.Program(Controller), "--kubeconfig", kubeconfig, "--namespace", namespace,
 		"--pod-name", "controller", "--port", "0", "--webhook-mode", "disabled",
-		"--disable-cert-rotation", "--log-level", "info"}})
+		"--disable-cert-rotation", "--log-level", "info", "--lb-class", m.cfg.Class}})
 	return err
 }
 
@@ -151,7 +202,8 @@ func (m *MetalLB) StartSpeaker(ctx context.Context, n *lab.Node) error {
 	m.speakers[n], err = n.Start(ctx, Speaker, host.Cmd{Argv: []string{
 		m.c.Program(Speaker), "--kubeconfig", kubeconfig, "--namespace", namespace,
 		"--node-name", n.Name, "--pod-name", speakerPod(n), "--ml-bindaddr", n.Addr.String(),
-		"--ml-labels", labels, "--ml-secret-key-path", m.secret(), "--port", "0", "--log-level", "info"}})
+		"--ml-labels", labels, "--ml-secret-key-path", m.secret(), "--port", "0", "--log-level", "info",
+		"--lb-class", m.cfg.Class}})
 	return err
 }
 
