@@ -227,6 +227,7 @@ func (p *Placer) pass(ctx context.Context) error {
 		return err
 	}
 	have := p.writer.existing(start, seen)
+	measureUnannounced(have)
 	of, err := p.policies(ctx)
 	if err != nil {
 		return err
