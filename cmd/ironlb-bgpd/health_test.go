@@ -1,16 +1,13 @@
 package main
 
 import (
-	"context"
-	"io"
-	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/ironlb/ironlb/speaker/bgp"
 	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 )
@@ -22,12 +19,10 @@ func (r *rig) ask(flags ...string) error {
 	return cmd.Run()
 }
 
-// TestHealthAndMetrics: probes are answered and do not replace the speaker; metrics are served at the configured
-// address.
+// TestHealthAndMetrics: probes and requests for metrics are answered, and do not replace the speaker.
 func TestHealthAndMetrics(t *testing.T) {
 	t.Parallel()
-	port := freePort(t)
-	r := newRig(t, "bird", true, "--metrics-bind-address", port)
+	r := newRig(t, "bird", true)
 	s := r.speaker()
 	s.Set(wanted(true, true))
 	r.session(s, "established", established)
@@ -37,7 +32,7 @@ func TestHealthAndMetrics(t *testing.T) {
 		}
 	}
 	r.session(s, "BFD is up", func(s routes.Session) bool { return s.BFD == view.BFDUp && established(s) })
-	metrics := r.metrics(port)
+	metrics := r.metrics()
 	for _, want := range []string{
 		"ironlb_bgp_gobgp_starts_total 1", "ironlb_bgp_gobgp_processes 1", "ironlb_bgp_speaker_connected 1", "ironlb_bgp_wanted_peers 1",
 		"ironlb_bgp_wanted_routes 2", "ironlb_bgp_bfd_downs_total 0", `ironlb_bgp_process_sessions{state="Established"} 1`,
@@ -61,23 +56,14 @@ func TestHealthAndMetrics(t *testing.T) {
 	}
 }
 
-// metrics returns IronLB's metric lines, requested in the node's namespace.
-func (r *rig) metrics(port string) (lines []string) {
+// metrics returns IronLB's metric lines, as a speaker requests them.
+func (r *rig) metrics() (lines []string) {
 	r.t.Helper()
-	client := http.Client{Transport: &http.Transport{
-		DialContext:       func(_ context.Context, network, to string) (net.Conn, error) { return r.node.Dial(network, "", to) },
-		DisableKeepAlives: true,
-	}}
-	resp, err := client.Get("http://" + port + "/metrics")
+	text, err := bgp.QueryMetrics(r.ctx, r.socket)
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(text) {
 		if strings.HasPrefix(line, "ironlb_") {
 			lines = append(lines, strings.TrimSpace(line))
 		}

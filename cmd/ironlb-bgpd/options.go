@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"time"
 
@@ -20,11 +19,10 @@ import (
 
 // options are the flags.
 type options struct {
-	socket         string
-	hold           time.Duration
-	metricsAddress string
-	peerMemory     uint // MiB
-	logs           logs.Options
+	socket     string
+	hold       time.Duration
+	peerMemory uint // MiB
+	logs       logs.Options
 }
 
 func (o options) check() error {
@@ -38,12 +36,6 @@ func (o options) check() error {
 		return fmt.Errorf("--peer-memory is %d: it must be at least %d (MiB), and 0 means no limit",
 			o.peerMemory, leastPeerMemory)
 	}
-	if o.metricsAddress != "" {
-		host, _, err := net.SplitHostPort(o.metricsAddress)
-		if ip := net.ParseIP(host); err != nil || ip == nil || !ip.IsLoopback() {
-			return fmt.Errorf("--metrics-bind-address is %q: it must be a port of the loopback interface, such as 127.0.0.1:7474", o.metricsAddress)
-		}
-	}
 	return nil
 }
 
@@ -56,7 +48,7 @@ func command() *cobra.Command {
 		Long: `ironlb-bgpd runs alongside ironlb-speaker, in the host's network namespace. It needs no capability, and better has CAP_SYS_NICE: it keeps BFD on time on a busy node.
 
 It waits for the speaker on a unix socket and does what that wants: sessions, routes, BFD. When the speaker ends, all of that stays for the
-time of --hold. GoBGP runs in a child for each peer, which is started again when it ends.
+time of --hold. GoBGP runs in a child for each peer, which is started again when it ends. The speaker serves its metrics at /metrics/bgpd.
 
 SIGTERM ends it. Peers with graceful restart get no message and keep the routes until it is back or their time is up. The others get their
 routes with the community GRACEFUL_SHUTDOWN (RFC 8326), and two seconds later they are withdrawn.`,
@@ -81,7 +73,6 @@ routes with the community GRACEFUL_SHUTDOWN (RFC 8326), and two seconds later th
 	root.PersistentFlags().StringVar(&o.socket, "socket", bgp.DefaultSocket, "where the speaker is awaited: an absolute path, in a folder of its own, which is made for this user alone")
 	o.logs.AddFlags(root.PersistentFlags())
 	root.Flags().DurationVar(&o.hold, "hold", 10*time.Minute, "how long routes stay announced without a speaker, 0 for ever")
-	root.Flags().StringVar(&o.metricsAddress, "metrics-bind-address", "", "where /metrics is served, on the loopback interface (default: nowhere)")
 	root.PersistentFlags().UintVar(&o.peerMemory, "peer-memory", defaultPeerMemory,
 		"memory in MiB that the process of each peer may have, 0 for no limit")
 	root.CompletionOptions.DisableDefaultCmd = true

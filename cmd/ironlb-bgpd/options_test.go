@@ -10,9 +10,6 @@ import (
 func TestFlags(t *testing.T) {
 	for _, c := range []struct{ args, words string }{
 		{"--hold=-1s", "--hold is -1s"},
-		{"--metrics-bind-address=:7474", "loopback"},
-		{"--metrics-bind-address=192.0.2.1:7474", "loopback"},
-		{"--metrics-bind-address=127.0.0.1", "--metrics-bind-address"},
 		{"--peer-memory=100", "--peer-memory is 100"},
 		{"--log-format=xml", "--log-format"},
 		{"gobgp --log-format=xml", "--log-format"},

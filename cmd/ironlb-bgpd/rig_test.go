@@ -5,7 +5,6 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -318,15 +317,4 @@ func (r *rig) signal(s syscall.Signal) {
 	if err := r.process.Signal(s); err != nil {
 		r.t.Fatal(err)
 	}
-}
-
-// freePort returns a port without a listener.
-func freePort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }

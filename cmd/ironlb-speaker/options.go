@@ -3,8 +3,11 @@ package main
 import (
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 
 	"github.com/spf13/cobra"
 
@@ -23,6 +26,10 @@ type options struct {
 	passwords      string // namespace
 	kubeconfig     string
 	metricsAddress string
+	profiling      bool
+	secureAddress  nodeAddress // invalid for none
+	certFile       string      // empty: self-signed
+	certKeyFile    string
 	logs           logs.Options
 	configFile     string
 	keyFile        string
@@ -41,7 +48,42 @@ func (o options) check() error {
 	if o.dumpSocket != "" && !filepath.IsAbs(o.dumpSocket) {
 		return fmt.Errorf("--dump-socket is %q: it must be an absolute path, such as %s", o.dumpSocket, defaultDumpSocket)
 	}
+	if (o.certFile == "") != (o.certKeyFile == "") || o.certFile != "" && !o.secureAddress.IsValid() {
+		return errors.New("--tls-cert-file, --tls-private-key-file: give both or none, and with --secure-metrics-bind-address only")
+	}
+	if at, err := netip.ParseAddrPort(o.metricsAddress); o.profiling && (err != nil || !at.Addr().IsLoopback()) {
+		return fmt.Errorf("--profiling with --metrics-bind-address %s: profiles are served on the loopback interface only, such as %s",
+			o.metricsAddress, defaultMetricsAddress)
+	}
 	return nil
+}
+
+// nodeAddress is a flag: an address of the node and a port. Brackets may enclose addresses of both families, because a
+// manifest does not know the family.
+type nodeAddress struct{ netip.AddrPort }
+
+// Set parses the flag.
+func (n *nodeAddress) Set(text string) error {
+	host, port, err := net.SplitHostPort(text)
+	addr, addrErr := netip.ParseAddr(host)
+	number, portErr := strconv.ParseUint(port, 10, 16)
+	// An unspecified address would also be served on the addresses of Services.
+	if err != nil || addrErr != nil || portErr != nil || number == 0 || addr.IsUnspecified() {
+		return errors.New("it must be an address of this node and a port, such as 192.0.2.10:7950 or [2001:db8::10]:7950")
+	}
+	n.AddrPort = netip.AddrPortFrom(addr.Unmap(), uint16(number))
+	return nil
+}
+
+// Type names the value in the help.
+func (n *nodeAddress) Type() string { return "address:port" }
+
+// String returns the value, empty for none.
+func (n *nodeAddress) String() string {
+	if !n.IsValid() {
+		return ""
+	}
+	return n.AddrPort.String()
 }
 
 // command returns the command line. The environment is read only here.
@@ -60,7 +102,8 @@ With --bgp-socket it has ironlb-bgpd announce addresses to routers, as BGPPeers 
 this node. What is announced stays so when ironlb-speaker stops, for the time that ironlb-bgpd holds it.
 
 How it serves is in the file of --config; docs/reference/configuration.md lists its fields. /metrics, /healthz and /readyz are served
-on --metrics-bind-address.`,
+on --metrics-bind-address, and /metrics/bgpd with the metrics of ironlb-bgpd. With --secure-metrics-bind-address both are also served over HTTPS, to
+clients with a bearer token that the API server permits to get /metrics.`,
 		Version:       version.String(),
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
@@ -83,6 +126,12 @@ on --metrics-bind-address.`,
 	root.Flags().StringVar(&o.passwords, "password-namespace", v1alpha1.PasswordNamespace, "namespace of the Secrets that BGPPeers name")
 	root.Flags().StringVar(&o.kubeconfig, "kubeconfig", "", "how to reach the API server (default: as a Pod does)")
 	root.Flags().StringVar(&o.metricsAddress, "metrics-bind-address", defaultMetricsAddress, "where /metrics, /healthz and /readyz are served")
+	root.Flags().Var(&o.secureAddress, "secure-metrics-bind-address",
+		"address of this node where metrics are served over HTTPS to clients that the API server authorizes (default: nowhere)")
+	root.Flags().StringVar(&o.certFile, "tls-cert-file", "",
+		"certificate for --secure-metrics-bind-address, read again when it changes (default: self-signed, in memory)")
+	root.Flags().StringVar(&o.certKeyFile, "tls-private-key-file", "", "private key of --tls-cert-file")
+	root.Flags().BoolVar(&o.profiling, "profiling", false, "serve /debug/pprof/ on --metrics-bind-address, which must be on the loopback interface")
 	root.Flags().StringVar(&o.keyFile, "key-file", "/etc/ironlb-keys/keys", "file of the keys that authenticate speakers to one another, one to a line")
 	root.Flags().StringVar(&o.bgpSocket, "bgp-socket", "", "unix socket of ironlb-bgpd, the absolute path of its --socket (default: no BGP on this node)")
 	root.Flags().StringVar(&o.dumpSocket, "dump-socket", "", "unix socket for \"ironlb-speaker dump\", in a folder of its own (default: none)")

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"net/netip"
 	"slices"
 
@@ -36,6 +37,7 @@ type process struct {
 	registry  *prometheus.Registry
 	apiserver *rest.Config
 	listener  net.Listener
+	metrics   http.Handler
 
 	trigger   *speaker.Trigger
 	healthz   *health.Healthz
@@ -66,7 +68,7 @@ func assemble(o options, log *slog.Logger) (*process, error) {
 	p.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	for _, step := range []func() error{
 		p.checkRequirements, p.findAPIServer, p.listen, p.openNode, p.watchCluster, p.watchHost, p.meet,
-		p.announce, p.joinBGP, p.serveHealth, p.watchKubeProxy, p.checkNode, p.keepPolicies, p.addLoop, p.serveDump,
+		p.announce, p.joinBGP, p.serveMetrics, p.serveHealth, p.watchKubeProxy, p.checkNode, p.keepPolicies, p.addLoop, p.serveDump,
 	} {
 		if err := step(); err != nil {
 			p.close()
@@ -319,7 +321,7 @@ func (p *process) addLoop() error {
 	})
 	p.run(func(ctx context.Context) error {
 		readyz := p.checks.readyz(p.pairing.readyz(staleReadyz(p.api.Source, p.loop.Readyz)))
-		return serve(ctx, p.listener, p.loop.Healthz, readyz, p.registry)
+		return serve(ctx, p.listener, p.handler(readyz))
 	})
 	return nil
 }

@@ -243,3 +243,27 @@ func QueryHealth(ctx context.Context, socket string) (s Status, err error) {
 	}
 	return s, nil
 }
+
+// QueryMetrics returns the metrics of the ironlb-bgpd at a socket, in Prometheus' text format.
+func QueryMetrics(ctx context.Context, socket string) (string, error) {
+	c, err := dial(ctx, socket)
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	defer context.AfterFunc(ctx, func() { c.Close() })()
+	var status, answer Status
+	err = c.send(request{Metrics: true})
+	for _, line := range []*Status{&status, &answer} {
+		if err == nil {
+			err = c.receive(line)
+		}
+	}
+	if err == nil && answer.Refused != "" {
+		err = refused(answer.Refused)
+	}
+	if err != nil {
+		return "", fmt.Errorf("query the metrics of ironlb-bgpd: %w", errors.Join(err, context.Cause(ctx)))
+	}
+	return answer.Metrics, nil
+}

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ironlb/ironlb/speaker/routes"
@@ -54,6 +55,8 @@ type DaemonOptions struct {
 	// BFD runs the BFD sessions of the peers; their states are passed to BFDChanged.
 	BFD     BFD
 	Metrics *Metrics
+	// Gatherer has the metrics that a speaker requests for a scraper.
+	Gatherer prometheus.Gatherer
 }
 
 // leaveLimit is the time limit for Leave; a child takes three seconds.

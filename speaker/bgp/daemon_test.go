@@ -193,7 +193,7 @@ func startNode(t testing.TB, socket string, hold time.Duration) *node {
 	t.Helper()
 	n := &node{t: t, socket: socket, left: filepath.Join(t.TempDir(), "left"), bfd: &bfdPeers{}, reg: prometheus.NewRegistry()}
 	n.daemon = NewDaemon(DaemonOptions{
-		Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Socket: socket, Hold: hold, BFD: n.bfd, Metrics: NewMetrics(n.reg),
+		Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Socket: socket, Hold: hold, BFD: n.bfd, Metrics: NewMetrics(n.reg), Gatherer: n.reg,
 		Child: func(peer string) *exec.Cmd {
 			cmd := exec.Command("/proc/self/exe")
 			cmd.Env = append(os.Environ(), leftFile+"="+n.leftOf(peer))

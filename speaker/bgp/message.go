@@ -26,6 +26,8 @@ type request struct {
 	Change *routes.Change `json:"change,omitempty"`
 	// Idle is set in the first line of a speaker that has no configuration yet, instead of a change.
 	Idle bool `json:"idle,omitempty"`
+	// Metrics is set in the only line of a request for the metrics.
+	Metrics bool `json:"metrics,omitempty"`
 }
 
 // Status is a line from ironlb-bgpd: its full state. The first line does not wait for a request, so a health probe only
@@ -39,6 +41,8 @@ type Status struct {
 	Problem string `json:"problem,omitempty"`
 	// Refused is why it closes the connection.
 	Refused string `json:"refused,omitempty"`
+	// Metrics are in the answer to a request for them, in Prometheus' text format.
+	Metrics string `json:"metrics,omitempty"`
 }
 
 // order is a line from ironlb-bgpd to the process of a peer. Exactly one field is set.
@@ -78,10 +82,10 @@ type peerStatus struct {
 
 func (r *request) check() error {
 	c := r.Change
-	switch {
-	case (c != nil) == r.Idle:
-		return errors.New("a request has a change, or is idle")
-	case r.Idle:
+	if set := count(c != nil, r.Idle, r.Metrics); set != 1 {
+		return fmt.Errorf("a request has a change, is idle or is for metrics; this one is %d of these", set)
+	}
+	if c == nil {
 		return nil
 	}
 	if (c.RouterID.IsValid() || len(c.Peers) > 0) && !c.RouterID.Is4() {
@@ -107,16 +111,20 @@ func (r *request) check() error {
 }
 
 func (o *order) check() error {
-	set := 0
-	for _, is := range []bool{o.Change != nil, o.Down != "", o.Up, o.Leave != nil} {
-		if is {
-			set++
-		}
-	}
-	if set != 1 {
+	if set := count(o.Change != nil, o.Down != "", o.Up, o.Leave != nil); set != 1 {
 		return fmt.Errorf("an order has one part, this one %d", set)
 	}
 	return nil
+}
+
+// count returns how many are true.
+func count(all ...bool) (n int) {
+	for _, is := range all {
+		if is {
+			n++
+		}
+	}
+	return n
 }
 
 // add merges a later change into c, whose maps are its own.

@@ -53,13 +53,14 @@ func everything() []any {
 			Routes: map[netip.Prefix]routes.Route{prefix("203.0.113.5/32"): nil},
 		}},
 		&request{Idle: true},
-		&Status{Sessions: map[string]routes.Session{"tor-a": session}, Applied: 7, Problem: "words", Refused: "words"},
+		&Status{Sessions: map[string]routes.Session{"tor-a": session}, Applied: 7, Problem: "words", Refused: "words", Metrics: "words"},
 		&order{Change: &PeerChange{Full: true, Serial: 7, Peer: peer,
 			Routes: map[netip.Prefix]*view.Attributes{prefix("203.0.113.5/32"): &attributes, prefix("2001:db8:1::/64"): nil}}},
 		&order{Down: "detection time expired"},
 		&order{Up: true},
 		&order{Leave: &Leave{Removed: true}},
 		&peerStatus{Session: session, Applied: 7},
+		&request{Metrics: true},
 	}
 }
 
@@ -116,6 +117,7 @@ func TestDecodeRefuses(t *testing.T) {
 		"no object":                `[]`,
 		"no part":                  `{}`,
 		"two parts":                `{"idle":true,"change":{"RouterID":"192.0.2.1"}}`,
+		"metrics and idle":         `{"metrics":true,"idle":true}`,
 		"an unknown part":          `{"shout":{}}`,
 		"more on the line":         `{"idle":true} {"idle":true}`,
 		"a router id of IPv6":      `{"change":{"RouterID":"2001:db8::1"}}`,

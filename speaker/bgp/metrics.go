@@ -1,7 +1,10 @@
 package bgp
 
 import (
+	"strings"
+
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/common/expfmt"
 
 	"github.com/ironlb/ironlb/speaker/routes"
 )
@@ -35,6 +38,21 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	}
 	reg.MustRegister(m.starts, m.processes, m.connected, m.peers, m.routes, m.states, m.downs)
 	return m
+}
+
+// exposition returns the metrics in Prometheus' text format.
+func exposition(from prometheus.Gatherer) (string, error) {
+	families, err := from.Gather()
+	if err != nil {
+		return "", err
+	}
+	var text strings.Builder
+	for _, family := range families {
+		if _, err := expfmt.MetricFamilyToText(&text, family); err != nil {
+			return "", err
+		}
+	}
+	return text.String(), nil
 }
 
 // child counts one process more or less.

@@ -68,7 +68,8 @@ func accept(ctx context.Context, log *slog.Logger, next func() (*net.UnixConn, e
 	}
 }
 
-// serve sends the status. If a request follows, the other side is the speaker, otherwise a health probe.
+// serve sends the status. If no request follows, the other side is a health probe; if one for metrics does, it has them
+// for a scraper; otherwise it is the speaker.
 func (d *Daemon) serve(ctx context.Context, raw *net.UnixConn) {
 	c := newConn(raw)
 	defer c.Close()
@@ -95,6 +96,8 @@ func (d *Daemon) serve(ctx context.Context, raw *net.UnixConn) {
 	case err != nil:
 		d.o.Log.Warn("connection refused", "socket", d.o.Socket, "reason", err)
 		c.refuse(err)
+	case first.Metrics:
+		d.sendMetrics(c)
 	default:
 		d.serveSpeaker(c, cancel, first)
 	}
@@ -102,6 +105,16 @@ func (d *Daemon) serve(ctx context.Context, raw *net.UnixConn) {
 
 // refuse sends the reason, if that is possible.
 func (c *conn) refuse(why error) { _ = c.send(Status{Refused: why.Error()}) }
+
+func (d *Daemon) sendMetrics(c *conn) {
+	text, err := exposition(d.o.Gatherer)
+	if err != nil {
+		d.o.Log.Warn("metrics not sent", "reason", err)
+		c.refuse(err)
+		return
+	}
+	_ = c.send(Status{Metrics: text}) // fails when the speaker has disconnected
+}
 
 func (d *Daemon) serveSpeaker(c *conn, replace context.CancelCauseFunc, first request) {
 	s := &connection{replace: replace, gone: make(chan struct{})}

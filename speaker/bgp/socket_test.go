@@ -1,7 +1,6 @@
 package bgp
 
 import (
-	"context"
 	"errors"
 	"io"
 	"net"
@@ -11,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // TestNoRequest: a connection with another or an invalid first line is closed with a reason, and the others are served.
@@ -39,9 +40,49 @@ func TestNoRequest(t *testing.T) {
 	s.established("a", 1)
 }
 
-func TestQueryHealthWithoutServer(t *testing.T) {
-	if _, err := QueryHealth(context.Background(), socketPath(t)); err == nil || !strings.Contains(err.Error(), "no such file") {
-		t.Errorf("the health without a server is %v", err)
+func TestQueriesWithoutServer(t *testing.T) {
+	socket := socketPath(t)
+	_, health := QueryHealth(t.Context(), socket)
+	_, metrics := QueryMetrics(t.Context(), socket)
+	for _, err := range []error{health, metrics} {
+		if err == nil || !strings.Contains(err.Error(), "no such file") {
+			t.Errorf("without a server the answer is %v", err)
+		}
+	}
+}
+
+// failing is a collector of a metric that cannot be read.
+type failing struct{}
+
+func (failing) Describe(chan<- *prometheus.Desc) {}
+
+func (failing) Collect(to chan<- prometheus.Metric) {
+	err := errors.New("as the test wants")
+	to <- prometheus.NewInvalidMetric(prometheus.NewInvalidDesc(err), err)
+}
+
+// TestQueryMetrics: the metrics are sent whole, to a client that does not replace the speaker. Why they cannot be is in
+// the error.
+func TestQueryMetrics(t *testing.T) {
+	n := startNode(t, socketPath(t), 0)
+	s := startSpeaker(t, n.socket)
+	s.Set(two())
+	s.established("a", 1)
+	n.reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "more", Help: "A \"line\"\nand one."}, func() float64 { return 7 }))
+	for range 2 {
+		text, err := QueryMetrics(t.Context(), n.socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{"\nironlb_bgp_speaker_connected 1\n", "\nironlb_bgp_wanted_peers 2\n", "\nmore 7\n"} {
+			if !strings.Contains(text, want) {
+				t.Errorf("the metrics have no %q:\n%s", want, text)
+			}
+		}
+	}
+	n.reg.MustRegister(failing{})
+	if text, err := QueryMetrics(t.Context(), n.socket); err == nil || !strings.Contains(err.Error(), "as the test wants") {
+		t.Errorf("metrics that cannot be gathered are %q (%v)", text, err)
 	}
 }
 

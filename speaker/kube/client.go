@@ -41,6 +41,7 @@ type Client struct {
 	Status *Reporter
 	Node   *NodeReporter
 	Events *Events
+	Reviews
 }
 
 // New returns a Client for the API server of the configuration. Its parts send no request before they Run, so the API
@@ -75,7 +76,7 @@ func New(config *rest.Config, o Options, trigger func(), log *slog.Logger) (*Cli
 		}, watched, log)
 	}
 	vips, services, nodes := source.informers[kindVIP].GetStore(), source.informers[kindService].GetStore(), source.informers[kindNode].GetStore()
-	c := &Client{Source: source, Status: newReporter(vips, patcher(own), log), Events: newEvents(o.Node, services, clients.CoreV1())}
+	c := &Client{Source: source, Status: newReporter(vips, patcher(own), log), Events: newEvents(o.Node, services, clients.CoreV1()), Reviews: Reviews{clients}}
 	c.Status.events = source.events[kindVIP].Load
 	if source.snapshot != nil {
 		c.Status.fromSnapshot = func() bool { _, fromSnapshot := source.FromSnapshot(); return fromSnapshot }

@@ -83,6 +83,7 @@ var rules = []rule{
 	{of: "speaker/advertise", own: []string{"speaker/ownership", "speaker/plan", "speaker/routes", "speaker/view"}, never: kubernetes},
 	{of: "speaker/status", own: []string{"pools", "speaker/ownership", "speaker/plan", "speaker/report", "speaker/routes", "speaker/view"}, never: kubernetes},
 	{of: "speaker/traffic", own: []string{"ipvs", "speaker/forwarding", "speaker/plan"}, never: kubernetes},
+	{of: "speaker/scrape", std: true, own: []string{}},
 	{of: "speaker/dataplane", std: true, own: []string{"pools", "ipvs", "speaker/forwarding", "speaker/plan", "speaker/view"}},
 	{of: "speaker/kube", own: []string{"pools", "pools/v1alpha1", "ipvs", "speaker/report", "speaker/routes", "speaker/view"}},
 

@@ -1,0 +1,136 @@
+package scrape
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// serve returns the certificate that a listener offers, and the protocol of its answers.
+func serve(t *testing.T, config *tls.Config) (*x509.Certificate, string) {
+	t.Helper()
+	server := httptest.NewUnstartedServer(http.NotFoundHandler())
+	server.Listener = tls.NewListener(server.Listener, config)
+	server.Start()
+	defer server.Close()
+	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: true}
+	defer transport.CloseIdleConnections()
+	r, err := (&http.Client{Transport: transport}).Get("https://" + server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Body.Close()
+	return r.TLS.PeerCertificates[0], r.Proto
+}
+
+func TestSelfSigned(t *testing.T) {
+	config, err := SelfSigned("node-1", netip.MustParseAddr("192.0.2.10"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, protocol := serve(t, config)
+	if protocol != "HTTP/1.1" {
+		t.Errorf("the protocol is %s", protocol)
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(cert)
+	for _, name := range []string{"node-1", "192.0.2.10"} {
+		if _, err := cert.Verify(x509.VerifyOptions{Roots: roots, DNSName: name, CurrentTime: time.Now().AddDate(5, 0, 0)}); err != nil {
+			t.Errorf("for %s in five years: %v", name, err)
+		}
+	}
+	if _, err := cert.Verify(x509.VerifyOptions{Roots: roots, DNSName: "node-2"}); err == nil {
+		t.Error("it is valid for another node")
+	}
+	again, err := SelfSigned("node-1", netip.MustParseAddr("192.0.2.10"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if other, _ := serve(t, again); other.Equal(cert) {
+		t.Error("two processes have one certificate")
+	}
+}
+
+// write replaces the files by a new certificate for a name.
+func write(t *testing.T, dir, name string) {
+	t.Helper()
+	config, err := SelfSigned(name, netip.MustParseAddr("192.0.2.10"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := config.GetCertificate(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := x509.MarshalPKCS8PrivateKey(cert.PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file, block := range map[string]*pem.Block{
+		"tls.crt": {Type: "CERTIFICATE", Bytes: cert.Certificate[0]}, "tls.key": {Type: "PRIVATE KEY", Bytes: key},
+	} {
+		if err := os.WriteFile(filepath.Join(dir, file), pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestFromFiles: replaced files take effect; broken ones leave the certificate as it is, with one line of the log.
+func TestFromFiles(t *testing.T) {
+	dir := t.TempDir()
+	cert, key := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
+	if _, err := FromFiles(cert, key, nil); err == nil ||
+		!strings.Contains(err.Error(), "--tls-cert-file "+cert) || !strings.Contains(err.Error(), "no such file") {
+		t.Errorf("without files: %v", err)
+	}
+	write(t, dir, "first")
+	config, err := FromFiles(cert, key, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cert, _ := serve(t, config); cert.Subject.CommonName != "first" {
+		t.Errorf("it offers the certificate of %s", cert.Subject.CommonName)
+	}
+
+	var log bytes.Buffer
+	at := time.Unix(1e9, 0)
+	f := &files{cert: cert, key: key, log: slog.New(slog.NewTextHandler(&log, nil)), now: func() time.Time { return at }}
+	want := func(name string) {
+		t.Helper()
+		have, err := f.get(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if have.Leaf.Subject.CommonName != name {
+			t.Errorf("it offers the certificate of %s, want %s", have.Leaf.Subject.CommonName, name)
+		}
+	}
+	want("first")
+	write(t, dir, "second")
+	want("first")
+	at = at.Add(readAgain)
+	want("second")
+	if err := os.WriteFile(key, []byte("broken"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		at = at.Add(readAgain)
+		want("second")
+	}
+	if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "--tls-private-key-file "+key) {
+		t.Errorf("the log has %q", text)
+	}
+	write(t, dir, "third")
+	at = at.Add(readAgain)
+	want("third")
+}
