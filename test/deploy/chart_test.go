@@ -2,8 +2,11 @@
 package deploy
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -43,7 +46,9 @@ func template(t *testing.T, c *chart.Chart, release, namespace string, flags ...
 
 // all is every object that the chart can create.
 var all = []string{"--set", "namespace.create=true", "--set=pools.a.addresses={192.0.2.1/32},bgpPeers.a.myASN=1,bfdProfiles.a.receiveInterval=300,communities.a.communities[0].name=x",
-	"--set=l2Advertisements.a.ipAddressPools={a},bgpAdvertisements.a.ipAddressPools={a}"}
+	"--set=l2Advertisements.a.ipAddressPools={a},bgpAdvertisements.a.ipAddressPools={a}",
+	"--set=metrics.secure=true,metrics.tlsSecret=c,metrics.readers[0].namespace=b,metrics.readers[0].name=a",
+	"--set=metrics.serviceMonitor.enabled=true,metrics.prometheusRule.enabled=true,metrics.dashboard.enabled=true"}
 
 // TestGenerated: the files in the repository equal those generated from the chart.
 func TestGenerated(t *testing.T) {
@@ -105,7 +110,10 @@ func TestRefused(t *testing.T) {
 		{"ccm.replicas=-1", "'/ccm/replicas': minimum: got -1, want 0"},
 		{"speaker.stateDir=var", "'/speaker/stateDir': 'var' does not match pattern"},
 		{"speaker.metricsBindAddress=0.0.0.0:1", "'/speaker/metricsBindAddress': '0.0.0.0:1' does not match pattern"},
-		{"bgpd.metricsBindAddress=0.0.0.0:1", "'/bgpd/metricsBindAddress': '0.0.0.0:1' does not match pattern"},
+		{"bgpd.metricsBindAddress=127.0.0.1:1", "'/bgpd': additional properties 'metricsBindAddress' not allowed"},
+		{"metrics.serviceMonitor.enabled=true", "metrics.serviceMonitor.enabled: true needs metrics.secure: true"},
+		{"metrics.serviceMonitor.interval=soon", "'/metrics/serviceMonitor/interval': 'soon' does not match pattern"},
+		{"metrics.readers[0].name=prometheus-k8s", "missing property 'namespace'"},
 		{"pools.A.addresses={}", "invalid propertyName 'A'"},
 		{"pools.rack.adresses={192.0.2.0/28}", "invalid propertyName 'adresses'"},
 	} {
@@ -451,5 +459,119 @@ func TestSpeakerToken(t *testing.T) {
 		if slices.Sort(have); !slices.Equal(have, test.want) {
 			t.Errorf("%s in %s with %q: the token may %q, want %q", test.release, test.namespace, test.flags, have, test.want)
 		}
+	}
+}
+
+// TestMetrics: by default no metrics leave the loopback interface but those of ironlb-ccm, and nothing is made for
+// Prometheus. With the values of metrics one port is that of speaker, probes and monitors.
+func TestMetrics(t *testing.T) {
+	c := open(t)
+	text := template(t, c, "ironlb", "ironlb-system").String()
+	for _, none := range []string{"secure-metrics", "HOST_IP", "monitoring.coreos.com", "grafana", "metrics-reader", "kind: Service\n",
+		"ironlb-speaker:auth-delegator"} {
+		if strings.Contains(text, none) {
+			t.Errorf("by default there is %q", none)
+		}
+	}
+	docs := template(t, c, "blue", "lb", "--set", "speaker.metricsBindAddress=127.0.0.1:7473,metrics.secure=true,metrics.serviceMonitor.enabled=true",
+		"--set", "metrics.tlsSecret=cert,metrics.readers[0].namespace=monitoring,metrics.readers[0].name=prometheus,metrics.serviceMonitor.labels.release=p")
+	for _, w := range workloads(t, docs) {
+		for _, container := range w.pod.Spec.Containers {
+			args := strings.ReplaceAll(strings.Join(container.Args, " "), "=", " ")
+			if certificate := strings.Contains(args, "--tls-cert-file /etc/ironlb-metrics/tls.crt --tls-private-key-file /etc/ironlb-metrics/tls.key"); certificate !=
+				(container.Name == "ironlb-speaker" || container.Name == "ironlb-ccm") {
+				t.Errorf("%s has %s: a certificate: %v", container.Name, args, certificate)
+			}
+			if container.Name != "ironlb-speaker" {
+				continue
+			}
+			if !strings.Contains(args, "--secure-metrics-bind-address [$(HOST_IP)]:7473 ") || !slices.ContainsFunc(container.Env, func(e corev1.EnvVar) bool {
+				return e.Name == "HOST_IP" && e.ValueFrom.FieldRef.FieldPath == "status.hostIP"
+			}) {
+				t.Errorf("%s has %s, %v", container.Name, args, container.Env)
+			}
+			if container.LivenessProbe.HTTPGet.Port.String() != "7473" {
+				t.Errorf("the probe is of port %v", container.LivenessProbe.HTTPGet.Port)
+			}
+		}
+		if w.name == "blue-ironlb-ccm" || w.name == "blue-ironlb-speaker" {
+			i := slices.IndexFunc(w.pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == "certificate" })
+			if i < 0 || w.pod.Spec.Volumes[i].Secret.SecretName != "cert" {
+				t.Errorf("%s has volumes %v", w.name, w.pod.Spec.Volumes)
+			}
+		}
+	}
+	endpoints, err := chart.Endpoints(docs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var have []string
+	for _, e := range endpoints {
+		have = append(have, fmt.Sprintf("%s %s:%d%s", e.Job(), e.Scheme, e.Number, e.Path))
+		if !e.TLSConfig.InsecureSkipVerify || e.BearerTokenFile == "" || e.Service.Spec.ClusterIP != "None" || e.Service.Namespace != "lb" {
+			t.Errorf("%s has %+v", e.Job(), e)
+		}
+	}
+	if want := []string{"ironlb-ccm https:10258/metrics", "ironlb-speaker https:7473/metrics", "ironlb-bgpd https:7473/metrics/bgpd"}; !slices.Equal(have, want) {
+		t.Errorf("the endpoints are %q, want %q", have, want)
+	}
+	for _, d := range docs.Only("ServiceMonitor") {
+		if !strings.Contains(d.Text, "\n    release: p\n") {
+			t.Errorf("%s lacks the label of the values:\n%s", d.Name, d.Text)
+		}
+	}
+	binding, err := docs.Find("ClusterRoleBinding", "lb-blue-ironlb-metrics-reader")
+	if err != nil || !strings.Contains(binding.Text, "name: prometheus\n    namespace: monitoring") {
+		t.Errorf("readers are bound by %s (%v)", binding.Text, err)
+	}
+	endpoints, err = chart.Endpoints(template(t, c, "ironlb", "ironlb-system",
+		"--set", "metrics.secure=true,metrics.serviceMonitor.enabled=true,bgpd.enabled=false",
+		"--set", "metrics.serviceMonitor.tokenSecret=reader,metrics.serviceMonitor.interval=30s,metrics.serviceMonitor.tlsConfig.serverName=lb"))
+	if err != nil || len(endpoints) != 2 {
+		t.Fatalf("without ironlb-bgpd: %v, %v", endpoints, err)
+	}
+	for _, e := range endpoints {
+		if e.TLSConfig.InsecureSkipVerify || e.TLSConfig.ServerName != "lb" || e.Authorization == nil || e.Authorization.Credentials.Name != "reader" ||
+			e.Authorization.Credentials.Key != "token" || e.BearerTokenFile != "" || e.Interval != "30s" {
+			t.Errorf("%s has %+v", e.Job(), e)
+		}
+	}
+}
+
+// TestMonitoringFiles: the PrometheusRule has the rules of the file that promtool tests, and the ConfigMap the dashboard.
+func TestMonitoringFiles(t *testing.T) {
+	docs := template(t, open(t), "ironlb", "ironlb-system",
+		"--set", "metrics.prometheusRule.enabled=true,metrics.prometheusRule.labels.release=p,metrics.dashboard.enabled=true")
+	doc, err := docs.Find("PrometheusRule", "ironlb")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(alertsFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var object struct {
+		Metadata metav1.ObjectMeta `json:"metadata"`
+		Spec     any               `json:"spec"`
+	}
+	var want any
+	if err := errors.Join(yaml.Unmarshal([]byte(doc.Text), &object), yaml.Unmarshal(text, &want)); err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(object.Spec, want) || object.Metadata.Labels["release"] != "p" {
+		t.Errorf("the PrometheusRule is\n%s", doc.Text)
+	}
+	if doc, err = docs.Find("ConfigMap", "ironlb-dashboard"); err != nil {
+		t.Fatal(err)
+	}
+	var config corev1.ConfigMap
+	if err := yaml.UnmarshalStrict([]byte(doc.Text), &config); err != nil {
+		t.Fatal(err)
+	}
+	if text, err = os.ReadFile(dashboardFile); err != nil {
+		t.Fatal(err)
+	}
+	if strings.TrimSpace(config.Data["ironlb.json"]) != strings.TrimSpace(string(text)) || config.Labels["grafana_dashboard"] != "1" {
+		t.Errorf("the ConfigMap is\n%s", doc.Text)
 	}
 }

@@ -87,7 +87,7 @@ func rows(b *strings.Builder, prefix string, node *yaml.Node, schema property) e
 
 // leaf reports whether a mapping is a single value, of a Kubernetes type.
 func leaf(name string) bool {
-	return strings.HasSuffix(name, ".resources") || strings.HasSuffix(name, ".nodeSelector")
+	return strings.HasSuffix(name, ".resources") || strings.HasSuffix(name, ".nodeSelector") || strings.HasSuffix(name, ".labels")
 }
 
 // comment returns the last paragraph above a key: earlier paragraphs describe several values.

@@ -85,6 +85,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- .Values.speaker.key.existingSecret | default (printf "%s-speaker-keys" (include "ironlb.fullname" .)) -}}
 {{- end -}}
 
+{{/* Port of the speakers for metrics and probes. */}}
+{{- define "ironlb.metricsport" -}}
+{{- splitList ":" .Values.speaker.metricsBindAddress | last -}}
+{{- end -}}
+
 {{/* The speaker's configuration file. */}}
 {{- define "ironlb.speakerconfig" -}}
 {{- $config := dict "dataplane" .Values.dataplane "forwarding" .Values.forwarding "ipv6Forwarding" .Values.ipv6Forwarding "serviceProxy" .Values.serviceProxy -}}
