@@ -33,7 +33,7 @@ test-unit: ## the tests that need neither root nor packages
 SELF    := ./test/lab ./test/lab/controlplane ./test/lab/cmd/lab
 GUESTS  := ./test/lab/guest ./test/lab/cmd/guest
 ROUTERS := ./test/lab/router ./speaker/bfd ./speaker/bgp/gobgp ./cmd/ironlb-bgpd
-LAB     := ./test/ccm/... ./test/deploy/live ./test/e2e/privileges
+LAB     := ./test/ccm/... ./test/deploy/live ./test/e2e/privileges ./test/e2e/metrics
 NATIVE   = $$(go list ./... | grep -vxF "$$(go list $(SELF) $(GUESTS) $(ROUTERS) $(LAB) ./test/e2e/... ./ipvs/kernel)")
 
 test-native: root ## unit tests, and those that need network namespaces (root)
@@ -80,7 +80,7 @@ test-self: root ## the lab's own tests (root)
 	@IRONLB_LAB_KERNEL=native $(REPORT) -count=1 -p 1 -timeout 40m $(SELF)
 	@$(REPORT) -count=1 -p 1 -timeout 40m $(GUESTS)
 
-test-lab: root deps ## ironlb-ccm, the chart and the programs' privileges, on a real control plane (root)
+test-lab: root deps ## ironlb-ccm, the chart, the programs' privileges and metrics, on a real control plane (root)
 	@IRONLB_LAB_KERNEL=native $(REPORT) -count=1 -p 1 -timeout 40m $(LAB)
 
 test-e2e test-proxy test-alongside: export IRONLB_DATAPLANE := nftables
