@@ -33,7 +33,7 @@ func TestExplain(t *testing.T) {
 	}
 	patch := func(kind, name, spec string) {
 		t.Helper()
-		if _, err := cluster.Kubectl(t.Context(), "patch", kind, name, "--type=merge", "-p", `{"spec": `+spec+`}`); err != nil {
+		if _, err := cluster.Kubectl(context.Background(), "patch", kind, name, "--type=merge", "-p", `{"spec": `+spec+`}`); err != nil {
 			t.Fatal(err)
 		}
 	}
