@@ -42,8 +42,8 @@ IMAGES   := bin/tools/images
 
 # What the programs print as their version: TAG, and the commit of this checkout, with -dirty if it has changes.
 COMMIT  ?= $(shell git describe --always --abbrev=40 --exclude='*' --dirty 2>/dev/null || echo unknown)
-VERSION := github.com/ironlb/ironlb/cmd/internal/version
-STAMP    = -X $(VERSION).tag=$(TAG) -X $(VERSION).commit=$(COMMIT)
+STAMPED := github.com/ironlb/ironlb/cmd/internal/version
+STAMP    = -X $(STAMPED).tag=$(TAG) -X $(STAMPED).commit=$(COMMIT)
 
 images: images-tool ## build the images into ./bin/images, for amd64 and arm64, without a daemon: REGISTRY=... TAG=...
 	@$(IMAGES) build -registry '$(REGISTRY)' -tag '$(TAG)' -commit '$(COMMIT)' deploy/images/ironlb-*.yaml
@@ -110,4 +110,4 @@ tools:
 	@go -C test/tools/apidoc build -o $(TOOLS)/ github.com/elastic/crd-ref-docs
 	@go -C test/tools/vuln build -o $(TOOLS)/ golang.org/x/vuln/cmd/govulncheck
 
-include test.mk bench.mk
+include release.mk test.mk bench.mk

@@ -37,17 +37,16 @@ func (p parts) files(t *tree) error {
 		}
 	}
 	for _, f := range s.Files {
-		e := &entry{kind: tar.TypeReg, mode: mode(f.Mode, 0o644), content: []byte(f.Content), from: from}
+		content := []byte(f.Content)
 		if f.From != "" {
-			e.content = p.contents[f.Path]
+			content = p.contents[f.Path]
 		}
-		e.size = int64(len(e.content))
-		if err := t.add(f.Path, e); err != nil {
+		if err := t.add(f.Path, regular(mode(f.Mode, 0o644), content, from)); err != nil {
 			return err
 		}
 	}
-	if file, content := p.copyright(); len(p.notices) > 0 {
-		if err := t.add(file, &entry{kind: tar.TypeReg, mode: 0o644, content: []byte(content), size: int64(len(content)), from: from}); err != nil {
+	if len(p.notices) > 0 {
+		if err := t.add(path.Join("/usr/share/doc", s.Name, "copyright"), regular(0o644, []byte(p.copyright()), from)); err != nil {
 			return err
 		}
 	}
@@ -57,6 +56,11 @@ func (p parts) files(t *tree) error {
 		}
 	}
 	return nil
+}
+
+// regular returns an entry for a file with a content.
+func regular(mode int64, content []byte, from string) *entry {
+	return &entry{kind: tar.TypeReg, mode: mode, content: content, size: int64(len(content)), from: from}
 }
 
 func (s *Spec) readFrom(ctx context.Context, f File) ([]byte, error) {

@@ -30,6 +30,7 @@ type builder struct {
 	refs      map[string]string
 	platforms []string
 	layout    bool
+	made      []parts // of the images that were not up to date
 }
 
 // unknownCommit is the commit of a build without -commit.
@@ -141,7 +142,7 @@ func (b *builder) image(ctx context.Context, s *Spec) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", p.platform, err)
 		}
-		images = append(images, img)
+		images, b.made = append(images, img), append(b.made, img.parts)
 		if err := writeArchive(img, b.archive(s, p.platform), b.when); err != nil {
 			return err
 		}
@@ -212,9 +213,8 @@ func (l *listFlag) Set(v string) error {
 	return nil
 }
 
-// newBuilder returns a builder as flags set it up, and the specs.
-func newBuilder(args []string, log *progress) (*builder, []*Spec, error) {
-	fs := flag.NewFlagSet("build", flag.ContinueOnError)
+// newBuilder returns a builder as flags set it up, and the specs. The flags of fs are parsed, too.
+func newBuilder(fs *flag.FlagSet, args []string, log *progress) (*builder, []*Spec, error) {
 	var (
 		out       = fs.String("out", "bin/images", "`folder` for the images")
 		cache     = fs.String("cache", "", "`folder` for packages and programs (default: ironlb/images in the user's cache folder)")
@@ -231,7 +231,7 @@ func newBuilder(args []string, log *progress) (*builder, []*Spec, error) {
 	fs.Var(&selection, "platform", "`platform` to build for, for example linux/amd64; repeatable (default: those of the spec)")
 	fs.Var(&refs, "ref", "`NAME=REFERENCE`: full name of one image; repeatable")
 	fs.Usage = func() {
-		fmt.Fprintln(fs.Output(), "use: images build [flags] SPEC...")
+		fmt.Fprintf(fs.Output(), "use: images %s [flags] SPEC...\n", fs.Name())
 		fs.PrintDefaults()
 	}
 	if err := fs.Parse(args); err != nil {
@@ -299,7 +299,7 @@ func epoch(text string) (time.Time, error) {
 }
 
 func build(ctx context.Context, args []string, log *progress) error {
-	b, specs, err := newBuilder(args, log)
+	b, specs, err := newBuilder(flag.NewFlagSet("build", flag.ContinueOnError), args, log)
 	if err != nil {
 		return err
 	}

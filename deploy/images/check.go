@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"maps"
 	"os"
@@ -29,7 +30,7 @@ func check(ctx context.Context, args []string, log *progress) error {
 				return err
 			}
 		}
-		b, specs, err := newBuilder(args, log)
+		b, specs, err := newBuilder(flag.NewFlagSet("check", flag.ContinueOnError), args, log)
 		if err != nil {
 			return err
 		}

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -78,6 +80,46 @@ func (b *builder) writeLayout(ref string, images []*image) (string, error) {
 	}
 	digest, err := index.Digest()
 	return digest.String(), err
+}
+
+// blob is the content of a blob, and its media type.
+type blob struct {
+	kind types.MediaType
+	data []byte
+}
+
+// write writes the blob into a layout and returns its descriptor.
+func (b blob) write(p layout.Path) (v1.Descriptor, error) {
+	digest, size, err := v1.SHA256(bytes.NewReader(b.data))
+	if err != nil {
+		return v1.Descriptor{}, err
+	}
+	return v1.Descriptor{MediaType: b.kind, Digest: digest, Size: size}, p.WriteBlob(digest, io.NopCloser(bytes.NewReader(b.data)))
+}
+
+// writeArtifact completes the manifest of an artifact that is no image, with a configuration and one blob, writes all
+// three into a layout, and lists it there with annotations.
+func writeArtifact(p layout.Path, m v1.Manifest, config, content blob, listed map[string]string) error {
+	m.SchemaVersion, m.MediaType = 2, types.OCIManifestSchema1
+	var err error
+	if m.Config, err = config.write(p); err != nil {
+		return err
+	}
+	layer, err := content.write(p)
+	if err != nil {
+		return err
+	}
+	m.Layers = []v1.Descriptor{layer}
+	raw, err := json.Marshal(m)
+	if err != nil {
+		return err
+	}
+	d, err := blob{m.MediaType, raw}.write(p)
+	if err != nil {
+		return err
+	}
+	d.ArtifactType, d.Annotations = m.ArtifactType, listed
+	return p.AppendDescriptor(d)
 }
 
 // prune removes blobs that no manifest of the layout refers to.

@@ -1,4 +1,4 @@
-// Command images builds OCI images from specs, without a daemon and without an image registry.
+// Command images builds OCI images from specs, without a daemon and without an image registry, and releases with them.
 package main
 
 import (
@@ -15,9 +15,11 @@ var errUsage = errors.New(`use:
   images build [flags] SPEC...            build images into a folder
   images check [-cold] [flags] SPEC...    build twice and compare; flags are those of build
   images push -registry REGISTRY [NAME...]
+  images release -tag VERSION [flags] SPEC...
+                                          write everything that is published into a folder
   images dockerfile SPEC...               print a Dockerfile
   images doc [flags] SPEC...              print packages and sizes as Markdown
-"images build -h" and "images push -h" list the flags`)
+"images build -h", "images push -h" and "images release -h" list the flags`)
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -44,6 +46,8 @@ func command(ctx context.Context, args []string) error {
 		return check(ctx, args[1:], log)
 	case "push":
 		return push(ctx, args[1:], log)
+	case "release":
+		return release(ctx, args[1:], os.Getenv("COSIGN_PASSWORD"), log)
 	case "dockerfile":
 		specs, err := readSpecs(args[1:])
 		if err != nil {

@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"maps"
 	"os"
-	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -124,13 +123,13 @@ func (p *parts) license(ctx context.Context) error {
 			p.notices = append(p.notices, m)
 		}
 	}
-	slices.SortFunc(p.notices, func(a, b module) int { return strings.Compare(a.path, b.path) })
+	slices.SortFunc(p.notices, compareModules)
 	p.notices = slices.Compact(p.notices)
 	return nil
 }
 
-// copyright is the path and the content of the file with the licenses of an image's Go modules, each text once.
-func (p parts) copyright() (file, content string) {
+// copyright is the content of the file with the licenses of the Go modules of programs, each text once.
+func (p parts) copyright() string {
 	var list, texts strings.Builder
 	users, order := map[[sha256.Size]byte][]string{}, [][sha256.Size]byte{}
 	all := map[[sha256.Size]byte]string{}
@@ -149,6 +148,5 @@ func (p parts) copyright() (file, content string) {
 	for _, sum := range order {
 		fmt.Fprintf(&texts, "\n%s\n%s:\n\n%s\n", strings.Repeat("-", 80), strings.Join(users[sum], ",\n"), strings.TrimSpace(all[sum]))
 	}
-	return path.Join("/usr/share/doc", p.spec.Name, "copyright"),
-		"The programs of this image are built from these Go modules. Their licenses and notices follow.\n\n" + list.String() + texts.String()
+	return "The programs are built from these Go modules. Their licenses and notices follow.\n\n" + list.String() + texts.String()
 }

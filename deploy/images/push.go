@@ -5,6 +5,8 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
+	"os"
 	"path"
 	"path/filepath"
 	"slices"
@@ -19,26 +21,26 @@ import (
 
 // pusher writes images of an OCI layout to a registry, with the credentials of `docker login`.
 type pusher struct {
-	layout   string
+	out      string // folder with the layouts
 	registry string // registry and path
-	tag      string // if empty, the tag in the layout
+	tag      string // of images; if empty, the tag in the layout
 	options  []name.Option
 	log      *progress
 }
 
 func push(ctx context.Context, args []string, log *progress) error {
-	fs := flag.NewFlagSet("push", flag.ContinueOnError)
+	flags := flag.NewFlagSet("push", flag.ContinueOnError)
 	var (
-		out      = fs.String("out", "bin/images", "`folder` that the images were built into")
-		registry = fs.String("registry", "", "`registry` and path to push to, for example registry.example.com/ironlb")
-		tag      = fs.String("tag", "", "`tag` of the images (default: that of the build)")
-		insecure = fs.Bool("insecure", false, "use HTTP where the registry has no HTTPS")
+		out      = flags.String("out", "bin/images", "`folder` that the images were built into")
+		registry = flags.String("registry", "", "`registry` and path to push to, for example registry.example.com/ironlb")
+		tag      = flags.String("tag", "", "`tag` of the images (default: that of the build; a chart keeps its version)")
+		insecure = flags.Bool("insecure", false, "use HTTP where the registry has no HTTPS")
 	)
-	fs.Usage = func() {
-		fmt.Fprintln(fs.Output(), "use: images push -registry REGISTRY[/PATH] [flags] [NAME...]")
-		fs.PrintDefaults()
+	flags.Usage = func() {
+		fmt.Fprintln(flags.Output(), "use: images push -registry REGISTRY[/PATH] [flags] [NAME...]")
+		flags.PrintDefaults()
 	}
-	if err := fs.Parse(args); err != nil {
+	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	if *registry == "" {
@@ -47,26 +49,45 @@ func push(ctx context.Context, args []string, log *progress) error {
 	if host, _, ok := strings.Cut(*registry, "/"); host == "localhost" && ok {
 		return fmt.Errorf("push: %s is the name for images that are in no registry: write your registry and a path in it", *registry)
 	}
-	p := &pusher{layout: filepath.Join(*out, "oci"), registry: strings.TrimRight(*registry, "/"), tag: *tag, log: log}
+	p := &pusher{out: *out, registry: strings.TrimRight(*registry, "/"), tag: *tag, log: log}
 	if *insecure {
 		p.options = append(p.options, name.Insecure)
 	}
-	return p.push(ctx, fs.Args())
+	return p.push(ctx, flags.Args())
 }
 
-// push pushes the named images, or all, each with its platforms and its SBOMs.
+// push pushes the named images, or all, each with its platforms and its SBOMs. Of a release it pushes the chart, too, and
+// last the signatures.
 func (p *pusher) push(ctx context.Context, names []string) error {
-	at, err := layout.FromPath(p.layout)
+	done, err := p.from(ctx, "oci", names)
 	if err != nil {
-		return fmt.Errorf("no OCI layout in %s: run make images: %w", p.layout, err)
+		return err
+	}
+	for _, n := range names {
+		if !slices.Contains(done, n) {
+			return fmt.Errorf("push %s: %s has no such image", n, p.out)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(p.out, signaturesDir)); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	_, err = p.from(ctx, signaturesDir, names)
+	return err
+}
+
+// from pushes what a layout lists under the names, and returns those that it found.
+func (p *pusher) from(ctx context.Context, dir string, names []string) ([]string, error) {
+	at, err := layout.FromPath(filepath.Join(p.out, dir))
+	if err != nil {
+		return nil, fmt.Errorf("no OCI layout in %s: run make images: %w", p.out, err)
 	}
 	root, err := at.ImageIndex()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	list, err := root.IndexManifest()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var done []string
 	for _, d := range list.Manifests {
@@ -75,34 +96,38 @@ func (p *pusher) push(ctx context.Context, names []string) error {
 		if ref == "" || (len(names) > 0 && !slices.Contains(names, image)) {
 			continue
 		}
-		if err := p.one(ctx, root, list, d, image, ref); err != nil {
-			return fmt.Errorf("push %s: %w", image, err)
+		if err := p.one(ctx, root, list, d, ref); err != nil {
+			return nil, fmt.Errorf("push %s: %w", image, err)
 		}
 		done = append(done, image)
 	}
-	for _, n := range names {
-		if !slices.Contains(done, n) {
-			return fmt.Errorf("push %s: %s has no such image", n, p.layout)
-		}
-	}
-	return nil
+	return done, nil
 }
 
-func (p *pusher) one(ctx context.Context, root v1.ImageIndex, list *v1.IndexManifest, d v1.Descriptor, image, ref string) error {
-	tag := p.tag
-	if tag == "" {
-		tag = tagOf(ref)
+func (p *pusher) one(ctx context.Context, root v1.ImageIndex, list *v1.IndexManifest, d v1.Descriptor, ref string) error {
+	image, tag, _ := strings.Cut(path.Base(ref), ":")
+	if p.tag != "" && d.MediaType.IsIndex() {
+		tag = p.tag
 	}
 	to, err := name.NewTag(p.registry+"/"+image+":"+tag, append([]name.Option{name.StrictValidation}, p.options...)...)
 	if err != nil {
 		return fmt.Errorf("%w: write REGISTRY/PATH and a tag", err)
 	}
-	index, err := root.ImageIndex(d.Digest)
-	if err != nil {
-		return err
-	}
 	options := []remote.Option{remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain)}
-	err = p.log.long("push "+to.String(), func() error { return remote.WriteIndex(to, index, options...) })
+	err = p.log.long("push "+to.String(), func() error {
+		if !d.MediaType.IsIndex() {
+			artifact, err := root.Image(d.Digest)
+			if err != nil {
+				return err
+			}
+			return remote.Write(to, artifact, options...)
+		}
+		index, err := root.ImageIndex(d.Digest)
+		if err != nil {
+			return err
+		}
+		return remote.WriteIndex(to, index, options...)
+	})
 	if err != nil {
 		return err
 	}
@@ -121,6 +146,10 @@ func (p *pusher) one(ctx context.Context, root v1.ImageIndex, list *v1.IndexMani
 		}
 		sboms++
 	}
-	p.log.printf("pushed %s@%s with %d SBOMs", to, d.Digest, sboms)
+	if sboms == 0 {
+		p.log.printf("pushed %s@%s", to, d.Digest)
+	} else {
+		p.log.printf("pushed %s@%s with %d SBOMs", to, d.Digest, sboms)
+	}
 	return nil
 }

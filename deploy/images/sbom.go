@@ -9,11 +9,10 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
-	"github.com/google/go-containerregistry/pkg/v1/static"
-	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
 const (
@@ -88,53 +87,63 @@ func newSPDXPackage(id, name, version, purl string) spdxPackage {
 	return p
 }
 
+// newSPDX returns a document that describes one package. The digest makes its namespace unique: a name, not an address.
+func newSPDX(name, what, digest string, root spdxPackage, when time.Time) *spdxDocument {
+	d := &spdxDocument{
+		SPDXVersion: "SPDX-2.3", DataLicense: "CC0-1.0", SPDXID: "SPDXRef-DOCUMENT", Name: name,
+		DocumentNamespace: "https://ironlb.io/spdx/" + what + "-" + digest,
+		CreationInfo:      spdxCreation{Created: when.Format(time.RFC3339), Creators: []string{"Tool: ironlb-images"}},
+	}
+	root.Checksums = []spdxChecksum{{"SHA256", digest}}
+	d.add(d.SPDXID, "DESCRIBES", root)
+	return d
+}
+
+// add adds a package, unless the document has it, and its relation to another one.
+func (d *spdxDocument) add(from, kind string, p spdxPackage) {
+	if !slices.ContainsFunc(d.Packages, func(have spdxPackage) bool { return have.SPDXID == p.SPDXID }) {
+		d.Packages = append(d.Packages, p)
+	}
+	d.Relationships = append(d.Relationships, spdxRelationship{from, kind, p.SPDXID})
+}
+
+// program adds a program that root contains, and the Go modules that it is built from.
+func (d *spdxDocument) program(root string, prog built, version string, licenses map[string]licensed) {
+	p := newSPDXPackage("program-"+prog.Path, path.Base(prog.Path), version, "")
+	p.Purpose = "APPLICATION"
+	p.Checksums = []spdxChecksum{{"SHA256", prog.sum}}
+	d.add(root, "CONTAINS", p)
+	for _, m := range modulesOf(prog, version) {
+		dep := newSPDXPackage("go-"+m.path+"-"+m.version, m.path, m.version, goPURL(m))
+		dep.LicenseDeclared = cmp.Or(licenses[m.path].id, dep.LicenseDeclared)
+		d.add(p.SPDXID, "DEPENDS_ON", dep)
+	}
+}
+
 // sbom lists what an image contains: Debian packages, programs, and the Go modules that programs are built from.
 func (b *builder) sbom(img *image) ([]byte, error) {
-	doc := spdxDocument{
-		SPDXVersion: "SPDX-2.3", DataLicense: "CC0-1.0", SPDXID: "SPDXRef-DOCUMENT",
-		Name: img.reference + " " + img.platform,
-		// A name, not an address: it is unique because the digest is.
-		DocumentNamespace: "https://ironlb.io/spdx/" + img.spec.Name + "-" + img.digest.Hex,
-		CreationInfo:      spdxCreation{Created: b.when.Format("2006-01-02T15:04:05Z"), Creators: []string{"Tool: ironlb-images"}},
-	}
-	relate := func(from, kind, to string) {
-		doc.Relationships = append(doc.Relationships, spdxRelationship{from, kind, to})
-	}
 	root := newSPDXPackage("Image", img.reference, img.digest.String(), "")
 	root.Purpose = "CONTAINER"
-	root.Checksums = []spdxChecksum{{"SHA256", img.digest.Hex}}
-	doc.Packages = append(doc.Packages, root)
-	relate(doc.SPDXID, "DESCRIBES", root.SPDXID)
+	doc := newSPDX(img.reference+" "+img.platform, img.spec.Name, img.digest.Hex, root, b.when)
 	for _, in := range img.installed {
-		p := newSPDXPackage("deb-"+in.Name, in.Name, in.Version, debianPURL(in))
+		p := newSPDXPackage("deb-"+in.Name, in.Name, in.Version, debianPURL(in.debPackage))
 		p.Supplier, p.Summary = "Organization: Debian", in.Summary
 		p.SourceInfo = fmt.Sprintf("built from source package %s %s", in.Source, in.SourceVersion)
 		p.Checksums = []spdxChecksum{{"SHA256", in.SHA256}}
 		p.LicenseComments = fmt.Sprintf("/usr/share/doc/%s/copyright in the image", in.Name)
-		doc.Packages = append(doc.Packages, p)
-		relate(root.SPDXID, "CONTAINS", p.SPDXID)
+		doc.add(root.SPDXID, "CONTAINS", p)
 	}
-	known := map[string]bool{}
 	for _, prog := range img.programs {
-		p := newSPDXPackage("program-"+prog.Path, path.Base(prog.Path), tagOf(img.reference), "")
-		p.Purpose = "APPLICATION"
-		p.Checksums = []spdxChecksum{{"SHA256", prog.sum}}
-		doc.Packages = append(doc.Packages, p)
-		relate(root.SPDXID, "CONTAINS", p.SPDXID)
-		for _, m := range modulesOf(prog, tagOf(img.reference)) {
-			dep := newSPDXPackage("go-"+m.path+"-"+m.version, m.path, m.version, goPURL(m))
-			dep.LicenseDeclared = cmp.Or(img.licenses[m.path].id, dep.LicenseDeclared)
-			if !known[dep.SPDXID] {
-				known[dep.SPDXID] = true
-				doc.Packages = append(doc.Packages, dep)
-			}
-			relate(p.SPDXID, "DEPENDS_ON", dep.SPDXID)
-		}
+		doc.program(root.SPDXID, prog, tagOf(img.reference), img.licenses)
 	}
 	return json.MarshalIndent(doc, "", " ")
 }
 
 type module struct{ path, version string }
+
+func compareModules(a, b module) int {
+	return cmp.Or(strings.Compare(a.path, b.path), strings.Compare(a.version, b.version))
+}
 
 // modulesOf lists the modules that a program is built from, with Go's standard library.
 func modulesOf(prog built, version string) []module {
@@ -154,13 +163,13 @@ func modulesOf(prog built, version string) []module {
 		}
 		out = append(out, module{d.Path, d.Version})
 	}
-	slices.SortFunc(out, func(a, b module) int { return strings.Compare(a.path, b.path) })
+	slices.SortFunc(out, compareModules)
 	return out
 }
 
 // debianPURL and goPURL follow https://github.com/package-url/purl-spec.
-func debianPURL(in installed) string {
-	return fmt.Sprintf("pkg:deb/debian/%s@%s?arch=%s", purlEscape(in.Name), purlEscape(in.Version), in.Arch)
+func debianPURL(p debPackage) string {
+	return fmt.Sprintf("pkg:deb/debian/%s@%s?arch=%s", purlEscape(p.Name), purlEscape(p.Version), p.Arch)
 }
 
 func goPURL(m module) string {
@@ -187,50 +196,8 @@ func (b *builder) attachSBOM(p layout.Path, img *image) error {
 		return err
 	}
 	subject.Platform = nil
-	content, config := static.NewLayer(data, mediaTypeSPDX), static.NewLayer([]byte("{}"), mediaTypeEmpty)
-	m := v1.Manifest{
-		SchemaVersion: 2, MediaType: types.OCIManifestSchema1, ArtifactType: mediaTypeSPDX, Subject: &subject,
-		Annotations: map[string]string{"org.opencontainers.image.created": b.when.Format("2006-01-02T15:04:05Z")},
-	}
-	for l, to := range map[v1.Layer]*v1.Descriptor{content: {}, config: &m.Config} {
-		if to.Digest, err = l.Digest(); err != nil {
-			return err
-		}
-		if to.Size, err = l.Size(); err != nil {
-			return err
-		}
-		if to.MediaType, err = l.MediaType(); err != nil {
-			return err
-		}
-		if l == content {
-			m.Layers = []v1.Descriptor{*to}
-		}
-		r, err := l.Compressed()
-		if err != nil {
-			return err
-		}
-		if err := p.WriteBlob(to.Digest, r); err != nil {
-			return err
-		}
-	}
-	raw, err := json.Marshal(m)
-	if err != nil {
-		return err
-	}
-	manifest := static.NewLayer(raw, types.OCIManifestSchema1)
-	digest, err := manifest.Digest()
-	if err != nil {
-		return err
-	}
-	r, err := manifest.Compressed()
-	if err != nil {
-		return err
-	}
-	if err := p.WriteBlob(digest, r); err != nil {
-		return err
-	}
-	return p.AppendDescriptor(v1.Descriptor{
-		MediaType: types.OCIManifestSchema1, Digest: digest, Size: int64(len(raw)), ArtifactType: mediaTypeSPDX,
-		Annotations: map[string]string{annotationSBOMOf: img.reference},
-	})
+	return writeArtifact(p, v1.Manifest{
+		ArtifactType: mediaTypeSPDX, Subject: &subject,
+		Annotations: map[string]string{"org.opencontainers.image.created": b.when.Format(time.RFC3339)},
+	}, blob{mediaTypeEmpty, []byte("{}")}, blob{mediaTypeSPDX, data}, map[string]string{annotationSBOMOf: img.reference})
 }

@@ -2,9 +2,13 @@ package main
 
 import (
 	"archive/tar"
+	"archive/zip"
 	"bytes"
+	"compress/gzip"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path"
 	"slices"
@@ -178,4 +182,44 @@ func (t *tree) write(w io.Writer, when time.Time) error {
 		}
 	}
 	return tw.Close()
+}
+
+// gzip returns the tree as a compressed tar archive.
+func (t *tree) gzip(when time.Time) ([]byte, error) {
+	var b bytes.Buffer
+	z := gzip.NewWriter(&b)
+	err := errors.Join(t.write(z, when), z.Close())
+	return b.Bytes(), err
+}
+
+// zip returns the files of the tree as a zip archive, whose timestamps begin with 1980.
+func (t *tree) zip(when time.Time) ([]byte, error) {
+	if first := time.Date(1980, 1, 1, 0, 0, 0, 0, time.UTC); when.Before(first) {
+		when = first
+	}
+	var b bytes.Buffer
+	z := zip.NewWriter(&b)
+	for _, p := range t.paths() {
+		e := t.entries[p]
+		if e.kind != tar.TypeReg {
+			continue
+		}
+		h := &zip.FileHeader{Name: p, Method: zip.Deflate, Modified: when}
+		h.SetMode(fs.FileMode(e.mode))
+		w, err := z.CreateHeader(h)
+		if err != nil {
+			return nil, fmt.Errorf("write %s: %w", p, err)
+		}
+		r, err := e.open()
+		if err != nil {
+			return nil, err
+		}
+		_, err = io.Copy(w, r)
+		r.Close()
+		if err != nil {
+			return nil, fmt.Errorf("write %s: %w", p, err)
+		}
+	}
+	err := z.Close()
+	return b.Bytes(), err
 }
