@@ -124,7 +124,7 @@ const installHeader = `# IronLB without Helm. Generated from deploy/chart/ironlb
 `
 
 // ownLabels are labels of objects managed by Helm.
-var ownLabels = regexp.MustCompile(`(?m)^ *(helm\.sh/chart|app\.kubernetes\.io/managed-by): .*\n`)
+var ownLabels = regexp.MustCompile(`(?m)^ *(helm\.sh/chart|app\.kubernetes\.io/managed-by): .*(\n|\z)`)
 
 // plain returns the objects of the plain manifests in dependency order.
 func (c *Chart) plain(ctx context.Context) (manifest.Documents, error) {
@@ -141,7 +141,7 @@ func (c *Chart) plain(ctx context.Context) (manifest.Documents, error) {
 
 func strip(text string) string {
 	text = regexp.MustCompile(`(?m)^# Source: .*\n`).ReplaceAllString(text, "")
-	return strings.TrimLeft(ownLabels.ReplaceAllString(text, ""), "\n")
+	return strings.Trim(ownLabels.ReplaceAllString(text, ""), "\n")
 }
 
 // order is the order for kubectl apply: the first attempt succeeds.
