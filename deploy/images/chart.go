@@ -54,7 +54,10 @@ func (r *releaser) charts(images layout.Path) error {
 	}
 	version := strings.TrimPrefix(r.tag, "v")
 	for name, changes := range map[string][]change{
-		"Chart.yaml":  {{"\nversion: " + before.Version + "\n", "\nversion: " + version + "\n"}, {"\nappVersion: " + before.AppVersion + "\n", "\nappVersion: " + r.tag + "\n"}},
+		"Chart.yaml": {
+			{"\nversion: " + before.Version + "\n", "\nversion: " + version + "\n"},
+			{"\nappVersion: " + before.AppVersion + "\n", "\nappVersion: " + r.tag + "\n"},
+		},
 		"values.yaml": {{"\n  registry: " + values.Image.Registry + "\n", "\n  registry: " + r.registry + "\n"}},
 		"README.md":   {{"| `image.registry` | `" + values.Image.Registry + "` |", "| `image.registry` | `" + r.registry + "` |"}},
 	} {

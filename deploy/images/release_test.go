@@ -464,6 +464,10 @@ func TestReleaseErrors(t *testing.T) {
 	dir := filepath.Dir(args[1])
 	used := t.TempDir()
 	write(t, filepath.Join(used, "mine"), "x")
+	edited := func(from, to string) []string {
+		file := filepath.Join(t.TempDir(), "release.yaml")
+		return []string{"-release", write(t, file, strings.Replace(smallRelease, from, to, 1))}
+	}
 	for want, more := range map[string][]string{
 		`-tag "" is no version`:                             {"-tag", ""},
 		`-tag "1.2.3" is no version`:                        {"-tag", "1.2.3"},
@@ -473,10 +477,10 @@ func TestReleaseErrors(t *testing.T) {
 		"a release has all platforms":                       {"-platform", "linux/amd64"},
 		"no such file":                                      {"-key", "missing"},
 		"has files and no SHA256SUMS":                       {"-out", used},
-		"chart: missing: write the path":                    {"-release", write(t, filepath.Join(dir, "1.yaml"), strings.Replace(smallRelease, "chart: chart", "", 1))},
-		"plugin.platforms[0]":                               {"-release", write(t, filepath.Join(dir, "2.yaml"), strings.Replace(smallRelease, "linux/amd64", "linux", 1))},
-		`unknown field "image"`:                             {"-release", write(t, filepath.Join(dir, "3.yaml"), "image: x\n"+smallRelease)},
-		"plugin.program: path: \"kubectl-small\": write an": {"-release", write(t, filepath.Join(dir, "4.yaml"), strings.Replace(smallRelease, "/kubectl", "kubectl", 1))},
+		"chart: missing: write the path":                    edited("chart: chart", ""),
+		"plugin.platforms[0]":                               edited("linux/amd64", "linux"),
+		`unknown field "image"`:                             edited("license:", "image: x\nlicense:"),
+		"plugin.program: path: \"kubectl-small\": write an": edited("/kubectl", "kubectl"),
 	} {
 		spec := args[len(args)-1]
 		all := append(append(slices.Clone(args[:len(args)-1]), more...), spec)
@@ -485,7 +489,8 @@ func TestReleaseErrors(t *testing.T) {
 		}
 	}
 	write(t, filepath.Join(dir, "chart", "values.yaml"), "image: {registry: localhost/small}\n")
-	if err := releaseInto(t, filepath.Join(t.TempDir(), "out"), args...); err == nil || !strings.Contains(err.Error(), "values.yaml: has \"registry: localhost/small\" 0 times") {
-		t.Errorf("a chart whose registry cannot be replaced: %v", err)
+	err := releaseInto(t, filepath.Join(t.TempDir(), "out"), args...)
+	if want := `values.yaml: has "registry: localhost/small" 0 times`; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("a chart whose registry cannot be replaced: %v, want %q", err, want)
 	}
 }
