@@ -41,8 +41,6 @@ var resources = []struct {
 	{discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), "endpointslices", meta.RESTScopeNamespace},
 	{corev1.SchemeGroupVersion.WithKind("Node"), "nodes", meta.RESTScopeRoot},
 	{corev1.SchemeGroupVersion.WithKind("Namespace"), "namespaces", meta.RESTScopeRoot},
-	{corev1.SchemeGroupVersion.WithKind("Pod"), "pods", meta.RESTScopeNamespace},
-	{corev1.SchemeGroupVersion.WithKind("ConfigMap"), "configmaps", meta.RESTScopeNamespace},
 	{corev1.SchemeGroupVersion.WithKind("Event"), "events", meta.RESTScopeNamespace},
 	{appsv1.SchemeGroupVersion.WithKind("Deployment"), "deployments", meta.RESTScopeNamespace},
 	{appsv1.SchemeGroupVersion.WithKind("DaemonSet"), "daemonsets", meta.RESTScopeNamespace},
