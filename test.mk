@@ -2,7 +2,7 @@
 
 .PHONY: test test-all programs test-unit test-native test-images guest test-kernel test-kernel-rest test-retransmit test-self \
 	test-lab test-e2e test-proxy test-alongside test-kube-proxy test-e2e-ipvs test-proxy-ipvs test-direct-ipvs \
-	test-failover test-paused test-installed chaos test-bgp test-upstream test-soak test-privileges test-release
+	test-failover test-paused test-installed chaos test-bgp test-upstream test-soak test-privileges test-metrics test-release
 
 # Every change passes `make test`: unit tests, each property once where a user sees it, and IPVS in a guest kernel as far as
 # only IPVS can show it. `make test-all` also runs what `make test` skips (package test/rare) and the targets of REST.
@@ -10,7 +10,7 @@
 # run at the same time with low priority.
 TIMED  := test-failover test-installed test-bgp
 WAIT   := test-images test-e2e test-proxy test-lab test-alongside test-native
-REST   := test-kernel-rest test-paused test-proxy-ipvs test-e2e-ipvs test-direct-ipvs test-retransmit test-upstream test-kube-proxy test-self test-privileges test-release test-soak
+REST   := test-kernel-rest test-paused test-proxy-ipvs test-e2e-ipvs test-direct-ipvs test-retransmit test-upstream test-kube-proxy test-self test-privileges test-metrics test-release test-soak
 IRONLB_TEST_ALL ?=
 export IRONLB_TEST_ALL
 
@@ -33,7 +33,7 @@ test-unit: ## the tests that need neither root nor packages
 SELF    := ./test/lab ./test/lab/controlplane ./test/lab/cmd/lab
 GUESTS  := ./test/lab/guest ./test/lab/cmd/guest
 ROUTERS := ./test/lab/router ./speaker/bfd ./speaker/bgp/gobgp ./cmd/ironlb-bgpd
-LAB     := ./test/ccm/... ./test/deploy/live ./test/e2e/privileges ./test/e2e/metrics
+LAB     := ./test/ccm/... ./test/deploy/live ./test/e2e/privileges
 NATIVE   = $$(go list ./... | grep -vxF "$$(go list $(SELF) $(GUESTS) $(ROUTERS) $(LAB) ./test/e2e/... ./test/deploy/release ./ipvs/kernel)")
 
 test-native: root ## unit tests, and those that need network namespaces (root)
@@ -131,6 +131,9 @@ test-soak: root deps ## ironlb-ccm killed 250 times, speakers 40 times, ten minu
 	@$(REPORT) -count=1 -timeout 60m -run TestSpeakers ./test/e2e/unreachable -args -kills 40
 	@$(REPORT) -count=1 -timeout 60m ./test/e2e/metallb -args -churn 10m
 	@$(REPORT) -count=1 -timeout 25m ./test/e2e/metallb/migration
+
+test-metrics: root deps ## Debian's Prometheus scrapes all programs, and alerts fire (root)
+	@$(REPORT) -count=1 -timeout 25m ./test/e2e/metrics
 
 test-release: ## the whole release twice, with the same files; minutes
 	@IRONLB_TEST_ALL=1 $(REPORT) -count=1 -timeout 90m ./test/deploy/release

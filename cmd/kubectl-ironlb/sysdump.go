@@ -206,8 +206,8 @@ func (t *tool) objectParts() []part {
 	}
 	var parts []part
 	for _, r := range resources {
-		if r.resource == "secrets" {
-			continue // never
+		if r.resource == "secrets" || r.kind.Group == metallbVersion1.Group { // never; and of another product
+			continue
 		}
 		parts = append(parts, part{"objects/" + r.resource + ".yaml", listLimit, func(ctx context.Context) ([]byte, error) {
 			list := &unstructured.UnstructuredList{}
