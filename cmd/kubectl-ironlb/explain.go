@@ -69,7 +69,7 @@ func (t *tool) explain(ctx context.Context, args []string, all bool) error {
 
 func explanations(c *diagnose.Cluster, namespace, name string, all bool) ([]diagnose.Explanation, error) {
 	if why := c.Unread["Services"]; why != "" {
-		return nil, fmt.Errorf("Services cannot be listed: %s", why)
+		return nil, fmt.Errorf("listing Services: %s", why)
 	}
 	if name != "" {
 		svc := c.Service(namespace, name)

@@ -338,7 +338,7 @@ error: svc/web is not done: Draining: no pool accepts it`)
 			}
 		})
 		expect(t, "done", run(cl, "reallocate", "svc", "web", "-n", "shop", "--wait", "5s"), "svc/web: reallocation of 192.0.2.10 requested\nsvc/web: 192.0.2.20")
-		if got := run(cl, "reallocate", "svc", "none", "-n", "shop"); !strings.Contains(got, "error: Service shop/none has no address of IronLB") {
+		if got := run(cl, "reallocate", "svc", "none", "-n", "shop"); !strings.Contains(got, "error: no address of IronLB on Service shop/none") {
 			t.Error(got)
 		}
 	})

@@ -83,7 +83,7 @@ func (t *tool) reallocate(ctx context.Context, args []string, wait time.Duration
 		return fmt.Errorf("reading Service %s/%s: %w", namespace, name, err)
 	}
 	if records, _ := v1alpha1.RecordsOf(svc); len(records) == 0 {
-		return fmt.Errorf("Service %s/%s has no address of IronLB: see kubectl ironlb explain svc %s -n %s", namespace, name, name, namespace)
+		return fmt.Errorf("no address of IronLB on Service %s/%s: see kubectl ironlb explain svc %s -n %s", namespace, name, name, namespace)
 	}
 	before, value := servicerecord.IPs(svc.Status.LoadBalancer.Ingress), t.now().UTC().Format(time.RFC3339Nano)
 	if err := t.annotate(ctx, svc, servicerecord.AnnotationReallocate, value); err != nil {

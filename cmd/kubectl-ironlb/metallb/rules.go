@@ -398,13 +398,13 @@ func (f *field) duration(d time.Duration, why string) {
 }
 
 const (
-	leastHoldTime = 3 * time.Second // RFC 4271, 4.2
-	mostSeconds   = 65535 * time.Second
-	rounded       = "in full seconds, as MetalLB rounds it"
+	leastHoldTime   = 3 * time.Second // RFC 4271, 4.2
+	mostOfTwoOctets = 65535 * time.Second
+	rounded         = "in full seconds, as MetalLB rounds it"
 )
 
 func (f *field) holdTime() {
-	if d, ok := f.seconds(leastHoldTime, mostSeconds); ok {
+	if d, ok := f.seconds(leastHoldTime, mostOfTwoOctets); ok {
 		f.duration(d, rounded)
 	}
 }
@@ -416,7 +416,7 @@ func (f *field) keepaliveTime() {
 		f.drop("the default is a third of holdTime")
 		return
 	}
-	d, ok := f.seconds(time.Second, mostSeconds)
+	d, ok := f.seconds(time.Second, mostOfTwoOctets)
 	if !ok {
 		return
 	}
@@ -438,7 +438,7 @@ func (f *field) keepaliveTime() {
 }
 
 func (f *field) connectTime() {
-	if d, ok := f.seconds(time.Second, mostSeconds); ok {
+	if d, ok := f.seconds(time.Second, mostOfTwoOctets); ok {
 		f.duration(d, rounded)
 	}
 }
