@@ -109,6 +109,11 @@ var rules = []rule{
 	{of: "pools/v1alpha1", own: []string{"pools"}},
 	{of: "deploy", std: true, own: []string{}},
 	{
+		of:    "cmd/kubectl-ironlb/diagnose",
+		own:   []string{"ccm/advertisement", "ccm/condition", "ccm/servicerecord", "ccm/watch", "pools", "pools/v1alpha1"},
+		never: []string{"k8s.io/client-go", "sigs.k8s.io/controller-runtime"},
+	},
+	{
 		of: "cmd/kubectl-ironlb/metallb", own: []string{"pools", "pools/v1alpha1", "ccm/servicerecord"},
 		never: []string{"k8s.io/client-go", "sigs.k8s.io/controller-runtime"},
 	},
