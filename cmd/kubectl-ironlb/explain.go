@@ -59,7 +59,7 @@ func (t *tool) explain(ctx context.Context, args []string, all bool) error {
 		}
 		worst := diagnose.OK
 		for i := range explained {
-			if f := explained[i].Cause(); f != nil && (worst != diagnose.Problem) {
+			if f := explained[i].Cause(); f != nil && f.State.Worse(worst) {
 				worst = f.State
 			}
 		}

@@ -96,9 +96,9 @@ func command(dial func(*genericclioptions.ConfigFlags) (client.Client, error), n
 	flags := root.PersistentFlags()
 	t.flags.AddFlags(flags)
 	flags.StringVar(&t.system, "ironlb-namespace", v1alpha1.Namespace, "The namespace in which IronLB is installed.")
-	root.AddCommand(t.statusCommand(), t.explainCommand(), t.tableCommand("pools", "IPAddressPool", "Show the address pools and their problems", (*tables).pools),
-		t.tableCommand("nodes", "Node", "Show the nodes and their problems", (*tables).nodes),
-		t.tableCommand("bgp", "BGP session", "Show the BGP sessions and their problems", (*tables).sessions),
+	root.AddCommand(t.statusCommand(), t.explainCommand(), t.tableCommand("pools", "Show the address pools and their problems", []string{"Cluster", "IPAddressPool"}, (*tables).pools),
+		t.tableCommand("nodes", "Show the nodes and their problems", []string{"Cluster", "Node"}, (*tables).nodes),
+		t.tableCommand("bgp", "Show the BGP sessions and their problems", []string{"Cluster", "BGP session", "BGPPeer", "BGPAdvertisement"}, (*tables).sessions),
 		t.rebalanceCommand(), t.reallocateCommand(), t.drainCommand(), t.validateCommand(), t.sysdumpCommand(), t.importCommand(), t.versionCommand())
 	for _, cmd := range root.Commands() {
 		cmd.ValidArgsFunction = cobra.NoFileCompletions

@@ -190,6 +190,7 @@ lan   True   3+1   13+15  1        yes       192.0.2.0/28,2001:db8::/124
 `)
 	expect(t, "sessions of a node that is gone, too", run(cl, "bgp"), `
 Problem BGP session a to six: WrongASN: the router has AS 65001
+Unknown BGP session b to six, b to tor, b to up, b to part: Silent: the speaker of its node is gone
 Warning BGP session a to up: BFDNotUp: a TTL of 63
 Warning BGP session a to part: NotConfigured: no IPv6 InternalIP
 
@@ -204,7 +205,7 @@ b     up    -            -           Unknown      -      -         -         Sil
 b     part  -            -           Unknown      -      -         -         Silent
 `)
 	expect(t, "one peer", run(cl, "bgp", "tor"), `
-No problem.
+Unknown BGP session b to tor: Silent: the speaker of its node is gone
 
 NODE  PEER  ADDRESS    ASN         SESSION      SINCE  PREFIXES  BFD     REASON
 a     tor   192.0.2.1  4200000000  Established  60m    12        Up 60m  -
@@ -232,6 +233,7 @@ func TestExitCode(t *testing.T) {
 		want int
 	}{
 		"healthy": {cluster(), "status", 0}, "problems": {example(), "status", 1}, "forbidden": {forbidden, "status", 2}, "no connection": {broken, "status", 2},
+		"forbidden, one table": {forbidden, "pools", 2}, "unknown name": {example(), "nodes typo", 2},
 		"wrong flag": {cluster(), "status --colour", 2}, "no Service": {cluster(), "explain svc nothing", 2}, "no command": {cluster(), "explain pod x", 2},
 	} {
 		var out bytes.Buffer

@@ -189,7 +189,7 @@ func (t *tool) holds(ctx context.Context, node string) (string, error) {
 	switch err := t.client.Get(ctx, client.ObjectKey{Name: node}, speaker); {
 	case err != nil && !apierrors.IsNotFound(err):
 		return "", fmt.Errorf("reading SpeakerStatus %s: %w", node, err)
-	case err == nil && speaker.Status.BGP != nil:
+	case err == nil && speaker.Status.BGP != nil && speaker.Status.Stopped == nil:
 		for _, s := range speaker.Status.BGP.Sessions {
 			prefixes += int(s.Prefixes)
 		}

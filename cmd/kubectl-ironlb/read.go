@@ -158,22 +158,30 @@ func (t *tool) controller(ctx context.Context, c *diagnose.Cluster) {
 	var d appsv1.Deployment
 	switch err := t.client.Get(ctx, client.ObjectKey{Namespace: t.system, Name: v1alpha1.ControllerName}, &d); {
 	case apierrors.IsNotFound(err):
-		return // run in another way, or in another namespace
+		return // run in another way
 	case err != nil:
+		c.Unread["Deployments"] = printable(err.Error())
 		return
 	}
 	if len(d.Spec.Template.Spec.Containers) > 0 {
 		c.Settings = settingsOf(d.Spec.Template.Spec.Containers[0].Args)
+	}
+	var speakers appsv1.DaemonSet
+	if err := t.client.Get(ctx, client.ObjectKey{Namespace: t.system, Name: "ironlb-speaker"}, &speakers); err == nil {
+		if s := speakers.Status; s.NumberReady < s.DesiredNumberScheduled {
+			c.Daemons = fmt.Sprintf("%d of %d Pods of DaemonSet %s/%s are ready", s.NumberReady, s.DesiredNumberScheduled, speakers.Namespace, speakers.Name)
+		}
+	}
+	if d.Status.AvailableReplicas == 0 {
+		c.Controller = fmt.Sprintf("no replica of Deployment %s/%s is available", d.Namespace, d.Name)
+		return
 	}
 	var lease coordinationv1.Lease
 	if err := t.client.Get(ctx, client.ObjectKey{Namespace: t.system, Name: v1alpha1.ControllerName}, &lease); err != nil {
 		return
 	}
 	held := lease.Spec.RenewTime
-	switch {
-	case d.Status.AvailableReplicas == 0:
-		c.Controller = fmt.Sprintf("no replica of Deployment %s/%s is available", d.Namespace, d.Name)
-	case held != nil && lease.Spec.LeaseDurationSeconds != nil && t.now().Sub(held.Time).Seconds() > 3*float64(*lease.Spec.LeaseDurationSeconds):
+	if held != nil && lease.Spec.LeaseDurationSeconds != nil && t.now().Sub(held.Time).Seconds() > 3*float64(*lease.Spec.LeaseDurationSeconds) {
 		c.Controller = fmt.Sprintf("no replica has renewed Lease %s/%s for %s", lease.Namespace, lease.Name, t.ago(&metav1.Time{Time: held.Time}))
 	}
 }

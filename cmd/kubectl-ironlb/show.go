@@ -34,13 +34,20 @@ type view func(*diagnose.Cluster) (value any, worst diagnose.State, text func(*b
 // show reads the objects and prints the view, with --watch after each change.
 func (t *tool) show(ctx context.Context, of view) error {
 	var before []byte
+	last := diagnose.Unknown
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
 	for {
 		out, worst, err := t.once(ctx, of)
-		if err != nil {
+		switch {
+		case err != nil && ctx.Err() != nil && before != nil: // Ctrl-C
+			return outcome(last)
+		case err != nil && before == nil:
 			return err
+		case err != nil: // --watch goes on
+			out, worst = []byte("error: "+printable(err.Error())+"\n"), diagnose.Unknown
 		}
+		last = worst
 		if !bytes.Equal(out, before) {
 			if f, is := t.out.(*os.File); is && t.watch && term.IsTerminal(int(f.Fd())) {
 				fmt.Fprint(f, "\x1b[H\x1b[2J")

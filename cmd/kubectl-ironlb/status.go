@@ -49,7 +49,7 @@ announces have no VirtualIP: kubectl ironlb explain shows how they are announced
 }
 
 // tableCommand returns a command that shows the problems of one kind of object, and its table.
-func (t *tool) tableCommand(name, kind, short string, table func(*tables, *bytes.Buffer)) *cobra.Command {
+func (t *tool) tableCommand(name, short string, kinds []string, table func(*tables, *bytes.Buffer)) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     name + " [NAME]...",
 		Short:   short,
@@ -57,7 +57,10 @@ func (t *tool) tableCommand(name, kind, short string, table func(*tables, *bytes
 		RunE: t.connected(func(ctx context.Context, only []string) error {
 			return t.show(ctx, func(c *diagnose.Cluster) (any, diagnose.State, func(*bytes.Buffer), error) {
 				s := t.tables(c, only)
-				s.Problems = slices.DeleteFunc(s.Problems, func(g diagnose.Group) bool { return g.Kind != kind })
+				if len(only) > 0 && s.empty() {
+					return nil, "", nil, fmt.Errorf("nothing is named %s", strings.Join(only, ", "))
+				}
+				s.Problems = slices.DeleteFunc(s.Problems, func(g diagnose.Group) bool { return !slices.Contains(kinds, g.Kind) })
 				value := map[string]any{"problems": s.Problems}
 				switch name {
 				case "pools":
@@ -86,9 +89,10 @@ type tables struct {
 	Nodes      []v1alpha1.SpeakerStatus `json:"nodes,omitempty"`
 	Sessions   []session                `json:"sessions,omitempty"`
 
-	tool   *tool
-	absent map[string]v1alpha1.Absence
-	only   bool
+	tool     *tool
+	absent   map[string]v1alpha1.Absence
+	only     bool
+	services bool // a Service has one of the names
 }
 
 // session is a BGP session with its node.
@@ -102,14 +106,19 @@ func (t *tool) tables(c *diagnose.Cluster, only []string) *tables {
 	is := func(names ...string) bool {
 		return len(only) == 0 || slices.ContainsFunc(names, func(n string) bool { return slices.Contains(only, n) })
 	}
-	s := &tables{tool: t, absent: v1alpha1.Absent(c.Speakers, nil), only: len(only) > 0, Problems: []diagnose.Group{}}
+	s := &tables{tool: t, absent: c.Absent(), only: len(only) > 0, Problems: []diagnose.Group{}}
 	for i := range only { // an address in any notation
 		if addr, err := netip.ParseAddr(only[i]); err == nil {
 			only[i] = addr.Unmap().String()
 		}
 	}
+	services := servicesOf(c, is)
+	s.services = len(services) > 0
 	for _, g := range c.Problems() {
-		if g.Objects = slices.DeleteFunc(g.Objects, func(o string) bool { return !is(append(strings.Split(o, " to "), o)...) && !mentions(g.Message, only) }); len(g.Objects) > 0 {
+		g.Objects = slices.DeleteFunc(g.Objects, func(o string) bool {
+			return !is(append(strings.Split(o, " to "), o)...) && !slices.Contains(services, o) && !mentions(g.Message, only) && g.Kind != "Cluster"
+		})
+		if len(g.Objects) > 0 {
 			s.Problems = append(s.Problems, g)
 		}
 	}
@@ -145,6 +154,22 @@ func (t *tool) tables(c *diagnose.Cluster, only []string) *tables {
 	return s
 }
 
+// servicesOf returns the Services that have one of the names, of their addresses or pools.
+func servicesOf(c *diagnose.Cluster, is func(...string) bool) (out []string) {
+	for i := range c.Services {
+		svc := &c.Services[i]
+		names := []string{svc.Namespace + "/" + svc.Name}
+		records, ours := v1alpha1.RecordsOf(svc)
+		for _, r := range records {
+			names = append(names, r.Addr.String(), r.Pool)
+		}
+		if ours && is(names...) {
+			out = append(out, names[0])
+		}
+	}
+	return out
+}
+
 // mentions reports whether a message has one of the names as a word.
 func mentions(message string, only []string) bool {
 	words := strings.FieldsFunc(message, func(r rune) bool { return strings.ContainsRune(" ,;:()", r) && r != ':' })
@@ -152,7 +177,8 @@ func mentions(message string, only []string) bool {
 }
 
 func (s *tables) empty() bool {
-	return len(s.Problems)+len(s.Pools)+len(s.VirtualIPs)+len(s.Nodes)+len(s.Sessions) == 0
+	named := slices.ContainsFunc(s.Problems, func(g diagnose.Group) bool { return g.Kind != "Cluster" })
+	return !named && !s.services && len(s.Pools)+len(s.VirtualIPs)+len(s.Nodes)+len(s.Sessions) == 0
 }
 
 // worst returns the state of the worst problem: they are sorted.

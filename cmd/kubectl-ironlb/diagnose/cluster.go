@@ -14,6 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/ironlb/ironlb/ccm/servicerecord"
+	"github.com/ironlb/ironlb/ccm/watch"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
@@ -33,10 +34,13 @@ type Cluster struct {
 
 	// Settings are those of ironlb-ccm.
 	Settings Settings
-	// Controller is why ironlb-ccm does not run, empty if it does or if that is unknown.
-	Controller string
+	// Controller is why ironlb-ccm does not run, Daemons why some speakers do not; empty if they do, or if that is
+	// unknown.
+	Controller, Daemons string
 	// Unread are the kinds that could not be listed, with the error.
 	Unread map[string]string
+
+	absent map[string]v1alpha1.Absence // once it has been asked for
 }
 
 // Settings of ironlb-ccm, from the arguments of its Deployment.
@@ -46,8 +50,21 @@ type Settings struct {
 	IgnoreExclude bool
 }
 
-// absent returns the nodes whose speaker is gone.
-func (c *Cluster) absent() map[string]v1alpha1.Absence { return v1alpha1.Absent(c.Speakers, nil) }
+// Absent returns the nodes whose speaker is gone: by the reports of the others, or because Kubernetes has no news of the
+// node, of which the last speakers that end are not reported by another.
+func (c *Cluster) Absent() map[string]v1alpha1.Absence {
+	if c.absent != nil {
+		return c.absent
+	}
+	live := func(name string) bool { n := c.node(name); return n == nil || !watch.StatusUnknown(n) }
+	c.absent = v1alpha1.Absent(c.Speakers, live)
+	for i := range c.Speakers {
+		if name := c.Speakers[i].Name; c.absent[name] == "" && !live(name) {
+			c.absent[name] = v1alpha1.AbsenceSilent
+		}
+	}
+	return c.absent
+}
 
 func (c *Cluster) speaker(node string) *v1alpha1.SpeakerStatus {
 	return named(c.Speakers, func(s *v1alpha1.SpeakerStatus) bool { return s.Name == node })
@@ -80,9 +97,10 @@ func named[T any](all []T, is func(*T) bool) *T {
 	return nil
 }
 
-// readyOn returns how many ready endpoints of a port and family a Service has on each node, "" for those without one.
+// readyOn returns how many ready endpoints of a port and family a Service has on each node, or, without any, how many
+// terminating ones that still serve.
 func (c *Cluster) readyOn(svc *corev1.Service, port *corev1.ServicePort, ipv4 bool) map[string]int {
-	family, out := discoveryv1.AddressTypeIPv6, map[string]int{}
+	family, out, ending := discoveryv1.AddressTypeIPv6, map[string]int{}, map[string]int{}
 	if ipv4 {
 		family = discoveryv1.AddressTypeIPv4
 	}
@@ -95,10 +113,16 @@ func (c *Cluster) readyOn(svc *corev1.Service, port *corev1.ServicePort, ipv4 bo
 			continue
 		}
 		for _, e := range s.Endpoints {
-			if ptr.Deref(e.Conditions.Ready, true) {
-				out[ptr.Deref(e.NodeName, "")]++
+			switch node := ptr.Deref(e.NodeName, "no node"); {
+			case ptr.Deref(e.Conditions.Ready, true):
+				out[node]++
+			case ptr.Deref(e.Conditions.Serving, true) && ptr.Deref(e.Conditions.Terminating, false):
+				ending[node]++
 			}
 		}
+	}
+	if len(out) == 0 {
+		return ending // they still serve
 	}
 	return out
 }

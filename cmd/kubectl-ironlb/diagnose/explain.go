@@ -1,8 +1,11 @@
 package diagnose
 
 import (
+	"cmp"
+	"encoding/json"
 	"fmt"
 	"maps"
+	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -58,6 +61,7 @@ const (
 	ReasonNotProcessed    = "NotProcessed"
 	ReasonNotAutoAssigned = "NotAutoAssigned"
 	ReasonCoolingDown     = "CoolingDown"
+	ReasonNotShown        = "NotShown"
 	ReasonNotAdvertised   = "NotAdvertised"
 	ReasonNotPlaced       = "NotPlaced"
 	ReasonNotReported     = "NotReported"
@@ -126,7 +130,7 @@ func (e *explainer) unread(step Step, kinds ...string) bool {
 
 // Explain follows a Service of the Cluster to the network. It ends at a step without which there is no next one.
 func (c *Cluster) Explain(svc *corev1.Service) Explanation {
-	e := &explainer{Cluster: c, svc: svc, absence: c.absent(), out: Explanation{Namespace: svc.Namespace, Name: svc.Name}}
+	e := &explainer{Cluster: c, svc: svc, absence: c.Absent(), out: Explanation{Namespace: svc.Namespace, Name: svc.Name}}
 	e.addresses, _ = v1alpha1.RecordsOf(svc)
 	for _, r := range e.addresses {
 		e.out.Addresses = append(e.out.Addresses, r.Addr.String())
@@ -150,7 +154,7 @@ func (c *Cluster) Affected(svc *corev1.Service) bool {
 func (e *explainer) class() bool {
 	svc := e.svc
 	_, ours := v1alpha1.RecordsOf(svc)
-	class, shown := "", strings.Join(servicerecord.IPs(svc.Status.LoadBalancer.Ingress), ", ")
+	class, shown := "", strings.Join(shownBy(svc), ", ")
 	if svc.Spec.LoadBalancerClass != nil {
 		class = *svc.Spec.LoadBalancerClass
 	}
@@ -161,6 +165,10 @@ func (e *explainer) class() bool {
 		e.add(StepClass, class, Problem, ReasonNotLoadBalancer, "spec.type is %s: only Services of type LoadBalancer get an address", svc.Spec.Type)
 	case !e.Settings.Wants(svc) && !ours && shown != "":
 		e.add(StepClass, class, Info, ReasonOtherController, "another controller gave it %s", shown)
+	case !e.Settings.Wants(svc) && len(e.addresses) > 0:
+		e.add(StepClass, class, OK, "", "served by IronLB since before its class settings changed")
+		return true
+	case !e.Settings.Wants(svc) && e.unread(StepClass, "Deployments"): // its flags have the class
 	case !e.Settings.Wants(svc) && class != "":
 		e.add(StepClass, class, Problem, ReasonOtherClass,
 			"IronLB serves the class %s only: spec.loadBalancerClass cannot be changed, so delete the Service and create it with that class", e.Settings.Class)
@@ -180,6 +188,14 @@ func (e *explainer) class() bool {
 	return false
 }
 
+// shownBy returns what the status of a Service shows: addresses, or names of other controllers' load balancers.
+func shownBy(svc *corev1.Service) (out []string) {
+	for _, in := range svc.Status.LoadBalancer.Ingress {
+		out = append(out, cmp.Or(in.IP, in.Hostname))
+	}
+	return out
+}
+
 func (e *explainer) allocation() bool {
 	c := meta.FindStatusCondition(e.svc.Status.Conditions, v1alpha1.ConditionAllocated)
 	if c == nil {
@@ -197,6 +213,12 @@ func (e *explainer) allocation() bool {
 	if state == Problem {
 		e.pools()
 	}
+	for _, r := range e.addresses {
+		if !slices.Contains(servicerecord.IngressOf(e.svc), r.Addr) {
+			e.add(StepAddress, r.Addr.String(), Problem, ReasonNotShown,
+				"status.loadBalancer does not show the address: another writer changed it, and ironlb-ccm restores it")
+		}
+	}
 	return len(e.addresses) > 0
 }
 
@@ -209,6 +231,9 @@ func (e *explainer) pools() {
 	alloc, all := pools.New(), make([]pools.Pool, 0, len(e.Pools))
 	for i := range e.Pools {
 		p, err := v1alpha1.ParsePool(&e.Pools[i])
+		if good := e.Pools[i].DeepCopy(); err != nil && json.Unmarshal([]byte(good.Status.LastGood), &good.Spec) == nil { // it is in force
+			p, err = v1alpha1.ParsePool(good)
+		}
 		if err != nil {
 			p = pools.Pool{Name: e.Pools[i].Name, Unreadable: true}
 		}
@@ -238,6 +263,8 @@ func (e *explainer) pools() {
 			e.add(StepPool, p.Name, Info, string(d.Reason), "%s", d.Message)
 		case p.Spec.AutoAssign != nil && !*p.Spec.AutoAssign && !requested:
 			e.add(StepPool, p.Name, Info, ReasonNotAutoAssigned, "autoAssign is false: request the pool with the annotation %s: %s", v1alpha1.AnnotationPool, p.Name)
+		case free(p, d.Lease) == 0:
+			e.add(StepPool, p.Name, Info, string(pools.PoolExhausted), "no address is free; %s", withheldIn(p))
 		case cooling(p, d.Lease):
 			e.add(StepPool, p.Name, Info, ReasonCoolingDown, "all free addresses cool down; the next is free in %s", e.nextCool(p))
 		default:
@@ -247,6 +274,27 @@ func (e *explainer) pools() {
 	if len(e.Pools) == 0 {
 		e.add(StepPool, "", Info, string(pools.NoPool), "there is no IPAddressPool: create one")
 	}
+}
+
+// free returns the fewest free addresses of a pool in a family of the lease.
+func free(p *v1alpha1.IPAddressPool, lease []pools.Address) int64 {
+	least := int64(math.MaxInt64)
+	for _, a := range lease {
+		if a.Addr.Is4() {
+			least = min(least, p.Status.AvailableIPv4)
+		} else {
+			least = min(least, p.Status.AvailableIPv6)
+		}
+	}
+	return least
+}
+
+// withheldIn explains a pool that is full although few Services hold its addresses.
+func withheldIn(p *v1alpha1.IPAddressPool) string {
+	if c := trueCondition(p.Status.Conditions, "Withheld"); c != nil {
+		return c.Message
+	}
+	return "add addresses, or delete a Service"
 }
 
 // cooling reports whether all free addresses of a pool cool down, in a family of the lease.
@@ -278,7 +326,17 @@ func (e *explainer) nextCool(p *v1alpha1.IPAddressPool) string {
 type selecting struct {
 	kind, name string
 	advertisement.Selection
-	peers []string // of BGP; none: all
+	peers    []string // of BGP; none: all
+	withheld bool     // of BGP: it lacks a community
+}
+
+// selectsSharers reports whether an advertisement selects all Services on an address.
+func (e *explainer) selectsSharers(a *selecting, addr netip.Addr) bool {
+	return !slices.ContainsFunc(e.Services, func(svc corev1.Service) bool {
+		records, _ := v1alpha1.RecordsOf(&svc)
+		_, holds := v1alpha1.PoolOf(records, addr)
+		return holds && !a.SelectsService(svc.Labels)
+	})
 }
 
 func (e *explainer) advertisements() (out []selecting) {
@@ -288,9 +346,22 @@ func (e *explainer) advertisements() (out []selecting) {
 	}
 	for i := range e.BGP {
 		s, _ := advertisement.OfBGP(&e.BGP[i])
-		out = append(out, selecting{kind: "BGPAdvertisement", name: e.BGP[i].Name, Selection: s, peers: e.BGP[i].Spec.Peers})
+		ready := meta.FindStatusCondition(e.BGP[i].Status.Conditions, condition.Ready)
+		out = append(out, selecting{kind: "BGPAdvertisement", name: e.BGP[i].Name, Selection: s, peers: e.BGP[i].Spec.Peers,
+			withheld: ready != nil && ready.Reason == "UnknownCommunity"})
 	}
 	return out
+}
+
+// poolIndex returns the pools by their addresses.
+func (c *Cluster) poolIndex() pools.Index {
+	all := []pools.Pool{}
+	for i := range c.Pools {
+		if p, err := v1alpha1.ParsePool(&c.Pools[i]); err == nil {
+			all = append(all, p)
+		}
+	}
+	return pools.NewIndex(all)
 }
 
 func (s *selecting) String() string { return s.kind + " " + s.name }
@@ -302,7 +373,9 @@ func (e *explainer) announcement() {
 	}
 	ads := e.advertisements()
 	var explained []*v1alpha1.VirtualIP
+	now := e.poolIndex()
 	for _, r := range e.addresses {
+		r.Pool = cmp.Or(now.PoolOf(r.Addr), r.Pool) // the record may lag behind
 		var labels map[string]string
 		if p := e.pool(r.Pool); p != nil {
 			labels = p.Labels
@@ -316,6 +389,12 @@ func (e *explainer) announcement() {
 				continue
 			case !a.SelectsService(e.svc.Labels):
 				why = append(why, fmt.Sprintf("%s does not select the labels of the Service", a.String()))
+				continue
+			case a.kind == "BGPAdvertisement" && !e.selectsSharers(&a, r.Addr):
+				why = append(why, fmt.Sprintf("%s does not select all Services on the address", a.String()))
+				continue
+			case a.withheld:
+				why = append(why, fmt.Sprintf("%s announces nothing: its condition Ready has the reason", a.String()))
 				continue
 			case a.kind == "L2Advertisement":
 				l2 = append(l2, a)
@@ -335,6 +414,7 @@ func (e *explainer) announcement() {
 			case v != nil:
 				explained = append(explained, v)
 				e.owner(v, l2)
+				e.unread(StepOwner, "SpeakerStatuses") // whether the owner's is gone
 			case !e.unread(StepOwner, "VirtualIPs"):
 				e.add(StepOwner, r.Addr.String(), Problem, ReasonNotPlaced, "there is no VirtualIP of the address: see the log of ironlb-ccm")
 			}
@@ -356,7 +436,7 @@ func (e *explainer) notAdvertised(r v1alpha1.Record, why []string) {
 
 // owner explains which node answers for a VirtualIP, and why not the others.
 func (e *explainer) owner(v *v1alpha1.VirtualIP, ads []selecting) {
-	subject, owner := strings.Join(v.Spec.Addresses, ", "), v.Status.Node
+	subject, owner, found := strings.Join(v.Spec.Addresses, ", "), v.Status.Node, len(e.out.Findings)
 	announced := meta.FindStatusCondition(v.Status.Conditions, v1alpha1.ConditionAnnounced)
 	conflict := trueCondition(v.Status.Conditions, v1alpha1.ConditionConflict)
 	if c := trueCondition(v.Status.Conditions, v1alpha1.ConditionNoEligibleNode); c != nil {
@@ -364,6 +444,8 @@ func (e *explainer) owner(v *v1alpha1.VirtualIP, ads []selecting) {
 		announced = nil
 	}
 	switch {
+	case len(v.Spec.Nodes) == 0 && len(e.out.Findings) == found:
+		e.add(StepOwner, subject, Problem, ReasonNotPlaced, "its list of nodes is empty: ironlb-ccm has not placed it yet")
 	case len(v.Spec.Nodes) == 0:
 	case announced == nil:
 		e.add(StepOwner, subject, Problem, ReasonNotReported, "no node has reported the address: see the speakers on %s", some(v.Spec.Nodes))
@@ -438,7 +520,16 @@ func (e *explainer) sessions(addr netip.Addr, ads []selecting) {
 	for i := range e.Speakers {
 		s := &e.Speakers[i]
 		n := e.node(s.Name)
-		if s.Status.BGP == nil || e.absence[s.Name] != "" || n != nil && !slices.ContainsFunc(ads, func(a selecting) bool { return a.SelectsNode(n) }) {
+		switch {
+		case s.Status.BGP == nil, e.absence[s.Name] != "":
+			continue
+		case n != nil && !slices.ContainsFunc(ads, func(a selecting) bool { return a.SelectsNode(n) }):
+			continue
+		case n != nil && watch.ExclusionReason(n, e.Settings.IgnoreExclude) != "":
+			continue
+		case e.local() && !e.serves(s.Name, addr.Is4()):
+			continue
+		case slices.ContainsFunc(s.Status.BGP.Unserved, func(u v1alpha1.UnservedStatus) bool { return slices.Contains(u.Addresses, addr.String()) }):
 			continue
 		}
 		for _, session := range s.Status.BGP.Sessions {
@@ -471,6 +562,19 @@ func (e *explainer) sessions(addr netip.Addr, ads []selecting) {
 	}
 }
 
+// local reports whether only nodes with an endpoint announce the Service.
+func (e *explainer) local() bool {
+	return e.svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal && e.Settings.ForwardingOf(e.svc) != v1alpha1.ForwardingDirect
+}
+
+// serves reports whether a node has an endpoint of each port that has any, in the family.
+func (e *explainer) serves(node string, ipv4 bool) bool {
+	return !slices.ContainsFunc(e.svc.Spec.Ports, func(p corev1.ServicePort) bool {
+		on := e.readyOn(e.svc, &p, ipv4)
+		return len(on) > 0 && on[node] == 0
+	})
+}
+
 // endpoints counts the ready endpoints of each port, in each family of the addresses.
 func (e *explainer) endpoints() {
 	if e.unread(StepEndpoints, "EndpointSlices") {
@@ -493,12 +597,16 @@ func (e *explainer) endpoints() {
 			}
 			subject := fmt.Sprintf("%d/%s", port.Port, port.Protocol)
 			if total == 0 {
-				e.add(StepEndpoints, subject, Problem, ReasonNoEndpoint, "no ready %s endpoint, so connections are refused: see the Pods of selector %q, their readiness and spec.ports[%d].targetPort",
-					family, metav1.FormatLabelSelector(metav1.SetAsLabelSelector(e.svc.Spec.Selector)), i)
+				see := fmt.Sprintf("the Pods of selector %q, their readiness and spec.ports[%d].targetPort",
+					metav1.FormatLabelSelector(metav1.SetAsLabelSelector(e.svc.Spec.Selector)), i)
+				if len(e.svc.Spec.Selector) == 0 {
+					see = "its EndpointSlices: it has no selector"
+				}
+				e.add(StepEndpoints, subject, Problem, ReasonNoEndpoint, "no ready %s endpoint, so connections are refused: see %s", family, see)
 				continue
 			}
 			local := ""
-			if e.svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
+			if e.local() {
 				local = "; externalTrafficPolicy is Local: only these nodes announce"
 			}
 			e.add(StepEndpoints, subject, OK, "", "%d ready %s endpoints on %s%s", total, family, some(slices.Sorted(maps.Keys(on))), local)
@@ -508,11 +616,13 @@ func (e *explainer) endpoints() {
 
 func (e *explainer) forwarding() {
 	want := e.Settings.ForwardingOf(e.svc)
-	if proxy, labelled := e.svc.Labels[v1alpha1.LabelProxy]; labelled && proxy != v1alpha1.ProxyName {
-		e.add(StepKubeProxy, "", Problem, ReasonOtherProxy, "label %s is %q: neither kube-proxy nor IronLB forwards the Service; remove the label", v1alpha1.LabelProxy, proxy)
-	}
 	if e.Settings.IPMode == string(corev1.LoadBalancerIPModeVIP) {
-		e.add(StepForwarding, "", OK, "", "kube-proxy forwards (--ip-mode=VIP)")
+		switch proxy, labelled := e.svc.Labels[v1alpha1.LabelProxy]; {
+		case !labelled:
+			e.add(StepForwarding, "", OK, "", "kube-proxy forwards (--ip-mode=VIP)")
+		case proxy != v1alpha1.ProxyName:
+			e.add(StepKubeProxy, "", Warning, ReasonOtherProxy, "label %s is %q: kube-proxy does not forward the Service, that proxy must", v1alpha1.LabelProxy, proxy)
+		}
 		return
 	}
 	bad := func(f Finding) bool { return f.Step == StepForwarding && f.State != OK }
@@ -524,11 +634,11 @@ func (e *explainer) forwarding() {
 // warnings adds those of the Service that no other step has.
 func (e *explainer) warnings() {
 	c := meta.FindStatusCondition(e.svc.Status.Conditions, condition.Warnings)
-	if c == nil || slices.ContainsFunc(e.out.Findings, func(f Finding) bool { return f.Reason == c.Reason && f.State != Info }) {
+	if c == nil || slices.ContainsFunc(e.out.Findings, func(f Finding) bool { return f.State != Info && strings.Contains(f.Message, c.Message) }) {
 		return
 	}
 	state := Warning
-	if c.Reason == "AddressRefused" || c.Reason == v1alpha1.ReasonTooLarge {
+	if slices.Contains([]string{"AddressRefused", "PortConflict", v1alpha1.ReasonTooLarge}, c.Reason) {
 		state = Problem
 	}
 	e.add(StepWarnings, "", state, c.Reason, "%s", c.Message)

@@ -191,7 +191,43 @@ func TestExplain(t *testing.T) {
 			c.VirtualIPs[0].Status.Conditions = append(c.VirtualIPs[0].Status.Conditions,
 				conditionOf(v1alpha1.ConditionKubeProxyConflict, metav1.ConditionTrue, "KubeProxyAnswersARP", "set strictARP"))
 		}, StepKubeProxy, "KubeProxyAnswersARP", "strictARP", ""},
-		"another proxy": {func(c *Cluster) { c.Services[0].Labels = map[string]string{v1alpha1.LabelProxy: "other"} }, StepKubeProxy, ReasonOtherProxy, "remove the label", ""},
+		"another proxy forwards": {change: func(c *Cluster) { c.Services[0].Labels = map[string]string{v1alpha1.LabelProxy: "other"} }},
+		"another proxy, mode VIP": {func(c *Cluster) {
+			c.Services[0].Labels, c.Settings.IPMode = map[string]string{v1alpha1.LabelProxy: "other"}, "VIP"
+		}, StepKubeProxy, ReasonOtherProxy, "that proxy must", ""},
+		"served before another class": {change: func(c *Cluster) { c.Services[0].Spec.LoadBalancerClass = ptr.To("metallb") }},
+		"another's host name": {change: func(c *Cluster) {
+			waiting(c, "", "")
+			c.Services[0].Status.Conditions, c.Services[0].Spec.LoadBalancerClass = nil, ptr.To("metallb")
+			c.Services[0].Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{Hostname: "lb.example.com"}}
+		}},
+		"flags unread": {func(c *Cluster) {
+			waiting(c, "", "")
+			c.Services[0].Status.Conditions, c.Services[0].Spec.LoadBalancerClass, c.Unread["Deployments"] = nil, ptr.To("x/y"), "forbidden"
+		}, StepClass, ReasonUnread, "forbidden", ""},
+		"status wiped": {func(c *Cluster) { c.Services[0].Status.LoadBalancer.Ingress = nil }, StepAddress, ReasonNotShown, "another writer", ""},
+		"ending endpoints serve": {change: func(c *Cluster) {
+			c.Slices[0].Endpoints[0].Conditions = discoveryv1.EndpointConditions{Ready: ptr.To(false), Serving: ptr.To(true), Terminating: ptr.To(true)}
+		}},
+		"no selector": {func(c *Cluster) { c.Services[0].Spec.Selector, c.Slices = nil, nil }, StepEndpoints, ReasonNoEndpoint, "it has no selector", ""},
+		"sharer not selected": {func(c *Cluster) {
+			other(c, "192.0.2.10")
+			c.Services[0].Labels, c.L2, c.VirtualIPs = map[string]string{"public": "yes"}, nil, nil
+			c.BGP[0].Spec.ServiceSelectors = []metav1.LabelSelector{{MatchLabels: map[string]string{"public": "yes"}}}
+		}, StepAdvertisement, ReasonNotAdvertised, "does not select all Services on the address", ""},
+		"Local by BGP, endpoint elsewhere": {func(c *Cluster) {
+			c.Services[0].Spec.ExternalTrafficPolicy, c.L2, c.VirtualIPs = corev1.ServiceExternalTrafficPolicyLocal, nil, nil
+			c.Speakers[1].Status.BGP.Sessions[0].State = "Active"
+		}, StepSession, ReasonNoSession, "carries IPv4", ""},
+		"all nodes dead": {func(c *Cluster) {
+			for i := range c.Nodes {
+				c.Nodes[i].Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}}
+			}
+		}, StepOwner, "Silent", "a answered", ""},
+		"pool unreadable, last good": {func(c *Cluster) {
+			c.Pools[0].Spec.Addresses, c.Pools[0].Status.LastGood = []string{"nonsense"}, `{"addresses": ["2001:db8::/124"]}`
+			waiting(c, "NoPool", "")
+		}, StepAddress, "NoPool", "", "PoolLacksFamily: "},
 		"not direct": {func(c *Cluster) {
 			c.VirtualIPs[0].Status.Conditions = append(c.VirtualIPs[0].Status.Conditions, conditionOf(v1alpha1.ConditionNotDirect, metav1.ConditionTrue, "NoReturnRoute", "no gateway"))
 		}, StepForwarding, "NoReturnRoute", "no gateway", ""},
@@ -240,7 +276,8 @@ func TestProblems(t *testing.T) {
 		got = append(got, string(g.State)+" "+g.Kind+" "+g.Reason+" "+strings.Join(g.Objects, ","))
 	}
 	want := []string{
-		"Problem Service NoPool default/web,default/other", "Problem Node Stopped b", "Unknown Cluster Unread Namespaces", "Warning IPAddressPool NoneFree lan",
+		"Problem Service NoPool default/web,default/other", "Problem Node Stopped b", "Unknown Cluster Unread Namespaces",
+		"Unknown BGP session Stopped b to tor", "Warning IPAddressPool NoneFree lan",
 	}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("%q, want %q", got, want)

@@ -26,12 +26,15 @@ type Group struct {
 // Problems returns all problems of the cluster, grouped by cause: the worst first, then in the order of the kinds below
 // and of the first object.
 func (c *Cluster) Problems() []Group {
-	g := &groups{Cluster: c, absence: c.absent()}
+	g := &groups{Cluster: c, absence: c.Absent()}
 	for _, kind := range slices.Sorted(maps.Keys(c.Unread)) {
 		g.add("Cluster", Unknown, ReasonUnread, "cannot be listed: "+c.Unread[kind], kind)
 	}
 	if c.Controller != "" {
 		g.add("Cluster", Problem, ReasonNotProcessed, c.Controller, "ironlb-ccm")
+	}
+	if c.Daemons != "" {
+		g.add("Cluster", Problem, ReasonNotProcessed, c.Daemons, "ironlb-speaker")
 	}
 	for i := range c.Services {
 		if svc := &c.Services[i]; c.Affected(svc) {
@@ -49,7 +52,10 @@ func (c *Cluster) Problems() []Group {
 	return g.all
 }
 
-func severity(s State) int { return slices.Index([]State{Problem, Unknown, Warning}, s) }
+func severity(s State) int { return slices.Index([]State{Problem, Unknown, Warning, Info, OK}, s) }
+
+// Worse reports whether a state matters more than another.
+func (s State) Worse(than State) bool { return severity(s) < severity(than) }
 
 type groups struct {
 	*Cluster
@@ -87,6 +93,10 @@ func (g *groups) specs() {
 	}
 	for i := range g.Peers {
 		g.unlessTrue("BGPPeer", g.Peers[i].Name, g.Peers[i].Status.Conditions, condition.Ready)
+		// The sessions have the other reasons.
+		if c := meta.FindStatusCondition(g.Peers[i].Status.Conditions, v1alpha1.ConditionEstablished); c != nil && c.Reason == "NoNode" {
+			g.add("BGPPeer", Problem, c.Reason, c.Message, g.Peers[i].Name)
+		}
 	}
 }
 
@@ -106,6 +116,11 @@ func (g *groups) node(speaker *v1alpha1.SpeakerStatus) {
 	name, s := speaker.Name, &speaker.Status
 	if why := g.absence[name]; why != "" {
 		g.add("Node", Problem, string(why), "its speaker is gone: its last report is outdated", name)
+		if s.BGP != nil {
+			for _, session := range s.BGP.Sessions {
+				g.add("BGP session", Unknown, string(why), "the speaker of its node is gone", name+" to "+session.Peer)
+			}
+		}
 		return
 	}
 	if !s.DataPlane.Healthy {
