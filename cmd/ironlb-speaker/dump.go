@@ -95,6 +95,7 @@ func serveDumps(ctx context.Context, l *unixsocket.Listener, dump func(context.C
 
 func sendDump(ctx context.Context, conn *net.UnixConn, dump func(context.Context) speakerDump) error {
 	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { conn.Close() })() // a client that reads nothing must not delay the end
 	if err := errors.Join(unixsocket.SameUser(conn), conn.SetDeadline(time.Now().Add(dumpLimit))); err != nil {
 		return err
 	}
@@ -167,7 +168,7 @@ func queryDump(ctx context.Context, socket string) (json.RawMessage, error) {
 		return nil, fmt.Errorf("connect to the speaker (--dump-socket; does it run with the same flag?): %w", err)
 	}
 	defer c.Close()
-	if err := c.SetDeadline(time.Now().Add(2 * dumpLimit)); err != nil { // another client may be served before
+	if err := c.SetDeadline(time.Now().Add(dumpLimit)); err != nil { // of kubectl ironlb sysdump, which waits for 30 s, a part remains
 		return nil, err
 	}
 	answer, err := io.ReadAll(c)

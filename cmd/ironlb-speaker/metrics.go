@@ -48,7 +48,7 @@ func metricsHandler(registry *prometheus.Registry, bgpSocket string) http.Handle
 }
 
 // bgpdLimit is the time limit for the metrics of ironlb-bgpd.
-const bgpdLimit = 3 * time.Second
+const bgpdLimit = 2 * time.Second
 
 // serveMetrics serves the metrics to authorized clients, if configured. It does not end the speaker if it cannot listen.
 func (p *process) serveMetrics() (err error) {
@@ -58,11 +58,8 @@ func (p *process) serveMetrics() (err error) {
 	}
 	endpoint := health.Endpoint{Name: "metrics", Field: "--secure-metrics-bind-address, chart value speaker.metricsBindAddress", Addr: p.secureAddress.AddrPort}
 	if p.certFile != "" {
-		endpoint.TLS, err = scrape.FromFiles(p.certFile, p.certKeyFile, p.log)
-	} else {
-		endpoint.TLS, err = scrape.SelfSigned(p.nodeName, p.secureAddress.Addr())
-	}
-	if err != nil {
+		endpoint.TLS = scrape.FromFiles(p.certFile, p.certKeyFile, p.log)
+	} else if endpoint.TLS, err = scrape.SelfSigned(p.nodeName, p.secureAddress.Addr()); err != nil {
 		return err
 	}
 	review := func(ctx context.Context, token string) (string, bool, error) {

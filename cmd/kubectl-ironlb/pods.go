@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
@@ -62,10 +64,38 @@ func (p *restPods) Exec(ctx context.Context, pod, container string, argv ...stri
 	if err != nil {
 		return nil, err
 	}
-	var out, stderr bytes.Buffer
-	err = executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: &out, Stderr: &stderr})
+	out, stderr := &capped{most: mostOfExec}, &capped{most: 64 << 10}
+	err = executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: out, Stderr: stderr})
 	if err != nil {
 		err = fmt.Errorf("%w: %s", err, bytes.TrimSpace(stderr.Bytes()))
 	}
 	return out.Bytes(), err
+}
+
+// mostOfExec is the size of an answer of a node in octets: what a compromised one can make the caller keep.
+const mostOfExec = 256 << 20
+
+// capped is a buffer with a limit. A stream that was given up may still write to it.
+type capped struct {
+	most int
+
+	mu   sync.Mutex
+	data []byte
+}
+
+func (c *capped) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.data)+len(p) > c.most {
+		return 0, fmt.Errorf("the answer has more than %d bytes", c.most)
+	}
+	c.data = append(c.data, p...)
+	return len(p), nil
+}
+
+// Bytes returns what has been written so far.
+func (c *capped) Bytes() []byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.data)
 }

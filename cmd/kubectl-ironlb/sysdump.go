@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -232,6 +233,9 @@ func (t *tool) objectParts() []part {
 		if err != nil {
 			return nil, err
 		}
+		// Installers may have a kubeconfig with credentials beside it.
+		config, _, _ := unstructured.NestedString(list.Items[0].Object, "data", "config.conf")
+		list.Items[0].Object["data"] = map[string]any{"config.conf": config}
 		return marshal(list)
 	}})
 	slices.SortFunc(parts, func(a, b part) int { return cmp.Compare(a.path, b.path) })
@@ -258,7 +262,10 @@ func marshal(list *unstructured.UnstructuredList) ([]byte, error) {
 	for _, o := range list.Items {
 		unstructured.RemoveNestedField(o.Object, "metadata", "managedFields")
 		annotations := o.GetAnnotations()
-		if delete(annotations, corev1.LastAppliedConfigAnnotation); o.GetKind() == "Namespace" {
+		maps.DeleteFunc(annotations, func(key, value string) bool { // copies of the object, which tools keep under many names
+			return strings.Contains(key, "last-applied") || strings.HasSuffix(key, "/applied") || strings.HasSuffix(key, "/original") || len(value) > 1024
+		})
+		if o.GetKind() == "Namespace" {
 			annotations = nil // only the labels are needed
 		}
 		o.SetAnnotations(annotations)

@@ -41,13 +41,12 @@ func SelfSigned(node string, addr netip.Addr) (*tls.Config, error) {
 	}), nil
 }
 
-// FromFiles returns the configuration of a listener with the certificate of two files, which may be replaced.
-func FromFiles(cert, key string, log *slog.Logger) (*tls.Config, error) {
+// FromFiles returns the configuration of a listener with the certificate of two files, which may be replaced. While
+// there is none, handshakes fail: the program works without its metrics.
+func FromFiles(cert, key string, log *slog.Logger) *tls.Config {
 	f := &files{cert: cert, key: key, log: log, now: time.Now}
-	if _, err := f.get(nil); err != nil {
-		return nil, err
-	}
-	return config(f.get), nil
+	_, _ = f.get(nil) // logs the error
+	return config(f.get)
 }
 
 // config offers HTTP/1.1 alone: scrapers need no streams, and each connection has one request at a time.
@@ -67,7 +66,9 @@ type files struct {
 	mu   sync.Mutex
 	read time.Time
 	have *tls.Certificate
-	why  string // of the last failure, which is logged
+	// failed is why there is none; why is the last failure, which is logged.
+	failed error
+	why    string
 }
 
 // get returns the certificate. While the files cannot be read it is the last one that could.
@@ -75,22 +76,22 @@ func (f *files) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := f.now()
-	if f.have != nil && now.Sub(f.read) < readAgain {
-		return f.have, nil
+	if !f.read.IsZero() && now.Sub(f.read) < readAgain {
+		return f.have, f.failed
 	}
 	f.read = now
 	found, err := tls.LoadX509KeyPair(f.cert, f.key)
 	if err == nil {
-		f.have, f.why = &found, ""
+		f.have, f.failed, f.why = &found, nil, ""
 		return f.have, nil
 	}
 	err = fmt.Errorf("read the certificate of the metrics (--tls-cert-file %s, --tls-private-key-file %s): %w", f.cert, f.key, err)
-	if f.have == nil {
-		return nil, err
-	}
 	if text := err.Error(); text != f.why {
 		f.why = text
-		f.log.Error("the certificate of the metrics stays as it is", "error", err)
+		f.log.Error("certificate of the metrics not read, retrying", "error", err, "previous", f.have != nil)
 	}
-	return f.have, nil
+	if f.have == nil {
+		f.failed = err
+	}
+	return f.have, f.failed
 }

@@ -89,22 +89,24 @@ func write(t *testing.T, dir, name string) {
 func TestFromFiles(t *testing.T) {
 	dir := t.TempDir()
 	cert, key := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
-	if _, err := FromFiles(cert, key, nil); err == nil ||
+	var log bytes.Buffer
+	logger := slog.New(slog.NewTextHandler(&log, nil))
+	if _, err := FromFiles(cert, key, logger).GetCertificate(nil); err == nil ||
 		!strings.Contains(err.Error(), "--tls-cert-file "+cert) || !strings.Contains(err.Error(), "no such file") {
 		t.Errorf("without files: %v", err)
 	}
-	write(t, dir, "first")
-	config, err := FromFiles(cert, key, nil)
-	if err != nil {
-		t.Fatal(err)
+	if n := strings.Count(log.String(), "no such file"); n != 1 {
+		t.Errorf("without files it logs %d lines:\n%s", n, &log)
 	}
+	log.Reset()
+	write(t, dir, "first")
+	config := FromFiles(cert, key, logger)
 	if cert, _ := serve(t, config); cert.Subject.CommonName != "first" {
 		t.Errorf("it offers the certificate of %s", cert.Subject.CommonName)
 	}
 
-	var log bytes.Buffer
 	at := time.Unix(1e9, 0)
-	f := &files{cert: cert, key: key, log: slog.New(slog.NewTextHandler(&log, nil)), now: func() time.Time { return at }}
+	f := &files{cert: cert, key: key, log: logger, now: func() time.Time { return at }}
 	want := func(name string) {
 		t.Helper()
 		have, err := f.get(nil)

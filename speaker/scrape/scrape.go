@@ -22,7 +22,7 @@ const (
 	// keepFor is how long a permission is used while no review is possible: alerts must work without the API server.
 	keepFor = time.Hour
 	// reviewLimit is the time limit of a review, which leaves time for the answer.
-	reviewLimit = 3 * time.Second
+	reviewLimit = 2 * time.Second
 	// mostClients is the number of remembered permissions.
 	mostClients = 64
 	// logEvery is the minimum time between two lines of the log about reviews.
