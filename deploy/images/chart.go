@@ -44,13 +44,13 @@ func (r *releaser) charts(images layout.Path) error {
 	}
 	var before chartFile
 	if err := yaml.Unmarshal(files["Chart.yaml"], &before); err != nil {
-		return fmt.Errorf("Chart.yaml: %w", err)
+		return fmt.Errorf("parse Chart.yaml: %w", err)
 	}
 	var values struct {
 		Image struct{ Registry string }
 	}
 	if err := yaml.Unmarshal(files["values.yaml"], &values); err != nil {
-		return fmt.Errorf("values.yaml: %w", err)
+		return fmt.Errorf("parse values.yaml: %w", err)
 	}
 	version := strings.TrimPrefix(r.tag, "v")
 	for name, changes := range map[string][]change{

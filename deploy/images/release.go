@@ -76,7 +76,7 @@ func readRelease(file string) (*Release, error) {
 func (r *Release) validate() error {
 	switch {
 	case !strings.HasPrefix(r.Source, "https://"):
-		return fmt.Errorf("source: %q: write the address of the repository, https://...", r.Source)
+		return fmt.Errorf("source: %q: write the address of the repository, with https://", r.Source)
 	case r.License == "":
 		return errors.New("license: missing: write the path of the file with the license")
 	case r.Chart == "":

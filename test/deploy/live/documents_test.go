@@ -43,12 +43,6 @@ func (f fixture) followDocuments() {
 	if have := f.documented("migrate-from-metallb.md", "kubectl get ipaddresspools", ".metallb.io", ".ironlb.io", ">metallb.yaml", ">metallb.yaml"+list); strings.TrimSpace(have) != want {
 		f.Errorf("the exported objects are %q, want %q", have, want)
 	}
-	recorded := func(name string) string {
-		return strings.Join(strings.Fields(f.documented("migrate-from-metallb.md", "kubectl get services", ">before.txt", "| grep "+name)), " ")
-	}
-	if have, want := recorded("plain"), "default plain "+f.kubectl("get", "service", "plain", "-o", "jsonpath={.status.loadBalancer.ingress[0].ip}"); have != want {
-		f.Errorf("the record of Service plain is %q, want %q", have, want)
-	}
 	f.kubectl("create", "clusterrolebinding", "reader", "--clusterrole=edit", "--user=reader")
 	for _, kind := range []string{"ipaddresspools", "virtualips", "speakerstatuses"} {
 		eventually.Nil(f, patience, "a user with the role edit reads "+kind, func(context.Context) error {
