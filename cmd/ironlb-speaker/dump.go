@@ -168,7 +168,7 @@ func queryDump(ctx context.Context, socket string) (json.RawMessage, error) {
 		return nil, fmt.Errorf("connect to the speaker (--dump-socket; does it run with the same flag?): %w", err)
 	}
 	defer c.Close()
-	if err := c.SetDeadline(time.Now().Add(dumpLimit)); err != nil { // of kubectl ironlb sysdump, which waits for 30 s, a part remains
+	if err := c.SetDeadline(time.Now().Add(dumpLimit)); err != nil { // kubectl ironlb sysdump waits longer, for the kernel's state
 		return nil, err
 	}
 	answer, err := io.ReadAll(c)

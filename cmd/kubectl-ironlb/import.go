@@ -143,9 +143,12 @@ func (i *importer) convert(ctx context.Context) (*metallb.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := diagnose.Cluster{Settings: diagnose.Settings{Scope: servicerecord.DefaultScope()}}
+	c := diagnose.Cluster{Settings: diagnose.Settings{Scope: servicerecord.DefaultScope()}, Unread: map[string]string{}}
 	if i.client != nil {
 		i.controller(ctx, &c)
+	}
+	if why := c.Unread["Deployments"]; why != "" {
+		return nil, fmt.Errorf("reading the class of IronLB: %s", why)
 	}
 	r, err := metallb.Convert(objects, services, c.Settings.Class)
 	if err != nil {

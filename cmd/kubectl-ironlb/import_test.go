@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -13,9 +14,11 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -350,4 +353,18 @@ func TestApplyRefuses(t *testing.T) {
 		t.Errorf("undo with ironlb-ccm: exit code %d, %s", code, errs)
 	}
 	m.expect("undo with ironlb-ccm", 1, 0, 0)
+}
+
+// The class decides which Services are moved: without the right to read it, nothing is converted for the cluster.
+func TestImportNeedsTheClass(t *testing.T) {
+	cl := interceptor.NewClient(cluster(), interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+		if _, is := o.(*appsv1.Deployment); is {
+			return apierrors.NewForbidden(schema.GroupResource{Resource: "deployments"}, key.Name, errors.New("not yours"))
+		}
+		return c.Get(ctx, key, o, opts...)
+	}})
+	_, errs, code := runBoth(t, cl, "import", "metallb", "--apply", "--record", filepath.Join(t.TempDir(), "r.yaml"), "-f", "testdata/metallb/kept.yaml")
+	if code != exitError || !strings.Contains(errs, "error: reading the class of IronLB: ") {
+		t.Errorf("%d: %s", code, errs)
+	}
 }

@@ -27,8 +27,8 @@ moves addresses between nodes on request.
 
 It reads and writes objects of the API as the user of the kubeconfig; no component of IronLB needs to be reachable.
 
-Exit code of status, explain, pools, nodes and bgp: 0 if all is well, 1 if there are problems, 2 if an object could not be
-read. Other commands: 0, or 2 after an error.`
+Exit code of status, explain, pools, nodes, bgp, validate and import: 0 if all is well, 1 if there are problems, 2 if an
+object could not be read. Other commands: 0, or 2 after an error.`
 
 // Exit codes.
 const (

@@ -358,7 +358,7 @@ func TestSettings(t *testing.T) {
 func TestControllerDown(t *testing.T) {
 	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "ironlb-system", Name: "ironlb-ccm"}}
 	lease := &coordinationv1.Lease{ObjectMeta: d.ObjectMeta}
-	if got := run(cluster(d, lease), "status"); !strings.Contains(got, "Problem Cluster ironlb-ccm: NotProcessed: no replica of Deployment ironlb-system/ironlb-ccm is available") {
+	if got := run(cluster(d, lease), "status"); !strings.Contains(got, "Problem Cluster ironlb-ccm: NotReady: no replica of Deployment ironlb-system/ironlb-ccm is available") {
 		t.Error(got)
 	}
 	d.Status.AvailableReplicas, lease.Spec.LeaseDurationSeconds, lease.Spec.RenewTime = 1, ptr.To(int32(15)), &metav1.MicroTime{Time: now.Add(-time.Minute)}

@@ -151,8 +151,8 @@ func kindOf(l client.ObjectList) string {
 	return name + "s"
 }
 
-// controller reads the settings of ironlb-ccm from its Deployment, and whether it runs. Without the right to read
-// them the defaults count.
+// controller reads the settings of ironlb-ccm from its Deployment, and whether it and the speakers run. Without the
+// Deployment the defaults count; without the right to read it that is noted.
 func (t *tool) controller(ctx context.Context, c *diagnose.Cluster) {
 	c.Settings.Scope = servicerecord.DefaultScope()
 	var d appsv1.Deployment

@@ -172,8 +172,8 @@ func servicesOf(c *diagnose.Cluster, is func(...string) bool) (out []string) {
 
 // mentions reports whether a message has one of the names as a word.
 func mentions(message string, only []string) bool {
-	words := strings.FieldsFunc(message, func(r rune) bool { return strings.ContainsRune(" ,;:()", r) && r != ':' })
-	return slices.ContainsFunc(words, func(w string) bool { return slices.Contains(only, strings.TrimSuffix(w, ":")) })
+	words := strings.FieldsFunc(message, func(r rune) bool { return strings.ContainsRune(` ,;()"`, r) })
+	return slices.ContainsFunc(words, func(w string) bool { return slices.Contains(only, strings.TrimRight(w, ":.")) })
 }
 
 func (s *tables) empty() bool {

@@ -54,8 +54,8 @@ func (t *tool) sysdumpCommand() *cobra.Command {
 		Long: `sysdump collects in one archive: the objects of IronLB, Services, EndpointSlices, Nodes, labels of Namespaces, Events about
 them, the workloads of IronLB with the logs of their Pods, and of each node what its speaker and its kernel have.
 
-It never reads Secrets. Values of environment variables and annotations of "kubectl apply" are removed. The archive has the
-addresses and names of your cluster: read it before you publish it.
+It never reads Secrets. Values of environment variables, and annotations with a copy of the object, are removed. The archive
+has the addresses and names of your cluster: read it before you publish it.
 
 A part that cannot be collected is listed in ERRORS.txt of the archive, and the exit code is 2.`,
 		Example: `  kubectl ironlb sysdump

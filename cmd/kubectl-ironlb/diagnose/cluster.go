@@ -5,6 +5,7 @@ package diagnose
 
 import (
 	"cmp"
+	"encoding/json"
 	"net/netip"
 	"slices"
 	"time"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/ironlb/ironlb/ccm/servicerecord"
 	"github.com/ironlb/ironlb/ccm/watch"
+	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
@@ -40,7 +42,8 @@ type Cluster struct {
 	// Unread are the kinds that could not be listed, with the error.
 	Unread map[string]string
 
-	absent map[string]v1alpha1.Absence // once it has been asked for
+	absent map[string]v1alpha1.Absence // both once asked for
+	index  *pools.Index
 }
 
 // Settings of ironlb-ccm, from the arguments of its Deployment.
@@ -76,6 +79,30 @@ func (c *Cluster) node(name string) *corev1.Node {
 
 func (c *Cluster) pool(name string) *v1alpha1.IPAddressPool {
 	return named(c.Pools, func(p *v1alpha1.IPAddressPool) bool { return p.Name == name })
+}
+
+// poolsInForce parses the pools, as ironlb-ccm uses them: while a spec cannot be read, the last good one is in force.
+func (c *Cluster) poolsInForce() (all []pools.Pool) {
+	for i := range c.Pools {
+		p, err := v1alpha1.ParsePool(&c.Pools[i])
+		if good := c.Pools[i].DeepCopy(); err != nil && json.Unmarshal([]byte(good.Status.LastGood), &good.Spec) == nil {
+			p, err = v1alpha1.ParsePool(good)
+		}
+		if err != nil {
+			p = pools.Pool{Name: c.Pools[i].Name, Unreadable: true}
+		}
+		all = append(all, p)
+	}
+	return all
+}
+
+// poolOf returns the name of the pool that has the address, empty for none.
+func (c *Cluster) poolOf(addr netip.Addr) string {
+	if c.index == nil {
+		index := pools.NewIndex(c.poolsInForce())
+		c.index = &index
+	}
+	return c.index.PoolOf(addr)
 }
 
 // Service returns the Service, nil if it does not exist.

@@ -2,7 +2,6 @@ package diagnose
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"math"
@@ -59,6 +58,7 @@ const (
 	ReasonOtherController = "OtherController"
 	ReasonDeleted         = "Deleted"
 	ReasonNotProcessed    = "NotProcessed"
+	ReasonNotReady        = "NotReady"
 	ReasonNotAutoAssigned = "NotAutoAssigned"
 	ReasonCoolingDown     = "CoolingDown"
 	ReasonNotShown        = "NotShown"
@@ -72,7 +72,6 @@ const (
 	ReasonNoSession       = "NoSession"
 	ReasonNoEndpoint      = "NoEndpoint"
 	ReasonOtherProxy      = "OtherProxy"
-	ReasonNotDirect       = "NotDirect"
 	ReasonUnread          = "Unread"
 )
 
@@ -228,18 +227,8 @@ func (e *explainer) pools() {
 	if e.unread(StepPool, "IPAddressPools") {
 		return
 	}
-	alloc, all := pools.New(), make([]pools.Pool, 0, len(e.Pools))
-	for i := range e.Pools {
-		p, err := v1alpha1.ParsePool(&e.Pools[i])
-		if good := e.Pools[i].DeepCopy(); err != nil && json.Unmarshal([]byte(good.Status.LastGood), &good.Spec) == nil { // it is in force
-			p, err = v1alpha1.ParsePool(good)
-		}
-		if err != nil {
-			p = pools.Pool{Name: e.Pools[i].Name, Unreadable: true}
-		}
-		all = append(all, p)
-	}
-	alloc.SetPools(all)
+	alloc := pools.New()
+	alloc.SetPools(e.poolsInForce())
 	for i := range e.Namespaces {
 		alloc.SetNamespace(e.Namespaces[i].Name, e.Namespaces[i].Labels)
 	}
@@ -353,17 +342,6 @@ func (e *explainer) advertisements() (out []selecting) {
 	return out
 }
 
-// poolIndex returns the pools by their addresses.
-func (c *Cluster) poolIndex() pools.Index {
-	all := []pools.Pool{}
-	for i := range c.Pools {
-		if p, err := v1alpha1.ParsePool(&c.Pools[i]); err == nil {
-			all = append(all, p)
-		}
-	}
-	return pools.NewIndex(all)
-}
-
 func (s *selecting) String() string { return s.kind + " " + s.name }
 
 // announcement explains for each address who announces it.
@@ -373,9 +351,8 @@ func (e *explainer) announcement() {
 	}
 	ads := e.advertisements()
 	var explained []*v1alpha1.VirtualIP
-	now := e.poolIndex()
 	for _, r := range e.addresses {
-		r.Pool = cmp.Or(now.PoolOf(r.Addr), r.Pool) // the record may lag behind
+		r.Pool = cmp.Or(e.poolOf(r.Addr), r.Pool) // the record may lag behind
 		var labels map[string]string
 		if p := e.pool(r.Pool); p != nil {
 			labels = p.Labels
@@ -538,7 +515,7 @@ func (e *explainer) sessions(addr netip.Addr, ads []selecting) {
 			switch {
 			case !slices.ContainsFunc(ads, carries):
 			case session.State != v1alpha1.SessionEstablished:
-				e.add(StepSession, name, Info, orText(session.Reason, ReasonSessionDown), "%s", orText(session.Message, "state "+string(session.State)))
+				e.add(StepSession, name, Info, cmp.Or(session.Reason, ReasonSessionDown), "%s", cmp.Or(session.Message, "state "+string(session.State)))
 			case len(session.Families) == 0 || slices.Contains(session.Families, family):
 				up = append(up, name)
 			}
@@ -672,11 +649,4 @@ func orNone(names []string) string {
 		return "no interface"
 	}
 	return some(names)
-}
-
-func orText(text, other string) string {
-	if text == "" {
-		return other
-	}
-	return text
 }

@@ -31,10 +31,10 @@ func (c *Cluster) Problems() []Group {
 		g.add("Cluster", Unknown, ReasonUnread, "cannot be listed: "+c.Unread[kind], kind)
 	}
 	if c.Controller != "" {
-		g.add("Cluster", Problem, ReasonNotProcessed, c.Controller, "ironlb-ccm")
+		g.add("Cluster", Problem, ReasonNotReady, c.Controller, "ironlb-ccm")
 	}
 	if c.Daemons != "" {
-		g.add("Cluster", Problem, ReasonNotProcessed, c.Daemons, "ironlb-speaker")
+		g.add("Cluster", Problem, ReasonNotReady, c.Daemons, "ironlb-speaker")
 	}
 	for i := range c.Services {
 		if svc := &c.Services[i]; c.Affected(svc) {
