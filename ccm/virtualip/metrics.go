@@ -44,8 +44,8 @@ func measureNodes(led map[string]int) {
 	}
 }
 
-// unreported is the reason of a VirtualIP about which no speaker has reported.
-const unreported = "Unreported"
+// notReported is the reason of a VirtualIP about which no speaker has reported.
+const notReported = "NotReported"
 
 // measureUnannounced sets the number of VirtualIPs without an owner, by the reason that a speaker reports.
 func measureUnannounced(all map[string]*v1alpha1.VirtualIP) {
@@ -56,7 +56,7 @@ func measureUnannounced(all map[string]*v1alpha1.VirtualIP) {
 		case len(vip.Spec.Nodes) == 0:
 			counts[string(placement.NoEligibleNode)]++
 		case c == nil:
-			counts[unreported]++
+			counts[notReported]++
 		case c.Status != metav1.ConditionTrue:
 			counts[c.Reason]++
 		}

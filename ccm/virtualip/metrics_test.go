@@ -53,7 +53,7 @@ func TestUnannouncedCounted(t *testing.T) {
 			"1": vip(listed, metav1.ConditionTrue, "Owner"), "2": vip(listed, metav1.ConditionFalse, "NoInterface"),
 			"3": vip(listed, metav1.ConditionFalse, "NoInterface"),
 			"4": vip(listed, "", ""), "5": vip(nil, "", ""), "6": vip(nil, metav1.ConditionFalse, "NoEligibleNode"),
-		}, map[string]float64{"NoInterface": 2, "Unreported": 1, "NoEligibleNode": 2}},
+		}, map[string]float64{"NoInterface": 2, "NotReported": 1, "NoEligibleNode": 2}},
 		{map[string]*v1alpha1.VirtualIP{"1": vip(listed, metav1.ConditionTrue, "Owner")}, map[string]float64{}},
 	} {
 		measureUnannounced(c.all)

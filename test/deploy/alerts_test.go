@@ -127,7 +127,10 @@ var faults = []struct {
 		`ironlb_bgp_session_up{job="ironlb-speaker",node="c",peer="tor-1"}`:      "0",
 		`ironlb_ccm_bgp_unserved_addresses{job="ironlb-ccm",reason="NoSession"}`: "7",
 	}, map[string]int{"IronLBBGPSessionDown": 3, "IronLBBGPAddressNotAnnounced": 1}},
-	{"ironlb-bgpd ends", map[string]string{`up{job="ironlb-bgpd",node="a"}`: "0"}, map[string]int{"IronLBBGPDaemonDown": 1}},
+	{"ironlb-bgpd ends", map[string]string{
+		`up{job="ironlb-bgpd",node="b"}`: "0", `ironlb_bgp_session_up{job="ironlb-speaker",node="b",peer="tor-1"}`: "0",
+	}, map[string]int{"IronLBBGPDaemonDown": 1, "IronLBBGPSessionDown": 1}},
+	{"an earlier ironlb-bgpd answers no scrape", map[string]string{`up{job="ironlb-bgpd",node="b"}`: "0"}, nil},
 	{"a pool is nearly full", map[string]string{`ironlb_pool_addresses{job="ironlb-ccm",pool="rack-1",family="IPv4",state="assigned"}`: "10"},
 		map[string]int{"IronLBPoolNearlyFull": 1}},
 	{"a pool is full", map[string]string{
