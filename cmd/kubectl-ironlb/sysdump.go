@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -233,9 +234,16 @@ func (t *tool) objectParts() []part {
 		if err != nil {
 			return nil, err
 		}
-		// Installers may have a kubeconfig with credentials beside it.
-		config, _, _ := unstructured.NestedString(list.Items[0].Object, "data", "config.conf")
-		list.Items[0].Object["data"] = map[string]any{"config.conf": config}
+		// Installers name the key as they like, and may have a kubeconfig with credentials beside it.
+		data, _, _ := unstructured.NestedStringMap(list.Items[0].Object, "data")
+		config := map[string]any{}
+		for key, text := range data {
+			var kind metav1.TypeMeta
+			if yaml.Unmarshal([]byte(text), &kind) == nil && kind.Kind == "KubeProxyConfiguration" {
+				config[key] = text
+			}
+		}
+		list.Items[0].Object["data"] = config
 		return marshal(list)
 	}})
 	slices.SortFunc(parts, func(a, b part) int { return cmp.Compare(a.path, b.path) })

@@ -78,7 +78,8 @@ func dumped(out io.Writer) *tool {
 		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.Namespace, Name: "keys"}, Data: map[string][]byte{"keys": []byte("s3cret")}},
 		&corev1.ConfigMap{ObjectMeta: ours, Data: map[string]string{"speaker.yaml": "serviceProxy: false"}},
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.Namespace, Name: "foreign"}, Data: map[string]string{"x": "s3cret"}},
-		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "kube-proxy"}, Data: map[string]string{"config.conf": "mode: nftables", "kubeconfig.conf": "token: s3cret"}},
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "kube-proxy"}, Data: map[string]string{
+			"a.yaml": "kind: KubeProxyConfiguration\nmode: nftables", "kubeconfig.conf": "kind: Config\ntoken: s3cret", "notes": "s3cret: ["}},
 		&appsv1.DaemonSet{ObjectMeta: ours, Spec: appsv1.DaemonSetSpec{Template: corev1.PodTemplateSpec{Spec: ccm.Spec}}},
 		&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", Annotations: secret}},
 		&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "web"}},

@@ -30,11 +30,11 @@ func (d *Daemon) listen(ctx context.Context) error {
 		return err
 	}
 	defer listener.Release()
-	defer context.AfterFunc(ctx, func() { listener.Close() })()
 	var all sync.WaitGroup
 	defer all.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	defer context.AfterFunc(ctx, func() { listener.Close() })() // of the context that accept checks: it ends first
 	for {
 		conn, err := accept(ctx, d.o.Log, listener.AcceptUnix)
 		if conn == nil {

@@ -1,12 +1,15 @@
 package bgp
 
 import (
+	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -38,6 +41,28 @@ func TestNoRequest(t *testing.T) {
 		t.Errorf("its health is %+v (%v)", h, err)
 	}
 	s.established("a", 1)
+}
+
+// TestListenEnds: the end of the context is never taken for a failed listener, which would end the daemon before its
+// peers are notified.
+func TestListenEnds(t *testing.T) {
+	d := NewDaemon(DaemonOptions{Log: slog.New(slog.DiscardHandler), Socket: socketPath(t)})
+	for range 2000 {
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- d.listen(ctx) }()
+		for conn, err := net.Dial("unix", d.o.Socket); ; conn, err = net.Dial("unix", d.o.Socket) {
+			if err == nil {
+				conn.Close()
+				break
+			}
+			runtime.Gosched()
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 func TestQueriesWithoutServer(t *testing.T) {
