@@ -5,21 +5,24 @@
 	test-failover test-paused test-installed chaos test-bgp test-upstream test-soak test-privileges test-metrics test-release
 
 # Every change passes `make test`: unit tests, each property once where a user sees it, and IPVS in a guest kernel as far as
-# only IPVS can show it. `make test-all` also runs what `make test` skips (package test/rare) and the targets of REST.
-# TIMED have limits on how soon clients are served again: they run one after the other. The others wait for conditions, and
-# run at the same time with low priority.
-TIMED  := test-failover test-installed test-bgp
-WAIT   := test-images test-e2e test-proxy test-lab test-alongside test-native
-REST   := test-kernel-rest test-paused test-proxy-ipvs test-e2e-ipvs test-direct-ipvs test-retransmit test-upstream test-kube-proxy test-self test-privileges test-metrics test-release test-soak
+# only IPVS can show it. `make test-all` also runs what `make test` skips (package test/rare) and more targets.
+# TIMED have limits on how soon clients are served again: they run one after the other. WAIT wait for conditions, and IPVS
+# runs in guests: each has a lane with low priority.
+TIMED     := test-failover test-installed test-bgp
+TIMED_ALL := $(TIMED) test-paused test-retransmit test-upstream test-soak
+WAIT      := test-images test-e2e test-proxy test-lab test-alongside test-native
+WAIT_ALL  := $(WAIT) test-release test-self test-privileges test-metrics
+IPVS      := test-kernel
+IPVS_ALL  := $(IPVS) test-kernel-rest test-e2e-ipvs test-proxy-ipvs test-direct-ipvs test-kube-proxy
 IRONLB_TEST_ALL ?=
 export IRONLB_TEST_ALL
 
 test: root deps programs ## what every change must pass: 20 minutes (root)
-	@go run ./test/targets -background '$(WAIT)' -background test-kernel $(TIMED)
+	@go run ./test/targets -background '$(WAIT)' -background '$(IPVS)' $(TIMED)
 
 test-all: export IRONLB_TEST_ALL := 1
 test-all: root deps programs ## everything, before a large change counts as done (root)
-	@go run ./test/targets -background '$(WAIT) test-kernel' $(TIMED) $(REST)
+	@go run ./test/targets -background '$(WAIT_ALL)' -background '$(IPVS_ALL)' $(TIMED_ALL)
 
 programs:
 	@go run ./test/lab/cmd/lab build
