@@ -6,14 +6,14 @@
 
 # Every change passes `make test`: unit tests, each property once where a user sees it, and IPVS in a guest kernel as far as
 # only IPVS can show it. `make test-all` also runs what `make test` skips (package test/rare) and more targets.
-# TIMED have limits on how soon clients are served again: they run one after the other. WAIT wait for conditions, and IPVS
-# runs in guests: each has a lane with low priority.
+# TIMED have limits on how soon clients are served again, or a cluster in an emulated guest: they run one after the other.
+# WAIT wait for conditions, and IPVS has the kernel alone in a guest: each is a lane with low priority.
 TIMED     := test-failover test-installed test-bgp
-TIMED_ALL := $(TIMED) test-paused test-retransmit test-upstream test-soak
+TIMED_ALL := $(TIMED) test-paused test-retransmit test-e2e-ipvs test-proxy-ipvs test-direct-ipvs test-kube-proxy test-upstream test-soak
 WAIT      := test-images test-e2e test-proxy test-lab test-alongside test-native
 WAIT_ALL  := $(WAIT) test-release test-self test-privileges test-metrics
 IPVS      := test-kernel
-IPVS_ALL  := $(IPVS) test-kernel-rest test-e2e-ipvs test-proxy-ipvs test-direct-ipvs test-kube-proxy
+IPVS_ALL  := $(IPVS) test-kernel-rest
 IRONLB_TEST_ALL ?=
 export IRONLB_TEST_ALL
 
