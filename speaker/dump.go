@@ -20,9 +20,7 @@ type Dump struct {
 	Reconciled time.Time `json:"reconciled"`
 	Ready      bool      `json:"ready"`
 	Reason     string    `json:"reason,omitempty"`
-	// FromSnapshot is set while the API server has not answered yet.
-	FromSnapshot bool `json:"fromSnapshot,omitempty"`
-	Leaving      bool `json:"leaving,omitempty"`
+	Leaving    bool      `json:"leaving,omitempty"`
 	// Observer is set while this node must claim nothing.
 	Observer bool `json:"observer,omitempty"`
 	// Interfaces are those on which other members are received, Isolated those of them on which only others receive one
@@ -115,7 +113,7 @@ func (s *Speaker) dump() Dump {
 		return d
 	}
 	m := s.view.Members
-	d.FromSnapshot, d.Observer = s.view.FromSnapshot, m.Observer
+	d.Observer = m.Observer
 	d.Interfaces, d.Isolated = names(m.Segments), names(m.Isolated)
 	for _, node := range slices.Sorted(maps.Keys(m.Peers)) {
 		p := m.Peers[node]

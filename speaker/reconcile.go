@@ -196,12 +196,11 @@ func (s *Speaker) outcome() status.Inputs {
 // updateParts passes the plan to the parts.
 func (s *Speaker) updateParts() {
 	s.l2.Update(s.desired)
-	s.bgp.Update(advertise.BGPInputs{Desired: s.desired, Reason: s.reason, FromSnapshot: s.view.FromSnapshot, NodeListed: has(s.view.Nodes, s.cfg.Plan.Node)})
+	s.bgp.Update(advertise.BGPInputs{Desired: s.desired, Reason: s.reason, NodeListed: has(s.view.Nodes, s.cfg.Plan.Node)})
 	s.dataplane.Update(dataplane.Inputs{
 		Desired:       s.desired,
 		VIPs:          s.view.VIPs,
 		Reason:        s.reason,
-		FromSnapshot:  s.view.FromSnapshot,
 		Unreachable:   len(s.view.Unreachable) > 0,
 		NodeDied:      s.reach.died,
 		Published:     func(addr netip.Addr) bool { _, is := s.l2.Published(addr); return is },

@@ -106,7 +106,7 @@ func (s *Speaker) release(now time.Time) {
 	decided := map[netip.Addr]struct{}{}
 	undecided := s.undecided()
 	for addr := range r.awaiting {
-		if has(s.l2.Held(), addr) || !has(undecided, addr) && !s.dataplane.IsAdopted(addr) {
+		if has(s.l2.Held(), addr) || !has(undecided, addr) {
 			decided[addr] = struct{}{}
 		}
 	}

@@ -18,7 +18,6 @@ type quickBGP struct{ routes int }
 
 func (q *quickBGP) Set(c routes.Change)                 { q.routes = len(c.Routes) }
 func (q *quickBGP) Sessions() map[string]routes.Session { return nil }
-func (q *quickBGP) Blank() bool                         { return true }
 
 // BenchmarkOneRoute measures one reconcile, including the observation of the node, after the only endpoints of one
 // Service were removed or returned. Its route is published to two routers.

@@ -10,7 +10,7 @@ import (
 // idle speaker nearly none: memory costs a node more than the collector's CPU time.
 const gcPercent = 40
 
-// startedFor is how long a speaker is ready before the memory of its start is returned: the first snapshot is written.
+// startedFor is how long a speaker is ready before the memory of its start is returned.
 const startedFor = 10 * time.Second
 
 // returnMemory returns the memory that only the start used to the kernel, once. The collector alone would keep it for

@@ -122,7 +122,7 @@ func (p *process) watchCluster() (err error) {
 	options := kube.Options{
 		Node: p.nodeName, IgnoreExcludeLB: p.config.IgnoreExcludeLB,
 		ServiceOptions: kube.ServiceOptions{ServiceProxy: p.config.ServiceProxy, Forwarding: p.config.Forwarding},
-		Passwords:      p.passwords, Snapshot: p.stateFile(snapshotPrefix),
+		Passwords:      p.passwords,
 	}
 	p.api, err = kube.New(p.apiserver, options, func() {
 		p.healthz.Queued(bothFamilies...)
@@ -131,8 +131,6 @@ func (p *process) watchCluster() (err error) {
 	if err != nil {
 		return err
 	}
-	staleMetrics(p.registry, p.api.Source)
-	p.servers.stale = func() bool { _, is := p.api.Source.FromSnapshot(); return is }
 	p.servers.warn = p.api.Events.Warn
 	p.run(p.api.Source.Run)
 	p.run(p.api.Status.Run)
@@ -320,7 +318,7 @@ func (p *process) addLoop() error {
 		return returnMemory(ctx, func() bool { return p.loop.Health().Ready })
 	})
 	p.run(func(ctx context.Context) error {
-		readyz := p.checks.readyz(p.pairing.readyz(staleReadyz(p.api.Source, p.loop.Readyz)))
+		readyz := p.checks.readyz(p.pairing.readyz(p.loop.Readyz))
 		return serve(ctx, p.listener, p.handler(readyz))
 	})
 	return nil

@@ -181,18 +181,6 @@ func TestResidualStateIsRemoved(t *testing.T) {
 			k.Fail = func(o ipvs.Op) error { return map[uint16]error{81: refused}[o.Virtual.Port] }
 			_, _ = v.Apply([]ipvs.Op{op, other})
 		}, 1},
-		"from a snapshot": {func(v *virtualServers, _ *ipvstest.Kernel) {
-			v.stale = func() bool { return true }
-			_, _ = v.Apply([]ipvs.Op{op})
-			v.programmed()
-		}, 0},
-		"not from a snapshot any more": {func(v *virtualServers, _ *ipvstest.Kernel) {
-			is := true
-			v.stale = func() bool { return is }
-			_, _ = v.Apply([]ipvs.Op{op})
-			is = false
-			v.programmed()
-		}, 1},
 		"all fail": {func(v *virtualServers, k *ipvstest.Kernel) {
 			k.Fail = func(ipvs.Op) error { return refused }
 			_, _ = v.Apply([]ipvs.Op{op, other})

@@ -39,8 +39,6 @@ type virtualServers struct {
 	opening  sync.Mutex
 	selected atomic.Pointer[selected]
 	residual *residual // of the other kind, used only by the loop
-	// stale reports whether the plan is from a snapshot: residual state may then be newer, and stays. Nil means never.
-	stale func() bool
 	// warn writes an Event about this node; nil for none.
 	warn func(reason, text string)
 	// unsupported are the reported schedulers that nftables lacks, used only by the loop.
@@ -242,9 +240,7 @@ func (v *virtualServers) reportSchedulers(ops []ipvs.Op) {
 
 // programmed is called by the loop when everything is programmed, also if that required no change.
 func (v *virtualServers) programmed() {
-	if v.stale == nil || !v.stale() {
-		v.residual.programmed()
-	}
+	v.residual.programmed()
 }
 
 // Count implements dataplane.Verifier; only IPVS counts.

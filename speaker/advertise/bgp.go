@@ -28,9 +28,8 @@ type BGPInputs struct {
 	Desired *plan.Desired
 	// Reason of the changes, for the log.
 	Reason view.Reason
-	// FromSnapshot is set if the plan comes from the on-disk snapshot, NodeListed if the Node object of this node is
-	// known.
-	FromSnapshot, NodeListed bool
+	// NodeListed is set if the Node object of this node is known.
+	NodeListed bool
 }
 
 // Work names the parts of the published BGP state that may differ from the plan.

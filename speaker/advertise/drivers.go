@@ -28,9 +28,6 @@ type Daemon interface {
 	// Sessions returns the state of the sessions, by the name of the peer: nil until the daemon has reported. A session
 	// may be absent until it starts. A change triggers the loop.
 	Sessions() map[string]routes.Session
-	// Blank reports whether the BGP daemon is running and no process has configured a peer on it. A change triggers the
-	// loop.
-	Blank() bool
 }
 
 // Blackholes are routes that drop packets for unallocated addresses of a prefix.

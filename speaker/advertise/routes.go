@@ -78,14 +78,9 @@ func (b *BGP) route(todo *Work, may func(addr netip.Addr) bool) {
 	b.publish(change, todo)
 }
 
-// MayBegin reports whether to publish the full state now. The state of the node and the Node object must be known,
-// and the cluster state must come from the API server. A snapshot may be older than the state of an earlier process and
-// has no passwords, so it is used only for a BGP daemon without state.
+// MayBegin reports whether to publish the full state now: the state of the node and the Node object must be known.
 func (b *BGP) MayBegin(observed bool) bool {
-	if b.cfg.Daemon == nil || b.begun || !observed || !b.in.NodeListed {
-		return false
-	}
-	return !b.in.FromSnapshot || b.cfg.Daemon.Blank()
+	return b.cfg.Daemon != nil && !b.begun && observed && b.in.NodeListed
 }
 
 func names[K comparable, V, W any](m map[K]V, value W) map[K]W {

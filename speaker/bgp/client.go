@@ -103,13 +103,6 @@ func (c *Client) Sessions() map[string]routes.Session {
 	return out
 }
 
-// Blank reports whether ironlb-bgpd has reported that it has no peers.
-func (c *Client) Blank() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.sessions != nil && len(c.sessions) == 0
-}
-
 // Run maintains a connection until ctx ends.
 func (c *Client) Run(ctx context.Context) error {
 	retry := firstRetry

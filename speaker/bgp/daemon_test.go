@@ -374,37 +374,6 @@ func TestNoPeers(t *testing.T) {
 	s.established("a", 1)
 }
 
-// TestBlank: a speaker detects whether ironlb-bgpd has received peers since its start.
-func TestBlank(t *testing.T) {
-	socket := socketPath(t)
-	s := startSpeaker(t, socket)
-	if s.Blank() {
-		t.Error("blank without an answer")
-	}
-	n := startNode(t, socket, 0)
-	s.wait("it is blank", func(map[string]routes.Session) bool { return s.Blank() })
-	s.Set(two())
-	s.established("a", 1)
-	s.stop()
-
-	next := startSpeaker(t, socket)
-	next.wait("its sessions are known", func(now map[string]routes.Session) bool {
-		if next.Blank() {
-			t.Error("blank although an earlier speaker configured it")
-		}
-		return len(now) == 2
-	})
-	if err := n.stop(); err != nil {
-		t.Fatal(err)
-	}
-	next.wait("it is gone", func(now map[string]routes.Session) bool { return len(now) == 0 })
-	if next.Blank() {
-		t.Error("blank although it is gone")
-	}
-	startNode(t, socket, 0)
-	next.wait("the next one is blank", func(map[string]routes.Session) bool { return next.Blank() })
-}
-
 // TestProcessRestarts: a speaker reports the absence of ironlb-bgpd, and the next process receives the full
 // configuration.
 func TestProcessRestarts(t *testing.T) {

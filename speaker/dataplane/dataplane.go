@@ -37,8 +37,6 @@ type Inputs struct {
 	VIPs map[string]view.VIP
 	// Reason of the changes, for the log.
 	Reason view.Reason
-	// FromSnapshot is set if the plan comes from the on-disk snapshot: then no adopted state is removed.
-	FromSnapshot bool
 	// Unreachable is set while nodes are unreachable, NodeDied in the reconcile that observes one first.
 	Unreachable, NodeDied bool
 	// Published reports whether this node still announces an address by ARP or NDP, or probes it, Routed whether it
@@ -58,12 +56,10 @@ type DataPlane struct {
 	known *state
 	// lastFilter outlives known: it records what IronLB owns.
 	lastFilter ipvs.Filter
-	// adopted is the adopted state that is not removed yet, nil for none.
-	adopted  *adopted
-	direct   directState
-	returns  returns
-	cleaning cleaning
-	drains   drains
+	direct     directState
+	returns    returns
+	cleaning   cleaning
+	drains     drains
 	// forwarding are the addresses that this node forwards, as last evaluated.
 	forwarding map[netip.Addr]struct{}
 	ports      map[pools.ServiceKey]forwarding.HealthPort
@@ -95,10 +91,8 @@ func New(cfg Config, drivers Drivers) *DataPlane {
 // Update takes the inputs of a reconcile, or those of a plan made within it.
 func (d *DataPlane) Update(in Inputs) { d.in = in }
 
-// AddPending adds pending work that is due: the adopted state once the plan is complete, the deferred conntrack
-// cleanup, and the real servers that EndDrains ended.
+// AddPending adds pending work that is due: the deferred conntrack cleanup, and the real servers that EndDrains ended.
 func (d *DataPlane) AddPending(todo *Work, now time.Time) {
-	d.releaseAdopted(todo)
 	d.cleaning.take(todo, now)
 	maps.Copy(todo.Keys, d.drains.pending)
 	clear(d.drains.pending)

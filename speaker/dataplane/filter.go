@@ -41,7 +41,7 @@ func (d *DataPlane) removeElements(ctx context.Context, todo *Work) {
 	var changes []ipvs.FilterChange
 	for e := range todo.Elements {
 		switch {
-		case d.wantsElement(e) || !has(d.known.filter, e) || d.adoptsElement(e):
+		case d.wantsElement(e) || !has(d.known.filter, e):
 		case d.needed(e):
 			d.failed.Elements[e] = struct{}{}
 		default:

@@ -75,7 +75,6 @@ func (d *DataPlane) observe(ctx context.Context, todo *Work, thorough bool) erro
 		todo.addState(d.in.Desired, st)
 	}
 	if first {
-		d.recordAdopted(st)
 	}
 	d.known = st
 	return nil

@@ -56,7 +56,7 @@ func (d *DataPlane) foreignErrors() []error {
 // removeAddresses deletes the addresses that no Service has any more. An address that is still announced stays.
 func (d *DataPlane) removeAddresses(todo *Work) {
 	for _, addr := range sorted(todo.Addrs) {
-		if has(d.in.Desired.Local, addr) || !has(d.known.addrs, addr) || d.IsAdopted(addr) {
+		if has(d.in.Desired.Local, addr) || !has(d.known.addrs, addr) {
 			continue
 		}
 		if d.in.Published(addr) || d.in.RoutesAdopted {
@@ -113,7 +113,7 @@ func (d *DataPlane) setVirtualServers(t *servers, desired lookup, kind string, t
 	if t.driver == nil {
 		return
 	}
-	lacking, notReplaceable, more := d.lacking(), d.notReplaceable(todo), d.adoptedOf(t)
+	lacking, notReplaceable := d.lacking(), d.notReplaceable(todo)
 	keys, want := map[ipvs.Key]struct{}{}, ipvs.Table{}
 	for key := range todo.Keys {
 		vs, wanted := desired(key)
@@ -126,8 +126,7 @@ func (d *DataPlane) setVirtualServers(t *servers, desired lookup, kind string, t
 		case wanted && !has(t.have, key) && !(d.known.intact && isServed(d.known.filter, key) && !lacking[key] && !lacking[ipvs.Key{Addr: key.Addr}]):
 			d.failed.Keys[key] = struct{}{}
 		case wanted:
-			keys[key], want[key] = struct{}{}, with(vs, more[key], t.have[key])
-		case has(more, key): // kept unchanged
+			keys[key], want[key] = struct{}{}, vs
 		case has(d.known.addrs, key.Addr) && !has(d.in.Desired.Local, key.Addr):
 			d.failed.Keys[key] = struct{}{} // its address could not be deleted
 		default:

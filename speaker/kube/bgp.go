@@ -112,9 +112,7 @@ func (b *bgpObjects) resolve(v *view.View, touched *view.Touched, secrets secret
 			have, was := v.BGPPeers[name]
 			if o.secret != "" && secrets.unread {
 				b.changedPeers = true
-				if was || !v.FromSnapshot {
-					continue // unchanged, or absent until the Secrets are read, which is soon
-				}
+				continue // unchanged, or absent until the Secrets are read, which is soon
 			}
 			want := b.peerOf(o, secrets)
 			if !was || !reflect.DeepEqual(have, want) {
@@ -173,10 +171,6 @@ func (b *bgpObjects) peerOf(o peerObject, secrets secretsState) view.BGPPeer {
 			out.Password, out.Wrong = "", routes.PasswordMissing
 			out.Message = fmt.Sprintf("spec.passwordSecret: the Secret %s/%s %s", secrets.namespace, o.secret, why)
 		}
-	case secrets.unread:
-		out.Wrong = routes.PasswordUnknown
-		out.Message = fmt.Sprintf("spec.passwordSecret: the API server has not answered yet, and the speaker has no other source of the Secret %s/%s: the session begins when it does",
-			secrets.namespace, o.secret)
 	case secrets.refused != "":
 		out.Wrong = routes.PasswordMissing
 		out.Message = fmt.Sprintf("spec.passwordSecret: cannot read Secrets of namespace %s: %s: apply deploy/ironlb.yaml, or upgrade the Helm release", secrets.namespace, secrets.refused)

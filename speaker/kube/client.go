@@ -32,9 +32,6 @@ type Options struct {
 	IgnoreExcludeLB bool
 	// Passwords is the namespace of the Secrets that BGPPeers name.
 	Passwords string
-	// Snapshot is the file of the on-disk copy of the cluster state, for a start while the API server is unavailable;
-	// empty for none.
-	Snapshot string
 }
 
 // Client contains everything that talks to the API server.
@@ -60,30 +57,13 @@ func New(config *rest.Config, o Options, trigger func(), log *slog.Logger) (*Cli
 	if err != nil {
 		return nil, fmt.Errorf("make the API client of %s: %w", v1alpha1.GroupVersion, err)
 	}
-	watched := watches(clients, own, o)
-	source, err := newSource(watched, trigger, log)
+	source, err := newSource(watches(clients, own, o), trigger, log)
 	if err != nil {
 		return nil, err
-	}
-	if o.Snapshot != "" {
-		cluster, err := clusterOf(config)
-		if err != nil {
-			return nil, err
-		}
-		source.snapshotTo(o.Snapshot, func() snapshotHead {
-			if now, err := clusterOf(config); err == nil { // it may have changed; on a read error the last value stays
-				cluster = now
-			}
-			return snapshotHead{Format: snapshotFormat, Node: o.Node, Cluster: cluster, ServiceProxy: o.ServiceProxy}
-		}, watched, log)
 	}
 	vips, services, nodes := source.informers[kindVIP].GetStore(), source.informers[kindService].GetStore(), source.informers[kindNode].GetStore()
 	c := &Client{Source: source, Status: newReporter(vips, patcher(own), log), Events: newEvents(o.Node, services, clients.CoreV1()), Reviews: Reviews{clients}}
 	c.Status.events = source.events[kindVIP].Load
-	if source.snapshot != nil {
-		c.Status.fromSnapshot = func() bool { _, fromSnapshot := source.FromSnapshot(); return fromSnapshot }
-		source.snapshot.over = c.Status.trigger
-	}
 	c.Status.published = func(statuses map[string]report.VIPStatus) { c.Events.VIPs(vips, statuses) }
 	c.Node = newNodeReporter(o.Node, nodeWriter(own, o.Node, nodes), log)
 	if _, err := source.informers[kindSpeakerStatus].AddEventHandler(cache.ResourceEventHandlerFuncs{

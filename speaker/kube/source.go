@@ -45,7 +45,6 @@ type Source struct {
 	secrets  *lazySecrets
 	each     map[string]cache.InformerSynced // by kind, also of the optional ones
 	events   map[string]*atomic.Uint64       // of the informers, by kind: see derived
-	snapshot *snapshot                       // nil for none
 
 	triggers  *triggers
 	endpoints derived[endpoints]
@@ -135,6 +134,17 @@ func newSource(watches []watch, trigger func(), log *slog.Logger) (*Source, erro
 	return s, nil
 }
 
+// listed reports whether the API server has returned every required list. For the first View it also waits for the
+// kinds that may be refused.
+func (s *Source) listed(secrets secretsState) bool {
+	for _, synced := range s.synced {
+		if !synced() {
+			return false
+		}
+	}
+	return s.begun || s.settled(secrets)
+}
+
 // settled reports whether the first View can be built, given this state of the Secrets.
 func (s *Source) settled(secrets secretsState) bool {
 	for _, o := range s.optional {
@@ -152,9 +162,6 @@ func (s *Source) Run(ctx context.Context) error {
 		wg.Go(func() { inf.RunWithContext(ctx) })
 	}
 	wg.Go(func() { s.secrets.run(ctx, s.trigger) })
-	if s.snapshot != nil {
-		wg.Go(func() { s.keepSnapshot(ctx) })
-	}
 	if cache.WaitForCacheSync(ctx.Done(), append(slices.Clone(s.synced), func() bool { return s.settled(s.secrets.state()) })...) {
 		s.trigger()
 	}
@@ -165,28 +172,24 @@ func (s *Source) Run(ctx context.Context) error {
 // Observe implements speaker.Source. It puts only changes into the View.
 func (s *Source) Observe() (*view.View, view.Touched, bool) {
 	secrets := s.secrets.state() // before the Secrets themselves, so that none is missing when the state is complete
-	fromSnapshot := s.view.FromSnapshot
 	s.mu.Lock()
-	pending, ok := s.take(secrets)
-	var since []time.Time
-	if ok {
-		since, s.since = s.since, nil
-	}
-	s.mu.Unlock()
-	if !ok {
+	if !s.listed(secrets) {
+		s.mu.Unlock()
 		return nil, view.Touched{}, false
 	}
+	pending, since := s.pending, s.since
+	s.pending, s.since = map[ref]any{}, nil
+	s.mu.Unlock()
 	s.begun = true
 	touched := view.Touched{
-		Services:     map[pools.ServiceKey]struct{}{},
-		Slices:       map[pools.ServiceKey]struct{}{},
-		Nodes:        map[string]struct{}{},
-		VIPs:         map[string]struct{}{},
-		Checks:       map[view.Check]struct{}{},
-		Links:        map[string]struct{}{},
-		BGPPeers:     map[string]struct{}{},
-		FromSnapshot: s.view.FromSnapshot != fromSnapshot,
-		Since:        since,
+		Services: map[pools.ServiceKey]struct{}{},
+		Slices:   map[pools.ServiceKey]struct{}{},
+		Nodes:    map[string]struct{}{},
+		VIPs:     map[string]struct{}{},
+		Checks:   map[view.Check]struct{}{},
+		Links:    map[string]struct{}{},
+		BGPPeers: map[string]struct{}{},
+		Since:    since,
 	}
 	for r, value := range pending {
 		if !s.bgp.fold(r, value) {
@@ -329,7 +332,6 @@ func (s *Source) put(r ref, value any) {
 		s.since = append(s.since, at)
 	}
 	s.mu.Unlock()
-	s.recordChange(r.kind)
 	s.trigger()
 }
 

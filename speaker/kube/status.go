@@ -43,8 +43,6 @@ type Reporter struct {
 	failing bool
 	// fresh reports whether this process's state may be written: after a stall another node may hold the address.
 	fresh func() bool
-	// fromSnapshot reports whether the state is from a snapshot: nothing is written then.
-	fromSnapshot func() bool
 	// published is called with every report before it is written.
 	published func(map[string]report.VIPStatus)
 	// events counts the changes of the store; nil if that is unknown.
@@ -73,16 +71,15 @@ type sent struct {
 
 func newReporter(store cache.Store, patch func(context.Context, string, []byte) error, log *slog.Logger) *Reporter {
 	return &Reporter{
-		store:        store,
-		patch:        patch,
-		log:          log,
-		limit:        flowcontrol.NewTokenBucketRateLimiter(writesPerSecond, writesBurst),
-		wake:         make(chan struct{}, 1),
-		written:      map[string]sent{},
-		want:         map[string]report.VIPStatus{},
-		fresh:        func() bool { return true },
-		fromSnapshot: func() bool { return false },
-		published:    func(map[string]report.VIPStatus) {},
+		store:     store,
+		patch:     patch,
+		log:       log,
+		limit:     flowcontrol.NewTokenBucketRateLimiter(writesPerSecond, writesBurst),
+		wake:      make(chan struct{}, 1),
+		written:   map[string]sent{},
+		want:      map[string]report.VIPStatus{},
+		fresh:     func() bool { return true },
+		published: func(map[string]report.VIPStatus) {},
 	}
 }
 
@@ -236,7 +233,7 @@ func (r *Reporter) current(name string, status report.VIPStatus) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now, ok := r.want[name]
-	return ok && reflect.DeepEqual(now, status) && r.fresh() && !r.fromSnapshot()
+	return ok && reflect.DeepEqual(now, status) && r.fresh()
 }
 
 // temporary are the conditions that are present only while they are True.

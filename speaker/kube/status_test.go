@@ -318,15 +318,15 @@ func TestNotDirect(t *testing.T) {
 }
 
 // A process that stalled writes nothing of its outdated state, although its own timers wake it first.
-func TestNothingIsWrittenFromSnapshot(t *testing.T) {
+func TestNothingIsWrittenWhileStalled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, r := newServer(t)
-		var fromSnapshot atomic.Bool
-		r.While(func() bool { return !fromSnapshot.Load() })
+		var stalled atomic.Bool
+		r.While(func() bool { return !stalled.Load() })
 		run(t, r)
 		r.Report(announced("a"))
 		synctest.Wait()
-		fromSnapshot.Store(true)
+		stalled.Store(true)
 		vip := s.get().DeepCopy()
 		vip.Status.Node = "b" // took over meanwhile
 		if err := s.store.Update(vip); err != nil {
@@ -338,7 +338,7 @@ func TestNothingIsWrittenFromSnapshot(t *testing.T) {
 			t.Errorf("node %q, %d patches", got, s.patches.Load())
 		}
 		r.Report(nil) // the loop now has the newer state
-		fromSnapshot.Store(false)
+		stalled.Store(false)
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if got := s.get().Status.Node; got != "b" || s.patches.Load() != 1 {

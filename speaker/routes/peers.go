@@ -21,17 +21,13 @@ func (p *Planner) planPeers(v *view.View) (others bool) {
 		first := taken[o.Address]
 		switch {
 		case !o.On(node.Labels):
-		case o.Wrong != "" && o.Wrong != PasswordUnknown:
+		case o.Wrong != "":
 			problems[name] = PeerProblem{o.Wrong, o.Message}
 		case first != "":
 			problems[name] = PeerProblem{Duplicate, fmt.Sprintf("BGPPeer %s has the same peerAddress, %v, on this node: delete one of them, "+
 				"or let their nodeSelectors select different nodes", first, o.Address)}
 		default:
 			taken[o.Address] = name
-			if o.Wrong != "" {
-				problems[name] = PeerProblem{o.Wrong, o.Message}
-				continue
-			}
 			peers[name] = sessionWith(o, node)
 			if problem, is := lacks(o, peers[name]); is {
 				problems[name] = problem

@@ -30,8 +30,6 @@ const (
 	BFDNotUp view.Reason = "BFDNotUp"
 	// PasswordMissing: the Secret of the password does not exist or has another type.
 	PasswordMissing view.Reason = "PasswordMissing"
-	// PasswordUnknown: the API server has not returned the password yet, and no copy exists.
-	PasswordUnknown view.Reason = "PasswordUnknown"
 	// NotConfigured: this node cannot do what the BGPPeer requests; the message explains it.
 	NotConfigured view.Reason = "NotConfigured"
 	// NoBGPProcess: ironlb-bgpd is not running.

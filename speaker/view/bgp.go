@@ -41,8 +41,7 @@ type BGPPeer struct {
 	// BFD is the zero value for none. Its MinimumTTL is 0 for a single hop.
 	BFD BFD
 	// Wrong is set if no node can have a session, and Message gives the cause and the remediation: PasswordMissing, or
-	// NotConfigured, for example for a BFDProfile that does not exist. PasswordUnknown means not yet: until then the
-	// peer keeps its precedence over others.
+	// NotConfigured, for example for a BFDProfile that does not exist.
 	Wrong   Reason
 	Message string
 }

@@ -41,15 +41,13 @@ type Touched struct {
 	ServiceNetworks bool
 	// Since are the times of the changes in the cluster that changed these slices, as far as known.
 	Since []time.Time
-	// FromSnapshot is set if it changed.
-	FromSnapshot bool
 	// All is set if everything must be planned again.
 	All bool
 }
 
 // Any reports whether anything changed.
 func (t Touched) Any() bool {
-	return t.All || t.FromSnapshot || t.NotDirect || t.Advertisements || t.BGPAdvertisements || t.Pools || t.ReturnRoutes || t.Host || t.Gateways || t.ServiceNetworks ||
+	return t.All || t.NotDirect || t.Advertisements || t.BGPAdvertisements || t.Pools || t.ReturnRoutes || t.Host || t.Gateways || t.ServiceNetworks ||
 		len(t.BGPPeers)+len(t.Services)+len(t.Slices)+len(t.Nodes)+len(t.VIPs)+len(t.Checks) > 0 ||
 		len(t.Links)+len(t.Members)+len(t.Claims)+len(t.Unable)+len(t.Unreachable) > 0
 }

@@ -39,9 +39,6 @@ type View struct {
 	DirectIPv4Only bool
 	// OtherProxy are the Services that another proxy serves on this node.
 	OtherProxy map[pools.ServiceKey]struct{}
-	// FromSnapshot is set while the cluster state comes from the on-disk snapshot. The plan is the same; state on the node
-	// that it does not contain may be newer.
-	FromSnapshot bool
 	// ServiceNetworks are the ranges of ClusterIPs by the name of their ServiceCIDR.
 	ServiceNetworks map[string][]netip.Prefix
 	// Unreachable are the nodes whose speaker and kernel do not answer this node, by name, and since when. Their

@@ -82,8 +82,8 @@ const (
 	settleMost = 24
 )
 
-// settle waits until the CPU time of three consecutive steps no longer falls, at most for two minutes: announcements,
-// the snapshot and Go's garbage collector follow the start.
+// settle waits until the CPU time of three consecutive steps no longer falls, at most for two minutes: announcements and
+// Go's garbage collector follow the start.
 func (b *bench) settle(ctx context.Context) error {
 	var steps []time.Duration
 	last, err := b.p.cpu()

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
-	"os"
-	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -14,11 +12,11 @@ import (
 
 	"github.com/ironlb/ironlb/test/lab"
 	"github.com/ironlb/ironlb/test/lab/host"
-	"github.com/ironlb/ironlb/test/lab/process"
 )
 
 // TestAPIServerDown: while the API server is unreachable every address is answered continuously. The VirtualIPs of a
-// dead node move, and no others. Nothing moves when the server and the node return.
+// dead node move, and no others. So do those of a speaker that is restarted meanwhile: it owns nothing, is not ready, and
+// its node's data plane stays. Nothing moves when the server and the node return.
 func TestAPIServerDown(t *testing.T) {
 	s, before := serving(t, 3)
 	victim := before[s.vips[0].service]
@@ -28,6 +26,13 @@ func TestAPIServerDown(t *testing.T) {
 		if before[v.service] != victim {
 			bystander = v
 		}
+	}
+	restarted := cluster.Nodes[slices.IndexFunc(cluster.Nodes[:candidates], func(n *lab.Node) bool {
+		return n != victim && n != before[bystander.service]
+	})]
+	argv, err := restarted.SpeakerArgv(t.Context(), "--config", speakerConfig())
+	if err != nil {
+		t.Fatal(err)
 	}
 	stop := s.client(bystander)
 
@@ -54,6 +59,16 @@ func TestAPIServerDown(t *testing.T) {
 	s.stayed(died, before, after, victim)
 	s.lasts(after, time.Now(), *apiDown/2)
 
+	killed := time.Now()
+	restartAway(t, restarted, argv, restore)
+	left := s.leaves(restarted)
+	s.stayed(killed, after, left, restarted)
+	s.lasts(left, time.Now(), watch)
+	if err := ready(t.Context(), restarted); err == nil {
+		t.Errorf("the speaker of %s is ready without the API server", restarted.Name)
+	}
+	after = left
+
 	since := time.Now()
 	restore()
 	if err := powerOn(t.Context(), victim); err != nil {
@@ -67,65 +82,6 @@ func TestAPIServerDown(t *testing.T) {
 			t.Errorf("%v: %d connections failed, and nothing happened to its node", bystander.addrs[i], r.Failed)
 		}
 	}
-}
-
-// TestStartsWithoutAPIServer: a speaker that is restarted while the API server is unreachable uses its snapshot. It
-// takes no VirtualIP from the new owners. After a restart of all speakers every address is answered and served again,
-// by one node each. Nothing moves when the server returns.
-func TestStartsWithoutAPIServer(t *testing.T) {
-	s, _ := serving(t, 3)
-	k := keepState(t)
-	before := s.settled("with speakers that keep their state")
-	s.reported(before)
-	cluster.Await(t, patience, "every speaker has written a snapshot", func(context.Context) error {
-		for _, n := range cluster.Nodes[:candidates] {
-			if _, err := os.Stat(filepath.Join(stateDir(), "snapshot-"+n.Name)); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	restore := stopAPIServer(t)
-
-	victim := before[s.vips[0].service]
-	died := time.Now()
-	k.kill(victim)
-	after := s.leaves(victim)
-	s.stayed(died, before, after, victim)
-	since := time.Now()
-	k.start(victim)
-	fromSnapshot(t, victim, true)
-	s.stayed(since, after, s.settledFor(watch, "after one start without the API server"))
-
-	killed := time.Now()
-	for _, n := range cluster.Nodes[:candidates] {
-		k.kill(n)
-	}
-	silent(t, s)
-	started := time.Now()
-	for _, n := range cluster.Nodes[:candidates] {
-		k.start(n)
-	}
-	now := s.settledFor(watch, "after all were started without the API server")
-	s.handedOver(killed, after, now, cluster.Nodes[:candidates]...)
-	for _, v := range s.vips {
-		for _, a := range v.addrs {
-			t.Logf("%v: on %s, answered again within %v of the start", a, now[v.service].Name, answered(s, a, started).Round(time.Millisecond))
-		}
-		stop := s.client(v)
-		stop(time.Now())
-	}
-	for _, n := range cluster.Nodes[:candidates] {
-		fromSnapshot(t, n, true)
-	}
-
-	since = time.Now()
-	restore()
-	for _, n := range cluster.Nodes[:candidates] {
-		fromSnapshot(t, n, false)
-	}
-	s.stayed(since, now, s.settledFor(watch, "with the API server back"))
-	s.reported(now)
 }
 
 // stopAPIServer stops the API server. restore starts it again. The end of the test does so as well, and replaces
@@ -149,77 +105,22 @@ func stopAPIServer(t *testing.T) (restore func()) {
 	return restore
 }
 
-func stateDir() string { return filepath.Join(cluster.Dir, "state") }
-
-// keeping restarts speakers that keep their state, without the API server, as the kubelet does. The lab's own way to
-// start a speaker requests a token from it.
-type keeping struct {
-	t    *testing.T
-	argv map[*lab.Node][]string
-	runs map[*lab.Node]*process.Process
-}
-
-// keepState restarts all speakers with a state directory, until the end of the test.
-func keepState(t *testing.T) *keeping {
+// restartAway ends the speaker of a node and starts it again while the API server is unreachable, as a kubelet does, with
+// a command from before. The end of the test replaces it by the lab's own.
+func restartAway(t *testing.T, n *lab.Node, argv []string, restore func()) {
 	t.Helper()
-	k := &keeping{t: t, argv: map[*lab.Node][]string{}, runs: map[*lab.Node]*process.Process{}}
-	config := stateDir() + ".yaml"
-	if err := os.WriteFile(config, []byte("dataplane: nftables\nstateDir: "+stateDir()+"\n"), 0o600); err != nil {
+	if err := n.KillSpeaker(); err != nil {
+		t.Fatal(err)
+	}
+	p, err := n.Start(context.WithoutCancel(t.Context()), "ironlb-speaker", host.Cmd{Argv: argv})
+	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		for _, n := range cluster.Nodes[:candidates] {
-			var err error
-			if p := k.runs[n]; p != nil && p.Running() {
-				err = p.Kill()
-			}
-			if !n.Speaker().Running() {
-				err = errors.Join(err, n.StartSpeaker(context.Background(), "--config", speakerConfig()))
-			}
-			if err != nil {
-				t.Error(err)
-			}
+		restore()
+		if err := errors.Join(p.Kill(), n.StartSpeaker(context.Background(), "--config", speakerConfig())); err != nil {
+			t.Error(err)
 		}
-	})
-	for _, n := range cluster.Nodes[:candidates] {
-		var err error
-		if k.argv[n], err = n.SpeakerArgv(t.Context(), "--config", config); err != nil {
-			t.Fatal(err)
-		}
-		if err := n.KillSpeaker(); err != nil {
-			t.Fatal(err)
-		}
-		k.start(n)
-		fromSnapshot(t, n, false)
-	}
-	return k
-}
-
-func (k *keeping) start(n *lab.Node) {
-	k.t.Helper()
-	p, err := n.Start(context.WithoutCancel(k.t.Context()), "ironlb-speaker", host.Cmd{Argv: k.argv[n]})
-	if err != nil {
-		k.t.Fatal(err)
-	}
-	k.runs[n] = p
-}
-
-func (k *keeping) kill(n *lab.Node) {
-	k.t.Helper()
-	if err := k.runs[n].Kill(); err != nil {
-		k.t.Fatal(err)
-	}
-}
-
-// fromSnapshot waits until a speaker is ready and uses its snapshot, or no longer uses it.
-func fromSnapshot(t *testing.T, n *lab.Node, want bool) {
-	t.Helper()
-	cluster.Await(t, patience, fmt.Sprintf("the speaker of %s uses its snapshot: %t", n.Name, want), func(ctx context.Context) error {
-		text, err := n.Exec(ctx, "curl", "-fsS", "--max-time", "5", "http://127.0.0.1:7950/readyz")
-		if err == nil && strings.Contains(text, "from snapshot") != want {
-			err = fmt.Errorf("/readyz: got %q", text)
-		}
-		return err
 	})
 }
 
@@ -262,16 +163,6 @@ func unknown(t *testing.T, s *scene) {
 		})
 	}
 	silent(t, s)
-}
-
-// answered returns the time from a moment until an address was first answered, in steps of a tenth of a second.
-func answered(s *scene, a netip.Addr, since time.Time) time.Duration {
-	for at := since; at.Before(time.Now()); at = at.Add(100 * time.Millisecond) {
-		if len(s.w.Seen(a, since, at).All) > 0 {
-			return at.Sub(since)
-		}
-	}
-	return 0
 }
 
 // lasts checks that the owners stay the same for the span.
