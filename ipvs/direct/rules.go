@@ -1,14 +1,173 @@
 package direct
 
 import (
+	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
+	"golang.org/x/sys/unix"
 	"sigs.k8s.io/knftables"
 
 	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/ipvs/nftwatch"
 )
+
+// none is the peer of a slot whose packets stay here.
+const none = 1<<16 - 1
+
+// content are the peers to which the packets of each slot are sent, by their index.
+type content struct {
+	peers    [ipvs.NumSlots]uint16
+	byClient bool
+}
+
+// newContent returns a content without peers.
+func newContent(byClient bool) content {
+	c := content{byClient: byClient}
+	for slot := range c.peers {
+		c.peers[slot] = none
+	}
+	return c
+}
+
+// empty reports whether the packets of every slot stay here.
+func (c *content) empty() bool {
+	for _, peer := range c.peers {
+		if peer != none {
+			return false
+		}
+	}
+	return true
+}
+
+// peersOf are the peers of one node: a slot of the node itself has none.
+type peersOf struct {
+	self  int // -1 if the node is not in the list
+	nodes []netip.Addr
+}
+
+func newPeers(want ipvs.Direct) peersOf {
+	p := peersOf{self: -1, nodes: want.Nodes}
+	for i, addr := range want.Nodes {
+		if addr == want.Self {
+			p.self = i
+		}
+	}
+	return p
+}
+
+// contents returns the content of each tier for a virtual server: for slots of other nodes, and for its own slots that
+// another node had before. It fails if a slot has no node.
+func (p peersOf) contents(d ipvs.Directed) (c [numTiers]content, err error) {
+	if d.Slots == nil {
+		return c, fmt.Errorf("%w: no slots", ipvs.ErrInvalid)
+	}
+	c[first], c[second] = newContent(d.ByClient), newContent(d.ByClient)
+	for slot, node := range d.Slots {
+		if err := p.check(node); err != nil {
+			return c, err
+		}
+		if int(node) != p.self {
+			c[first].peers[slot] = node
+			continue
+		}
+		if d.Before != nil && d.Before[slot] != node && p.check(d.Before[slot]) == nil { // a deleted node has no connections
+			c[second].peers[slot] = d.Before[slot]
+		}
+	}
+	return c, nil
+}
+
+func (p peersOf) check(node uint16) error {
+	if int(node) >= len(p.nodes) || !p.nodes[node].IsValid() {
+		return fmt.Errorf("%w: a slot of node %d, which is not in the list", ipvs.ErrInvalid, node)
+	}
+	return nil
+}
+
+// maxPeers is the number of gateway addresses.
+const maxPeers = 1<<14 - 1<<8 - 1
+
+// network4 is the network of the IPv4 gateways. Each tunnel has an address of it, whose route leads to the device. It
+// has none of the link-local addresses that clouds and DNS caches use.
+var network4 = netip.MustParsePrefix("169.254.64.0/18")
+
+// firstGateway4 are the last two octets of the first gateway.
+const firstGateway4 = 65 << 8
+
+// gateway4 and gateway6 return the address of a peer behind either tunnel. It selects a neighbor of the device and is
+// never part of a packet, so it means nothing on other nodes.
+func gateway4(peer uint16) netip.Addr {
+	a := [4]byte{169, 254}
+	binary.BigEndian.PutUint16(a[2:], firstGateway4+peer)
+	return netip.AddrFrom4(a)
+}
+
+func gateway6(peer uint16) netip.Addr {
+	a := [16]byte{0: 0xfe, 1: 0x80, 13: 1}
+	binary.BigEndian.PutUint16(a[14:], peer)
+	return netip.AddrFrom16(a)
+}
+
+// peerOf is the reverse of both.
+func peerOf(gateway netip.Addr) (peer uint16, ok bool) {
+	raw := gateway.AsSlice()
+	if len(raw) == 0 {
+		return 0, false
+	}
+	peer = binary.BigEndian.Uint16(raw[len(raw)-2:])
+	if gateway.Is4() {
+		peer -= firstGateway4
+		return peer, peer < maxPeers && gateway4(peer) == gateway
+	}
+	return peer, peer < maxPeers && gateway6(peer) == gateway
+}
+
+// family contains the differences between the tables of IPv4 and IPv6.
+type family struct {
+	name   knftables.Family
+	number byte // the kernel's
+	// addrType is nft's type of an address.
+	addrType string
+	// words replaces ADDR and IP in rules and types, and what concerns ICMP errors: ICMP and ICMPERROR match them,
+	// ERRORKEY, ERRORADDR and ERRORPORT are the source (address, protocol, port) and the destination of the packet in
+	// one, whose header follows 8 octets of ICMP.
+	words *strings.Replacer
+	// headers are the lengths of the network and the TCP header, and vxlan is that of all headers of a tunnel.
+	headers, vxlan int
+	gateway        func(peer uint16) netip.Addr
+}
+
+// families have the indices of package nftwatch.
+var families = [nftwatch.NumFamilies]family{
+	nftwatch.IP: {
+		name: knftables.IPv4Family, number: unix.NFPROTO_IPV4, addrType: "ipv4_addr", words: strings.NewReplacer(
+			"ICMPERROR", "icmp type { destination-unreachable, time-exceeded, parameter-problem }", "ICMP", "icmp",
+			"ERRORKEY", "@th,160,32 . @th,136,8 . @th,224,16", "ERRORADDR", "@th,192,32", "ERRORPORT", "@th,240,16",
+			"ADDR", "ipv4_addr", "IP", "ip",
+		),
+		headers: 20 + 20, vxlan: 20 + 8 + 8 + 14, gateway: gateway4,
+	},
+	nftwatch.IP6: {
+		name: knftables.IPv6Family, number: unix.NFPROTO_IPV6, addrType: "ipv6_addr", words: strings.NewReplacer(
+			"ICMPERROR", "icmpv6 type { destination-unreachable, packet-too-big, time-exceeded, parameter-problem }",
+			"ICMP", "ipv6-icmp",
+			"ERRORKEY", "@th,128,128 . @th,112,8 . @th,384,16", "ERRORADDR", "@th,256,128", "ERRORPORT", "@th,400,16",
+			"ADDR", "ipv6_addr", "IP", "ip6",
+		),
+		headers: 40 + 20, vxlan: 40 + 8 + 8 + 14, gateway: gateway6,
+	},
+}
+
+// familyOf returns the index of an address's family.
+func familyOf(addr netip.Addr) int {
+	if addr.Is4() {
+		return nftwatch.IP
+	}
+	return nftwatch.IP6
+}
 
 // The sets of a table; its maps are those of tierNames, and one per spread.
 const (
@@ -178,3 +337,41 @@ func (s *spread) rules(tier int) []string {
 		`iifname "` + Device1 + `" ` + to(client, Device2), to(client, Device1),
 	}
 }
+
+// A duplicate passes the output hook with the addresses and ports of the client's packet (nf_dup_ipv4, ip_local_out).
+// There the packet filter would drop it on a node without endpoints (at -99), IPVS would forward it to an endpoint of
+// this node or refuse it (ip_vs_in_hook, -98), and ipvs/nftlb would refuse it (-90). So until then it has another
+// protocol, for which there is no virtual server. Its header checksum stays that of its own.
+const hiddenFrom, hiddenUntil = -300, -85
+
+// hidden are the values that replace a protocol (RFC 3692 and unassigned ones). No host receives them.
+var hidden = []struct{ protocol, value int }{{6, 253}, {17, 254}, {132, 252}}
+
+// hiddenHeaders are those that replace the first extension header of IPv6: hop-by-hop options, routing, destination
+// options.
+var hiddenHeaders = []struct{ protocol, value int }{{0, 251}, {43, 250}, {60, 249}}
+
+// notDuplicate matches what does not leave through a tunnel.
+const notDuplicate = `oifname != "` + devicePrefix + `*" return`
+
+// duplicates returns the chains that only duplicates pass.
+func duplicates(of family) []chain {
+	hide, show := []string{notDuplicate}, []string{notDuplicate}
+	field, all := "@nh,72,8", hidden
+	if of.name == knftables.IPv4Family {
+		hide = append(hide, restoreFlags)
+	} else {
+		field, all = "@nh,48,8", append(all[:len(all):len(all)], hiddenHeaders...)
+	}
+	for _, h := range all { // nft updates the checksum of a named field
+		hide = append(hide, fmt.Sprintf("%[1]s %[2]d %[1]s set %[3]d return", field, h.protocol, h.value))
+		show = append(show, fmt.Sprintf("%[1]s %[2]d %[1]s set %[3]d return", field, h.value, h.protocol))
+	}
+	return []chain{
+		{name: "output", hook: knftables.OutputHook, priority: hiddenFrom, rules: hide},
+		{name: "output-restore", hook: knftables.OutputHook, priority: hiddenUntil, rules: show},
+	}
+}
+
+// restoreFlags removes the mark of fragmentable, and DF.
+const restoreFlags = `ip frag-off 0xc000 ip frag-off set 0x0`

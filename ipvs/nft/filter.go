@@ -4,12 +4,17 @@ package nft
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"os/exec"
+	"strings"
 	"sync"
 
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
 	"sigs.k8s.io/knftables"
 
 	"github.com/ironlb/ironlb/ipvs"
@@ -267,4 +272,88 @@ func (f *Filter) Remove(ctx context.Context) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// family contains the differences between the tables of IPv4 and IPv6.
+type family struct {
+	nft knftables.Family
+	// number is the family in netlink messages.
+	number byte
+	// everything is the prefix of all addresses.
+	everything netip.Prefix
+	// words replaces the placeholders in a rule or the type of a set with the family's keywords.
+	words *strings.Replacer
+}
+
+// families are in the order of the counts of nftwatch.
+var families = [nftwatch.NumFamilies]family{
+	nftwatch.IP: {knftables.IPv4Family, unix.NFPROTO_IPV4, netip.PrefixFrom(netip.IPv4Unspecified(), 0),
+		strings.NewReplacer("ADDR", "ipv4_addr", "IP", "ip", "ICMP", "icmp")},
+	nftwatch.IP6: {knftables.IPv6Family, unix.NFPROTO_IPV6, netip.PrefixFrom(netip.IPv6Unspecified(), 0),
+		strings.NewReplacer("ADDR", "ipv6_addr", "IP", "ip6", "ICMP", "icmpv6")},
+}
+
+// familyOf returns the index of an element's family.
+func familyOf(e ipvs.Element) int {
+	if e.Is4() {
+		return 0
+	}
+	return 1
+}
+
+// Probe checks whether nft and the kernel accept the package's rules with these elements, which must include one of
+// IPv4. It changes nothing: "nft --check" makes the kernel validate a transaction and then abort it. The error has only
+// the first message.
+func (f *Filter) Probe(ctx context.Context, elements ipvs.Filter) error {
+	t := f.tables[0]
+	if err := t.usable(); err != nil {
+		return err
+	}
+	if err := t.nft.Check(ctx, t.replacement(maps.Keys(elements), !f.DropPing)); err != nil {
+		line, _, _ := strings.Cut(err.Error(), "\n")
+		return fmt.Errorf("probe the rules of %v: %s", t, line)
+	}
+	return nil
+}
+
+// Version returns what "nft --version" prints, as "nftables v1.0.6 (Lester Gooch #5)". It wraps ErrNoCommand.
+func Version(ctx context.Context) (string, error) {
+	out, err := exec.CommandContext(ctx, "nft", "--version").Output()
+	switch {
+	case errors.Is(err, exec.ErrNotFound):
+		return "", ErrNoCommand
+	case err != nil:
+		return "", fmt.Errorf("nft --version: %w", err)
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
+// nftaGenID is NFTA_GEN_ID of include/uapi/linux/netfilter/nf_tables.h.
+const nftaGenID = 1
+
+// Generation returns the number that every change of nftables, by any program, increments in the network namespace of
+// the calling thread. As long as it is unchanged, [Policies.Apply] has the same result. Generation fails if
+// iptables-legacy is in use, which is not part of nftables.
+func Generation() (uint32, error) {
+	if legacy := iptablesInUse(nil); len(legacy) > 0 {
+		return 0, fmt.Errorf("%s is in use, and sends no notifications of changes", legacy[0].program)
+	}
+	request := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETGEN, 0)
+	request.AddData(&nl.Nfgenmsg{NfgenFamily: unix.NFPROTO_UNSPEC, Version: nl.NFNETLINK_V0})
+	answers, err := request.Execute(unix.NETLINK_NETFILTER, unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWGEN)
+	if err != nil {
+		return 0, fmt.Errorf("ask for the generation of nftables: %w", err)
+	}
+	for _, answer := range answers {
+		attrs, err := nl.ParseRouteAttr(answer[min(len(answer), nl.SizeofNfgenmsg):])
+		if err != nil {
+			return 0, fmt.Errorf("read the generation of nftables: %w", err)
+		}
+		for _, a := range attrs {
+			if a.Attr.Type&nl.NLA_TYPE_MASK == nftaGenID && len(a.Value) >= 4 {
+				return binary.BigEndian.Uint32(a.Value), nil
+			}
+		}
+	}
+	return 0, errors.New("ask for the generation of nftables: the kernel's answer lacks it")
 }

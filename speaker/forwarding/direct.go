@@ -4,8 +4,11 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/speaker/incremental"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -163,4 +166,268 @@ func (w *planning) spread(port view.Port, v4 bool) map[uint16]int {
 	w.spreads[key] = out
 	w.out.lists[key] = list{servers: servers, chosen: len(servers)} // those that are no longer new
 	return out
+}
+
+// tunnel is whether packets can be sent to a node through a tunnel.
+type tunnel uint8
+
+const (
+	noTunnel tunnel = iota
+	hasTunnel
+	// tunnelAwaited: the node's speaker was not received yet, and its endpoints get no slots.
+	tunnelAwaited
+)
+
+// awaitTunnel is how long the speaker of a node may take to be received, from the first endpoint of a Service on it. A
+// node that joins runs Pods before its speaker: if they made their Services fall back, connections would break twice.
+const awaitTunnel = 30 * time.Second
+
+// silence is since when a node with endpoints of a Service is not received. It is assumed to have tunnels if this node
+// was an observer then: it has just started, and the other nodes send to it already.
+type silence struct {
+	since   time.Time
+	assumed bool
+}
+
+// tunnelTo returns whether packets can be sent to an existing node; this node needs no tunnel.
+func (w *planning) tunnelTo(node string) tunnel {
+	peer, received := w.view.Members.Peers[node]
+	switch {
+	case node == w.name:
+		return hasTunnel
+	case !w.nodes.usable(node) || received && !peer.Direct:
+		return noTunnel
+	case received:
+		return hasTunnel
+	}
+	s, known := w.silent[node]
+	if !known {
+		s = silence{since: w.now, assumed: w.view.Members.Observer}
+	}
+	w.out.silent[node] = s
+	end := s.since.Add(awaitTunnel)
+	if !w.now.Before(end) {
+		return noTunnel
+	}
+	w.wake(end)
+	if s.assumed {
+		return hasTunnel
+	}
+	return tunnelAwaited
+}
+
+// nodeTable assigns indexes to the Nodes, for ipvs.Direct. A Node keeps its index. That of a deleted Node is assigned
+// again from the next update on: until then every Service that uses the Node is planned without it.
+type nodeTable struct {
+	index map[string]uint16
+	// names and addrs are by index: an empty name is an unused index, an invalid address that of a Node without one.
+	names []string
+	addrs []netip.Addr
+}
+
+// usable reports whether packets can be sent to a Node, as far as its addresses matter.
+func (t *nodeTable) usable(name string) bool {
+	i, known := t.index[name]
+	return known && t.addrs[i].IsValid()
+}
+
+// update assigns indexes to the Nodes of the View.
+func (t *nodeTable) update(v *view.View, self string) {
+	for _, name := range slices.Sorted(maps.Keys(v.Nodes)) {
+		if _, known := t.index[name]; known {
+			continue
+		}
+		i := slices.Index(t.names, "")
+		if i < 0 {
+			i, t.names = len(t.names), append(t.names, "")
+		}
+		t.names[i], t.index[name] = name, uint16(i)
+	}
+	for name, i := range t.index {
+		if _, exists := v.Nodes[name]; !exists {
+			t.names[i] = ""
+			delete(t.index, name)
+		}
+	}
+	t.addrs = make([]netip.Addr, len(t.names)) // the previous slice may be in use
+	for name, i := range t.index {
+		t.addrs[i] = tunnelAddress(v.Nodes[name], v.Nodes[self])
+	}
+}
+
+// tunnelAddress returns the address of a Node for tunnels to or from this one, invalid for none: the IPv4 address, or
+// the IPv6 address if neither has one. If only one of them has an IPv4 address there is none, so that both agree.
+func tunnelAddress(node, self view.Node) netip.Addr {
+	four, has4 := node.Address(true)
+	_, self4 := self.Address(true)
+	if has4 != self4 {
+		return netip.Addr{}
+	}
+	if has4 {
+		return four
+	}
+	six, _ := node.Address(false)
+	return six
+}
+
+// planNodes updates the nodes of tunnels.
+func (p *Planner) planNodes(v *view.View) {
+	p.nodes.update(v, p.node)
+	direct := &p.forwarding.Direct
+	var self netip.Addr
+	if i, exists := p.nodes.index[p.node]; exists {
+		self = p.nodes.addrs[i]
+	}
+	if self == direct.Self && slices.Equal(p.nodes.addrs, direct.Nodes) {
+		return
+	}
+	direct.Self, direct.Nodes, p.changed.DirectNodes = self, p.nodes.addrs, true
+}
+
+// touchedDirect adds the Services to be forwarded directly whose fallback or slots may differ, besides those that
+// changed themselves: the Nodes of their endpoints changed, or whether these or this node can use tunnels.
+func (p *Planner) touchedDirect(v *view.View, touched view.Touched, services map[pools.ServiceKey]struct{}) {
+	if touched.NotDirect || p.observer != v.Members.Observer {
+		maps.Copy(services, p.directs)
+	}
+	p.observer = v.Members.Observer
+	if touched.All {
+		clear(p.tunnels)
+		for node, peer := range v.Members.Peers {
+			incremental.Set(p.tunnels, node, peer.DirectIPv4Only, peer.Direct)
+		}
+	}
+	use := func(node string) {
+		for key := range p.usersOf[node] {
+			if _, direct := p.directs[key]; direct {
+				services[key] = struct{}{}
+			}
+		}
+	}
+	for node := range touched.Nodes {
+		use(node)
+	}
+	for node := range touched.Members {
+		only, before := p.tunnels[node]
+		now := v.Members.Peers[node]
+		incremental.Set(p.tunnels, node, now.DirectIPv4Only, now.Direct)
+		firstReceived := !now.Direct // possibly: p.tunnels does not distinguish it from an unknown node
+		if now.Direct != before || now.DirectIPv4Only != only || firstReceived || p.observer {
+			use(node)
+		}
+	}
+}
+
+// variants is the number of different slots of virtual servers with the same endpoints. With more of them, nodes that
+// have by chance more or less slots than their share of one have less so of all. With fewer, virtual servers share more
+// tables (ipvs/direct).
+const variants = 16
+
+// slotsOf assigns each slot of a virtual server to a node by rendezvous hashing. spread are the numbers of endpoints by
+// the index of their node: a node takes part once for each. The result is equal on all nodes with the same endpoints,
+// whatever their indexes, and depends only on their numbers and on the names of their nodes. One more or less changes
+// only its own slots: on average one in n of n endpoints. There must be an endpoint.
+//
+// The hash is constant. Speakers of different versions share connections during an upgrade, so it must not change.
+func slotsOf(key ipvs.Key, spread map[uint16]int, names []string) *ipvs.Slots {
+	type candidate struct {
+		hash uint64
+		node uint16
+	}
+	var all []candidate
+	for node, endpoints := range spread {
+		name := hashOfName(names[node])
+		for i := range uint64(endpoints) {
+			all = append(all, candidate{mix(name + i), node})
+		}
+	}
+	variant := hashOf(netip.AddrPortFrom(key.Addr, 0), 0) % variants
+	out := &ipvs.Slots{}
+	for slot := range out {
+		of := mix(variant*ipvs.NumSlots + uint64(slot))
+		first, most := 0, mix(all[0].hash^of)
+		for i := 1; i < len(all); i++ {
+			rank := mix(all[i].hash ^ of)
+			if rank > most || rank == most && names[all[i].node] < names[all[first].node] {
+				first, most = i, rank
+			}
+		}
+		out[slot] = all[first].node
+	}
+	return out
+}
+
+// digestOf returns a digest of the slots of a virtual server and of what their hash is over, from the names of the
+// nodes. It distinguishes tables that differ by accident, not by design. It must not change: speakers of different
+// versions compare it.
+func digestOf(key ipvs.Key, d ipvs.Directed, names []string) uint64 {
+	digest := hashOf(netip.AddrPortFrom(key.Addr, key.Port), key.Protocol)
+	if d.ByClient {
+		digest = mix(^digest)
+	}
+	hashes := map[uint16]uint64{}
+	for _, node := range d.Slots {
+		hash, known := hashes[node]
+		if !known {
+			hash = hashOfName(names[node])
+			hashes[node] = hash
+		}
+		digest = mix(digest ^ hash)
+	}
+	return digest
+}
+
+const fnvBasis, fnvPrime = 0xcbf29ce484222325, 0x100000001b3
+
+func hashOfName(name string) uint64 {
+	hash := uint64(fnvBasis)
+	for i := range len(name) {
+		hash = (hash ^ uint64(name[i])) * fnvPrime
+	}
+	return mix(hash)
+}
+
+// hashOf hashes an address, a port and a protocol with 64-bit FNV-1a, and mixes the result.
+func hashOf(at netip.AddrPort, protocol ipvs.Protocol) uint64 {
+	hash := uint64(fnvBasis)
+	for _, b := range at.Addr().As16() {
+		hash = (hash ^ uint64(b)) * fnvPrime
+	}
+	for _, b := range [...]byte{byte(at.Port() >> 8), byte(at.Port()), byte(protocol)} {
+		hash = (hash ^ uint64(b)) * fnvPrime
+	}
+	return mix(hash)
+}
+
+// mix is the finalizer of splitmix64: each bit of the result depends on each bit of x, and no two x have the same
+// result.
+func mix(x uint64) uint64 {
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+// beforeOf returns, for each slot, the node before its last change: that of last where it differs from now, else that
+// of the earlier changes. Without last, the nodes are those of now. A node that gone reports is replaced by that of
+// now. The result may share its arguments.
+func beforeOf(now, last, before *ipvs.Slots, gone func(node uint16) bool) *ipvs.Slots {
+	if last == nil {
+		return now
+	}
+	out := *before
+	for slot, node := range now {
+		if last[slot] != node {
+			out[slot] = last[slot]
+		}
+		if gone(out[slot]) {
+			out[slot] = node
+		}
+	}
+	switch out {
+	case *now:
+		return now
+	case *before:
+		return before
+	}
+	return &out
 }

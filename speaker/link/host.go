@@ -1,10 +1,15 @@
 package link
 
 import (
+	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/ironlb/ironlb/speaker/link/dump"
 )
 
 // kubeProxyInterface is the interface with the Service addresses of kube-proxy's ipvs mode.
@@ -38,4 +43,48 @@ func (l *Link) HostAddresses() ([]netip.Addr, error) {
 	}
 	slices.SortFunc(host, netip.Addr.Compare)
 	return slices.Compact(host), nil
+}
+
+// Gateways returns the next hops of the routes in all tables, sorted, except link-local ones. It reads every route.
+func (l *Link) Gateways() ([]netip.Addr, error) {
+	all, err := dump.Complete(func() ([]netip.Addr, error) {
+		var found []netip.Addr
+		for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+			err := l.handle.RouteListFilteredIter(family, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE, func(r netlink.Route) bool {
+				for _, gateway := range gatewaysOf(r) {
+					if addr, ok := netip.AddrFromSlice(gateway); ok && addr.Unmap().IsGlobalUnicast() && (len(found) == 0 || found[len(found)-1] != addr.Unmap()) {
+						found = append(found, addr.Unmap())
+					}
+				}
+				return true
+			})
+			if err != nil {
+				return nil, err
+			}
+		}
+		return found, nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list the routes: %w", err)
+	}
+	slices.SortFunc(all, netip.Addr.Compare)
+	return slices.Compact(all), nil
+}
+
+// gatewaysOf returns the next hops of a route, including one of the other family (RFC 5549).
+func gatewaysOf(r netlink.Route) []net.IP {
+	var out []net.IP
+	add := func(gateway net.IP, via netlink.Destination) {
+		if gateway != nil {
+			out = append(out, gateway)
+		}
+		if v, ok := via.(*netlink.Via); ok && v != nil {
+			out = append(out, v.Addr)
+		}
+	}
+	add(r.Gw, r.Via)
+	for _, hop := range r.MultiPath {
+		add(hop.Gw, hop.Via)
+	}
+	return out
 }

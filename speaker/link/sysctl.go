@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -11,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -168,4 +170,67 @@ func remedy(key string, err error) string {
 		return " (run as root with /proc/sys writable, or set it on the node beforehand)"
 	}
 	return ""
+}
+
+// SysctlWatch checks repeatedly whether parameters are as wanted, with one system call each: it keeps their files open.
+// The zero value checks none.
+type SysctlWatch struct {
+	want  []Sysctl
+	files []int
+}
+
+// Open replaces the parameters to check, in the network namespace of the calling thread; an empty list closes all
+// files.
+func (m *SysctlWatch) Open(want []Sysctl) {
+	for _, fd := range m.files {
+		unix.Close(fd)
+	}
+	m.want, m.files = nil, nil
+	for _, s := range want {
+		fd, err := unix.Open(s.path(), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			m.Open(nil)
+			return
+		}
+		m.want, m.files = append(m.want, s), append(m.files, fd)
+	}
+}
+
+// Met reports whether there are any parameters, and all are as wanted. Reading fails when a parameter is gone, as
+// with a module or an interface.
+func (m *SysctlWatch) Met() bool {
+	var value [128]byte
+	for i, s := range m.want {
+		n, err := unix.Pread(m.files[i], value[:], 0)
+		if err != nil || !s.met(strings.TrimSpace(string(value[:n]))) {
+			return false
+		}
+	}
+	return len(m.want) > 0
+}
+
+const forwarding6 = "net.ipv6.conf.all.forwarding"
+
+// keepRouterAdvertisements returns the parameters to set before IPv6 forwarding is enabled. A kernel that forwards
+// counts as a router: it deletes its default routes from router advertisements and accepts no more, unless accept_ra is
+// 2 (Documentation/networking/ip-sysctl.rst; addrconf_fixup_forwarding in net/ipv6/addrconf.c). So each interface with
+// such a route gets that value. If another program handles the advertisements (accept_ra=0), no route is lost.
+func keepRouterAdvertisements() ([]Sysctl, error) {
+	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V6, &netlink.Route{Protocol: unix.RTPROT_RA}, netlink.RT_FILTER_PROTOCOL)
+	if err != nil {
+		return nil, fmt.Errorf("list the IPv6 routes: %w", err)
+	}
+	var keep []Sysctl
+	for _, route := range routes {
+		iface, err := net.InterfaceByIndex(route.LinkIndex)
+		if err != nil {
+			continue // the interface is gone
+		}
+		s := Sysctl{Key: "net.ipv6.conf." + strings.ReplaceAll(iface.Name, ".", "/") + ".accept_ra", Value: "2"}
+		if value, err := s.Read(); err != nil || value == "0" || slices.Contains(keep, s) {
+			continue
+		}
+		keep = append(keep, s)
+	}
+	return keep, nil
 }

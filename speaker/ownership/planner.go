@@ -1,3 +1,17 @@
+// Package ownership decides which node owns each VirtualIP, from the point of view of one node.
+//
+// There is no leader. Each speaker evaluates the same rules (docs/design/failover.md): the list of the VirtualIP ranks
+// the nodes, the API objects and the endpoints determine which of them are eligible, and the members publish claims. An
+// owner keeps its address: it releases it at once for a blocker, and otherwise only once a successor has taken over. A
+// node acquires an address that has no owner after all before it in rank had time to. Of two owners the later in rank
+// yields.
+//
+// An election is the decision about one VirtualIP (election.go; its steps are release, hand over, acquire). Its state
+// between two decisions is an ownership. The Planner decides again only about the VirtualIPs that a change affects,
+// after the data plane is planned; its Owners are the decisions, the claims to publish and the addresses to announce.
+//
+// It is pure: no I/O, no clock, no Kubernetes type. Its tests are those of complete plans, in package plan: scenarios,
+// properties, and clusters of planners.
 package ownership
 
 import (
@@ -13,6 +27,32 @@ import (
 	"github.com/ironlb/ironlb/speaker/incremental"
 	"github.com/ironlb/ironlb/speaker/view"
 )
+
+// Owners are the owners of the VirtualIPs, as one node decides and observes them, and what follows for this node.
+type Owners struct {
+	// VIPs are the decisions by the name of the VirtualIP.
+	VIPs map[string]Decision
+	// Announce are the L2 addresses to announce, once they are programmed.
+	Announce map[netip.Addr]Announcement
+	// Claims are the claims to publish to the other members, Segments the interfaces on which to receive these.
+	Claims   map[string]view.Claim
+	Segments map[string]struct{}
+}
+
+// NewOwners returns Owners of no VirtualIP.
+func NewOwners() Owners {
+	return Owners{VIPs: map[string]Decision{}, Announce: map[netip.Addr]Announcement{}, Claims: map[string]view.Claim{}, Segments: map[string]struct{}{}}
+}
+
+// ChangedOwners names the parts of Owners that may differ from the last plan.
+type ChangedOwners struct {
+	// VIPs of VIPs and Claims.
+	VIPs map[string]struct{}
+	// Announce are the addresses whose announcement changed.
+	Announce map[netip.Addr]struct{}
+	// Segments is set if they differ.
+	Segments bool
+}
 
 // Planner decides the owner of each VirtualIP incrementally: the cost of a plan is proportional to the change. It is
 // used by one goroutine.
@@ -221,4 +261,149 @@ func (p *Planner) History() string {
 		fmt.Fprintf(&b, "%s %+v %v\n", name, p.vips[name].ownership, p.wakes[name])
 	}
 	return b.String()
+}
+
+// touchedVIPs returns the VirtualIPs whose decision may differ, after the Services are planned.
+func (p *Planner) touchedVIPs(v *view.View, touched view.Touched, now time.Time) map[string]struct{} {
+	out := maps.Clone(touched.VIPs)
+	if out == nil {
+		out = map[string]struct{}{}
+	}
+	informed, listened, returned := p.own.informed, p.own.listened, p.own.returned
+	own := p.touchesOwn(v) // first: it records the present state
+	if p.own.informed != informed {
+		p.informedAt = now
+	}
+	if links := p.touchesLinks(v, touched); touched.All || touched.Advertisements || own || links {
+		for name := range v.VIPs {
+			out[name] = struct{}{}
+		}
+		for name := range p.vips {
+			out[name] = struct{}{}
+		}
+		return out
+	}
+	for _, nodes := range []map[string]struct{}{touched.Nodes, touched.Members} {
+		for node := range nodes {
+			maps.Copy(out, p.byNode[node])
+		}
+	}
+	for id := range touched.Claims {
+		maps.Copy(out, p.byID[id])
+	}
+	// Both change when datagrams are lost, and affect few VirtualIPs: see reports, and Announcement.Epoch.
+	if again := p.own.returned != returned; again || p.own.informed != informed {
+		for name, d := range p.vips {
+			if d.ownership.barred != "" || d.ownership.held && (again || d.vip.ReportedOwner != p.node) {
+				out[name] = struct{}{}
+			}
+		}
+	}
+	if p.own.listened != listened {
+		for name, d := range p.vips {
+			if d.asymmetric {
+				out[name] = struct{}{}
+			}
+		}
+	}
+	services, local := p.plane.Changed()
+	for key := range services {
+		maps.Copy(out, p.bySvc[key])
+	}
+	for _, addrs := range []map[netip.Addr]struct{}{local, touched.Unable} {
+		for addr := range addrs {
+			maps.Copy(out, p.byAddr[addr])
+		}
+	}
+	for name, at := range p.wakes {
+		if !at.After(now) {
+			out[name] = struct{}{}
+		}
+	}
+	return out
+}
+
+// touchesOwn reports whether state of this node changed that affects every VirtualIP.
+func (p *Planner) touchesOwn(v *view.View) bool {
+	s := ownState{returned: v.Members.Returned, observer: v.Members.Observer, stopping: v.Leaving, informed: v.Members.Informed(), listened: v.Members.Received(), isolated: v.Members.Isolated, segments: v.Members.Segments}
+	before := p.own
+	p.own = s
+	return s.observer != before.observer || s.stopping != before.stopping || !maps.Equal(s.isolated, before.isolated) ||
+		!maps.Equal(s.segments, before.segments) || (s.segments == nil) != (before.segments == nil)
+}
+
+// touchesLinks reports whether an interface changed on which an address may be announced. Pod interfaces change all the
+// time.
+func (p *Planner) touchesLinks(v *view.View, touched view.Touched) bool {
+	bears := touched.All
+	for name := range touched.Links {
+		before, was := p.links[name]
+		after, is := v.Links[name]
+		if was == is && slices.Equal(before.Subnets, after.Subnets) {
+			continue
+		}
+		bears = bears || len(before.Subnets)+len(after.Subnets) > 0
+		for _, ad := range v.Advertisements {
+			bears = bears || slices.Contains(ad.Interfaces, name)
+		}
+	}
+	if bears {
+		p.links = maps.Clone(v.Links)
+	}
+	return bears
+}
+
+// reindex records the Nodes, Services, addresses and interfaces that a VirtualIP depends on now.
+func (p *Planner) reindex(name string, before, after decided) {
+	if before.nodes != nil && after.nodes == nil {
+		p.byID.Remove(before.id, name)
+	}
+	for node := range before.nodes {
+		if _, still := after.nodes[node]; !still {
+			p.byNode.Remove(node, name)
+		}
+	}
+	if before.nodes == nil && after.nodes != nil {
+		p.byID.Add(after.id, name)
+	}
+	for node := range after.nodes {
+		if _, was := before.nodes[node]; !was {
+			p.byNode.Add(node, name)
+		}
+	}
+	change(p.bySvc, before.vip.Services, after.vip.Services, name)
+	change(p.byAddr, before.vip.Addresses, after.vip.Addresses, name)
+	p.countSegments(before.interfaces, after.interfaces)
+}
+
+// change replaces the keys of a VirtualIP in an index.
+func change[K comparable](x incremental.Index[K, string], before, after []K, name string) {
+	if slices.Equal(before, after) {
+		return
+	}
+	for _, key := range before {
+		x.Remove(key, name)
+	}
+	for _, key := range after {
+		x.Add(key, name)
+	}
+}
+
+// countSegments records the interfaces on which members must be received.
+func (p *Planner) countSegments(before, after map[string]struct{}) {
+	for name := range after {
+		p.segments[name]++
+	}
+	for name := range before {
+		p.segments[name]--
+	}
+	for _, names := range []map[string]struct{}{before, after} {
+		for name := range names {
+			_, was := p.owners.Segments[name]
+			n := p.segments[name]
+			incremental.Set(p.owners.Segments, name, struct{}{}, n > 0)
+			incremental.Set(p.segments, name, n, n > 0)
+			p.changed.Segments = p.changed.Segments || was != (n > 0)
+		}
+	}
 }

@@ -1,9 +1,13 @@
 package view
 
 import (
+	"encoding/binary"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/ironlb/ironlb/pools"
@@ -105,3 +109,134 @@ const (
 	AnyInternal
 	AnyExternal
 )
+
+// BFD are the timers of a session (RFC 5880, 6.8.1). The zero value is no BFD.
+type BFD struct {
+	Receive, Transmit time.Duration
+	Multiplier        uint8
+	// Passive waits for the first packet of the peer.
+	Passive bool
+	// MinimumTTL of packets of a multihop session (RFC 5883); a single hop requires 255 (RFC 5881, 5).
+	MinimumTTL uint8
+}
+
+// On reports whether BFD is configured.
+func (b BFD) On() bool { return b.Multiplier > 0 }
+
+// bfdBegins allows for the slow packets of the peer while a session is down, one per second (RFC 5880, 6.8.3), and for
+// routers that start BFD only when BGP is established.
+const bfdBegins = 5 * time.Second
+
+// Patience is how long a session may take to come up before a warning: three local detection times and a few seconds.
+func (b BFD) Patience() time.Duration {
+	return bfdBegins + 3*time.Duration(b.Multiplier)*max(b.Receive, b.Transmit)
+}
+
+// BFDState is a state of RFC 5880, 6.2.
+type BFDState string
+
+// The BFD states.
+const (
+	BFDAdminDown BFDState = "AdminDown"
+	BFDDown      BFDState = "Down"
+	BFDInit      BFDState = "Init"
+	BFDUp        BFDState = "Up"
+)
+
+// Attributes of a path, comparable with ==.
+type Attributes struct {
+	// LocalPref is sent to internal peers (RFC 4271, 5.1.5), 0 for none.
+	LocalPref uint32 `json:",omitzero"`
+	// Communities and LargeCommunities are sets.
+	Communities      CommunitySet      `json:",omitzero"`
+	LargeCommunities LargeCommunitySet `json:",omitzero"`
+}
+
+// Unite adds the communities of b.
+func (a *Attributes) Unite(b Attributes) {
+	switch {
+	case a.Communities == CommunitySet{}:
+		a.Communities = b.Communities
+	case b.Communities != CommunitySet{}:
+		a.Communities = NewCommunitySet(append(a.Communities.Communities(), b.Communities.Communities()...)...)
+	}
+	switch {
+	case a.LargeCommunities == LargeCommunitySet{}:
+		a.LargeCommunities = b.LargeCommunities
+	case b.LargeCommunities != LargeCommunitySet{}:
+		a.LargeCommunities = NewLargeCommunitySet(append(a.LargeCommunities.LargeCommunities(), b.LargeCommunities.LargeCommunities()...)...)
+	}
+}
+
+// CommunitySet is a set of communities (RFC 1997), comparable with ==: four octets each, ascending. The zero value is
+// empty.
+type CommunitySet struct{ octets string }
+
+// NewCommunitySet returns the set of these communities.
+func NewCommunitySet(communities ...uint32) CommunitySet {
+	sorted := slices.Compact(slices.Sorted(slices.Values(communities)))
+	b := make([]byte, 0, 4*len(sorted))
+	for _, c := range sorted {
+		b = binary.BigEndian.AppendUint32(b, c)
+	}
+	return CommunitySet{string(b)}
+}
+
+// Communities returns the communities, ascending.
+func (s CommunitySet) Communities() []uint32 {
+	var out []uint32
+	for o := []byte(s.octets); len(o) >= 4; o = o[4:] {
+		out = append(out, binary.BigEndian.Uint32(o))
+	}
+	return out
+}
+
+// LargeCommunity is a large community (RFC 8092).
+type LargeCommunity struct{ Global, Local1, Local2 uint32 }
+
+// LargeCommunitySet is a set of large communities, comparable with ==: twelve octets each, ascending. The zero value is
+// empty.
+type LargeCommunitySet struct{ octets string }
+
+// NewLargeCommunitySet returns the set of these large communities.
+func NewLargeCommunitySet(communities ...LargeCommunity) LargeCommunitySet {
+	all := make([]string, 0, len(communities))
+	for _, c := range communities {
+		b := binary.BigEndian.AppendUint32(nil, c.Global)
+		b = binary.BigEndian.AppendUint32(b, c.Local1)
+		all = append(all, string(binary.BigEndian.AppendUint32(b, c.Local2)))
+	}
+	slices.Sort(all)
+	return LargeCommunitySet{strings.Join(slices.Compact(all), "")}
+}
+
+// LargeCommunities returns the large communities, ascending.
+func (s LargeCommunitySet) LargeCommunities() []LargeCommunity {
+	var out []LargeCommunity
+	for o := []byte(s.octets); len(o) >= 12; o = o[12:] {
+		out = append(out, LargeCommunity{binary.BigEndian.Uint32(o), binary.BigEndian.Uint32(o[4:]), binary.BigEndian.Uint32(o[8:])})
+	}
+	return out
+}
+
+// MarshalJSON writes the communities as numbers, ascending.
+func (s CommunitySet) MarshalJSON() ([]byte, error) { return json.Marshal(s.Communities()) }
+
+// UnmarshalJSON reads the output of MarshalJSON, in any order.
+func (s *CommunitySet) UnmarshalJSON(text []byte) error {
+	var all []uint32
+	err := json.Unmarshal(text, &all)
+	*s = NewCommunitySet(all...)
+	return err
+}
+
+// MarshalJSON writes the large communities as objects, ascending.
+func (s LargeCommunitySet) MarshalJSON() ([]byte, error) { return json.Marshal(s.LargeCommunities()) }
+
+// UnmarshalJSON reads the output of MarshalJSON, in any order.
+func (s *LargeCommunitySet) UnmarshalJSON(text []byte) error {
+	var all []LargeCommunity
+	err := json.Unmarshal(text, &all)
+	*s = NewLargeCommunitySet(all...)
+	return err
+}

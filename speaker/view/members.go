@@ -1,6 +1,12 @@
 package view
 
-import "time"
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"net/netip"
+	"slices"
+	"time"
+)
 
 // Members is the observed state of the other members, without the API server (docs/design/failover.md).
 type Members struct {
@@ -76,4 +82,125 @@ type Member struct {
 	Returned bool
 	// Claims are its published claims.
 	Claims map[VIPID]Claim
+}
+
+// VIPID names a VirtualIP in messages between speakers.
+type VIPID uint64
+
+// IDOf returns the first eight bytes of the SHA-256 of a VirtualIP's name.
+func IDOf(vip string) VIPID {
+	sum := sha256.Sum256([]byte(vip))
+	return VIPID(binary.BigEndian.Uint64(sum[:]))
+}
+
+// Claim is the published state of one VirtualIP on one node.
+type Claim struct {
+	State ClaimState
+	// Generation is that of the node list in use, Rank the node's rank in that list.
+	Generation int64
+	Rank       uint16
+	// Successor, with HandingOver, is the node that is asked to take over.
+	Successor string
+}
+
+// Announces reports whether the node announces the VirtualIP.
+func (c Claim) Announces() bool { return c.State == Held || c.State == HandingOver }
+
+// ClaimState is the state of a VirtualIP on a node of its list.
+type ClaimState uint8
+
+const (
+	// Held: the node answers.
+	Held ClaimState = iota + 1
+	// HandingOver: the node answers until its successor does.
+	HandingOver
+	// Declined: the node does not answer and will not.
+	Declined
+)
+
+// String returns the name of the state.
+func (s ClaimState) String() string {
+	return map[ClaimState]string{Held: "Held", HandingOver: "HandingOver", Declined: "Declined"}[s]
+}
+
+// LocalState is the state that this node publishes to the other members. It is complete each time; a claim that it
+// lacks is withdrawn.
+type LocalState struct {
+	Claims map[string]Claim // by the name of the VirtualIP
+	// Leaving is set when the process is about to end.
+	Leaving bool
+	// Direct is set if this node can receive packets through tunnels, DirectIPv4Only if that is so for IPv4 only.
+	Direct, DirectIPv4Only bool
+}
+
+// Reachability is the reachability of the other nodes from this one (docs/design/unreachable.md). It is immutable.
+type Reachability struct {
+	// Unreachable nodes by name: their endpoints take no new connections.
+	Unreachable map[string]UnreachableNode
+	// Unwitnessed are the nodes whose speaker is, or was, received and whose kernel answers no probe: only
+	// Kubernetes excludes their endpoints.
+	Unwitnessed map[string]struct{}
+	// Silent are the interfaces without a received speaker, as far as hosts there are asked.
+	Silent map[string]Answers
+	// CutOff reports that this node may be cut off itself, so that nothing changes.
+	CutOff bool
+}
+
+// UnreachableNode explains why a node counts as unreachable.
+type UnreachableNode struct {
+	// Since is when that was decided.
+	Since time.Time
+	// Silent are the witnesses that do not answer, in order.
+	Silent []Witness
+	// Gateway is the gateway that answered when this node might have been cut off itself; invalid if that was not in
+	// question.
+	Gateway netip.Addr
+	// Damped reports that the node is reachable, but was unreachable too often for that to count yet.
+	Damped bool
+}
+
+// Equal reports whether both are the same.
+func (u UnreachableNode) Equal(v UnreachableNode) bool {
+	return u.Since.Equal(v.Since) && slices.Equal(u.Silent, v.Silent) && u.Gateway == v.Gateway && u.Damped == v.Damped
+}
+
+// Witness is a method to probe the kernel of another host. The same value appears in logs and the API.
+type Witness string
+
+const (
+	// WitnessEcho is ICMP echo (RFC 792) or ICMPv6 echo (RFC 4443 section 4).
+	WitnessEcho Witness = "ICMPEcho"
+	// WitnessNeighbor is ARP (RFC 826) or neighbor discovery (RFC 4861), for hosts on a network of this node.
+	WitnessNeighbor Witness = "Neighbor"
+)
+
+// UnreachableEndpoints counts the endpoints on an unreachable node that are ready, or that terminate and still serve if
+// none of their port is ready. It is the sum over the ports of all Services that are served here: an address and port
+// counts once for each of them. Endpoints count; nodes that a Service forwards through do not.
+type UnreachableEndpoints struct {
+	// LeftOut take no new connections; FailedOpen take them, because no other endpoint would remain.
+	LeftOut, FailedOpen int
+}
+
+// Answers is what hosts on an interface answer.
+type Answers struct {
+	// None: no host answers any more although some did before, so this node is cut off there until one does.
+	None bool
+	// First is when the first answered probe was sent, or when there was no host to ask; zero: none is answered yet.
+	First time.Time
+}
+
+// Conflict is another host that answers for a virtual address.
+type Conflict struct {
+	// MAC is its hardware address, Interface the local interface that received it.
+	MAC       string
+	Interface string
+	Since     time.Time
+}
+
+// Proxy is a host that answers for every address on a network of this node (proxy ARP).
+type Proxy struct {
+	// MAC is its hardware address, Interface the local interface that received it, Family IPv4 or IPv6.
+	MAC, Interface, Family string
+	Since                  time.Time
 }

@@ -101,3 +101,47 @@ type Fallback struct {
 func (f Fallback) Compare(g Fallback) int {
 	return cmp.Or(cmp.Compare(f.Reason, g.Reason), cmp.Compare(f.Node, g.Node), f.Endpoint.Compare(g.Endpoint))
 }
+
+// Check is a probe of another node, which determines whether to forward connections there. Without a Path it probes a
+// new TCP endpoint, and has a result as soon as the endpoint may take connections.
+type Check struct {
+	Node string
+	Addr netip.Addr
+	Port uint16
+	Path string
+}
+
+// Compare orders checks.
+func (c Check) Compare(d Check) int {
+	return cmp.Or(cmp.Compare(c.Node, d.Node), c.Addr.Compare(d.Addr), cmp.Compare(c.Port, d.Port), cmp.Compare(c.Path, d.Path))
+}
+
+// CheckResult is the outcome of a Check.
+type CheckResult struct {
+	Healthy bool
+	Weight  uint32
+}
+
+// PoolReturn is the return route of a pool on this node in one family.
+type PoolReturn struct {
+	Pool string
+	IPv4 bool
+	// Gateway and Interface are invalid and empty for none, for the reason in Missing.
+	Gateway   netip.Addr
+	Interface string
+	Missing   string
+	// InEffect is set while answers leave by it. A plan does not set it.
+	InEffect bool
+}
+
+// Tunnels are the tunnels of direct forwarding.
+type Tunnels struct {
+	// Unable is why the node cannot use tunnels, empty if it can.
+	Unable string
+	// UnableIPv6 is why it cannot use them for IPv6, empty if it can or if Unable is set.
+	UnableIPv6 string
+	// MTU is in octets, 0 without tunnels.
+	MTU int
+	// VirtualServers is the number that is forwarded directly.
+	VirtualServers int
+}
