@@ -39,8 +39,8 @@ func (c *Core) appendCluster(b []byte) []byte {
 	return endField(b, at)
 }
 
-// foreign reports whether a message is from a cluster with another certificate authority. Versions before 1.3 do not
-// send it.
+// foreign reports whether a message is from a cluster with another certificate authority. A speaker whose
+// configuration has none sends none.
 func (c *Core) foreign(m *message) bool {
 	return len(m.authorities) > 0 && len(c.authorities) > 0 &&
 		!slices.ContainsFunc(m.authorities, func(a uint64) bool { return slices.Contains(c.authorities, a) })

@@ -72,7 +72,7 @@ func TestAuthorityRotated(t *testing.T) {
 	}
 }
 
-// Earlier versions send no certificate authority: their datagrams are accepted, and they accept the current ones.
+// A speaker without a certificate authority and those with one receive each other.
 func TestAuthorityUnknown(t *testing.T) {
 	w := newWorld(t, 3)
 	w.boot(w.nodes[0], 2, func(c *member.Config) { c.Authorities = []uint64{1} })

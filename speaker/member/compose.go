@@ -19,12 +19,6 @@ const (
 	groupAfter = 3
 )
 
-// minorGroup is the first minor version whose speakers receive the group. Earlier ones receive broadcasts only.
-const minorGroup = 3
-
-// joins reports whether the sender of a datagram receives the group.
-func joins(datagram []byte) bool { return datagram[2]&0xf >= minorGroup }
-
 // compose writes the datagrams to send: a heartbeat if it is due, and requests and answers. ran is how long this
 // process has run.
 func (c *Core) compose(now time.Time, ran time.Duration) {
@@ -87,7 +81,7 @@ func (c *Core) Goodbye(retained time.Duration) []Send {
 		if retained > 0 {
 			var at int
 			b, at = beginField(b, fieldRetained)
-			b = endField(appendRetained(b, retained), at)
+			b = endField(binary.BigEndian.AppendUint32(b, uint32(min(retained, maxRetained).Milliseconds())), at)
 		}
 		c.toAll(c.finish(b))
 	}
@@ -133,12 +127,6 @@ func (c *Core) Sent(iface string, ok bool) {
 	if at, known := c.findIface(iface); known {
 		c.ifaces[at].unsent = !ok
 	}
-}
-
-// earlierVersionAlive reports whether a node is alive whose version does not receive the group. For an observer the
-// result is incomplete.
-func (c *Core) earlierVersionAlive() bool {
-	return slices.ContainsFunc(c.order, func(p *peer) bool { return p.paths[0].up && p.minor < minorGroup })
 }
 
 // toAll sends to all segments, and to all Nodes.
@@ -316,8 +304,7 @@ func (c *Core) appendHello(b []byte, flags byte) []byte {
 }
 
 // appendSegments writes this node's segments and how many nodes it receives on each, with key 0 by their InternalIPs:
-// first the first key of each interface, which is all that versions before 1.3 compare, then the others as far as they
-// fit.
+// first the first key of each interface, then the others as far as they fit.
 func (c *Core) appendSegments(b []byte, now time.Time) []byte {
 	b, at := beginField(b, fieldSegments)
 	for k, written, more := 0, 0, true; more && written < maxSegments; k++ {

@@ -130,7 +130,7 @@ func (l *loop) handle(s *socket, a arrival, data []byte, at time.Time, raw time.
 	if reason != Accepted {
 		l.metrics.drop(reason)
 		l.logRejected(reason, a)
-	} else if a.index != 0 && joins(data) && l.arrivals.onlyBroadcast(at, a) && !l.options.Broadcast {
+	} else if a.index != 0 && l.arrivals.onlyBroadcast(at, a) && !l.options.Broadcast {
 		l.options.Log.Warn("heartbeats arrive by broadcast only: the network may drop the speakers' group; "+
 			"forward it, or set failover.transport: broadcast",
 			"interface", in.Iface, "groups", []netip.Addr{group4, group6})
@@ -214,7 +214,7 @@ func (l *loop) sendOne(one Send) error {
 // logged.
 const onlyBroadcastFor = 10 * time.Second
 
-// arrivals records how datagrams of speakers that send to the group arrive, by interface index.
+// arrivals records how datagrams of speakers arrive, by interface index.
 type arrivals map[int]*arrivalMode
 
 type arrivalMode struct {

@@ -1,9 +1,6 @@
 package member_test
 
 import (
-	"bytes"
-	"crypto/hmac"
-	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -159,90 +156,6 @@ func (n *node) leaveGroups(t *testing.T) {
 		}
 		return nil
 	})
-}
-
-// earlier rewrites a datagram to a minor version before 1.5 and signs it.
-func earlier(data []byte, minor byte) []byte {
-	data = bytes.Clone(data)
-	data[2] = data[2]&0xf0 | minor
-	data[32+int(data[3])+3] &^= 1 << 7 // no heartbeat is routine before 1.5
-	tag := len(data) - 16
-	sum := hmac.New(sha256.New, secret)
-	sum.Write(data[:tag])
-	copy(data[tag:], sum.Sum(nil))
-	return data
-}
-
-// A rollout from version 1.2, which receives broadcasts only, and back: no node is missed at any time, and broadcasts
-// end with the last node of 1.2.
-func TestRolloutToGroup(t *testing.T) {
-	for _, slow := range []bool{false, true} {
-		w := newWorld(t, 5, func(c *member.Config) {
-			if slow {
-				c.Profile = member.Slow
-			}
-		})
-		w.loss = 0.1
-		for _, m := range w.nodes {
-			m.earlier = true
-		}
-		w.must("settled", 20*time.Second, w.settled)
-		incarnation := uint64(1)
-		replace := func(m *machine, earlier bool) {
-			incarnation++
-			for _, s := range m.Goodbye(0) {
-				w.send(m, []member.Send{s})
-			}
-			m.earlier = earlier
-			w.boot(m, incarnation, func(c *member.Config) {
-				if slow {
-					c.Profile = member.Slow
-				}
-			})
-			missed := func() bool {
-				for _, n := range w.nodes {
-					if n != m && !n.receives(w.others(n, m)...) {
-						t.Fatalf("slow %t: %s misses a node: %v", slow, n.name, n.members.Peers)
-					}
-				}
-				return w.settled()
-			}
-			w.must("settled", 30*time.Second, missed)
-			before := m.Counts().Broadcast
-			w.run(30*time.Second, func() bool { missed(); return false })
-			heartbeats := uint64(30 * time.Second / member.Standard.Interval)
-			if slow {
-				heartbeats = uint64(30 * time.Second / member.Slow.Interval)
-			}
-			if n := m.Counts().Broadcast - before; n < heartbeats && !earlier && m != w.nodes[4] {
-				t.Errorf("slow %t: %d heartbeats by broadcast while earlier versions are alive, want %d", slow, n, heartbeats)
-			}
-		}
-		for _, m := range w.nodes {
-			replace(m, false)
-		}
-		broadcasts := func() (n uint64) {
-			for _, m := range w.nodes {
-				n += m.Counts().Broadcast
-			}
-			return n
-		}
-		w.loss = 0
-		w.run(5*time.Second, nil)
-		before := broadcasts()
-		w.run(time.Minute, nil)
-		if n := broadcasts() - before; n != 0 {
-			t.Errorf("slow %t: %d broadcasts in a minute after the rollout", slow, n)
-		}
-		w.loss = 0.1
-		replace(w.nodes[0], true)
-		w.run(time.Minute, nil)
-		for _, m := range w.nodes {
-			if deaths := m.Counts().FalseDeaths; deaths != 0 {
-				t.Errorf("slow %t: %s: %d false deaths", slow, m.name, deaths)
-			}
-		}
-	}
 }
 
 // The network begins to drop the group: answers to nodes that miss a heartbeat keep their sender alive.

@@ -24,7 +24,6 @@ type peer struct {
 	directIPv4Only      bool   // that of whether only those of IPv4
 	slots               uint64 // its last digest of its slots, if hasSlots is set
 	hasSlots            bool
-	minor               byte          // version of its datagrams
 	dead                time.Duration // its own dead time
 	segments            []segment
 	paths               []path // by interface index; the first means any path

@@ -94,7 +94,7 @@ func (c *Core) receive(now time.Time, raw time.Duration, in Packet, passedOn boo
 			return DropRepeat
 		}
 	}
-	if err := c.msg.parse(body, h.minor); err != nil {
+	if err := c.msg.parse(body); err != nil {
 		return DropForm
 	}
 	c.msg.sequence = h.sequence
@@ -111,7 +111,7 @@ func (c *Core) receive(now time.Time, raw time.Duration, in Packet, passedOn boo
 		p = c.peer(string(h.name))
 	}
 	if p.incarnation == 0 {
-		p.unproved = h.minor >= minorProof
+		p.unproved = true
 	}
 	switch {
 	case h.incarnation < p.incarnation:
@@ -130,9 +130,6 @@ func (c *Core) receive(now time.Time, raw time.Duration, in Packet, passedOn boo
 	latest := h.sequence > p.newest
 	if latest {
 		p.newest, p.newestAt = h.sequence, now
-	}
-	if p.minor = h.minor; h.minor < minorGroup && !c.broadcasts {
-		c.heartbeatNow = true // the peer has not received this node yet
 	}
 	if !passedOn {
 		c.arrives(now, p, at, in, h.sequence)
@@ -242,9 +239,6 @@ func (c *Core) processMessage(now time.Time, raw time.Duration, p *peer, at int,
 	}
 	c.handleRequests(now, p)
 }
-
-// minorProof is the first minor version that answers challenges.
-const minorProof = 6
 
 // handleRequests handles the node's requests and answers.
 func (c *Core) handleRequests(now time.Time, p *peer) {

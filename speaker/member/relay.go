@@ -115,7 +115,7 @@ func (c *Core) answerRelayRequest(now time.Time, from *peer, a about, proved boo
 	if p == nil || p.away { // each node probes its kernel itself
 		return
 	}
-	if a.segment == 0 && proved && from.minor >= minorPassedOn {
+	if a.segment == 0 && proved {
 		p.missedBy = slices.DeleteFunc(p.missedBy, func(m missing) bool { return m.by == from })
 		p.missedBy = append(p.missedBy, missing{from, now.Add(2 * c.profile.Interval)})
 	}
@@ -169,9 +169,6 @@ type missing struct {
 	by    *peer
 	until time.Time
 }
-
-// minorPassedOn is the first minor version that reads datagrams that were passed on.
-const minorPassedOn = 7
 
 // passOn queues the datagram in c.msg for the nodes that miss its sender, unless it is about other nodes.
 func (c *Core) passOn(now time.Time, p *peer, data []byte) {

@@ -8,7 +8,7 @@ import (
 
 // A heartbeat that only repeats what earlier ones advertised is routine: its flag allows the receiver to read it
 // together with others, at its own next heartbeat, by the time of arrival that the kernel recorded. Everything else is
-// read at once: changes and their repetitions, requests, answers, goodbyes, and all datagrams of earlier versions.
+// read at once: changes and their repetitions, requests, answers and goodbyes.
 
 // routineAfter is how many heartbeats in a row advertise a change before they are routine; one may get lost.
 const routineAfter = 3

@@ -11,8 +11,7 @@ import (
 	"github.com/ironlb/ironlb/test/rare"
 )
 
-// Loops wake for their own heartbeats while nothing changes, also while a node is dead for long. A datagram of an
-// earlier version by unicast still wakes them.
+// Loops wake for their own heartbeats while nothing changes, also while a node is dead for long.
 func TestWakes(t *testing.T) {
 	for name, c := range map[string]struct {
 		change      func(w *world)
@@ -24,7 +23,6 @@ func TestWakes(t *testing.T) {
 		"no unicast of one": {func(w *world) {
 			w.drop = func(from, _ *machine, iface string) bool { return from == w.nodes[1] && iface == "eth1" }
 		}, 10, 100},
-		"an earlier version": {func(w *world) { w.boot(w.nodes[1], 2); w.nodes[1].earlier = true }, 15, 40},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, 4)

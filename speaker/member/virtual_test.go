@@ -72,7 +72,6 @@ type machine struct {
 	// stopped is how far its clock is behind; asleep is set while it is paused together with its clock.
 	stopped   time.Duration
 	asleep    bool
-	earlier   bool // version 1.2, which sends and receives broadcasts, and no group
 	dead      bool // no power: its kernel does not answer either
 	unplugged bool // its LAN has no carrier
 	// probed is when it probed away nodes; answered and silent are the results.
@@ -343,9 +342,6 @@ func (w *world) send(from *machine, sends []member.Send) {
 	for _, s := range sends {
 		w.sent++
 		w.hash.Write(s.Data)
-		if from.earlier {
-			s.Data = earlier(s.Data, 2)
-		}
 		if s.To.IsValid() {
 			w.unicast++
 			to := w.byAddr[s.To]
@@ -365,11 +361,8 @@ func (w *world) send(from *machine, sends []member.Send) {
 			w.carry(from, to, iface, source, s.Data, false)
 			continue
 		}
-		if from.earlier && s.Broadcast {
-			continue // this core's datagrams to the group are sent as its broadcasts
-		}
 		for _, to := range w.nodes {
-			if reached := from.earlier || s.Broadcast || !to.earlier && !w.dropGroup && to != w.dropGroupAt; to != from && reached {
+			if reached := s.Broadcast || !w.dropGroup && to != w.dropGroupAt; to != from && reached {
 				w.carry(from, to, s.Iface, from.lan, s.Data, true)
 			}
 		}

@@ -15,40 +15,40 @@ import (
 //	3  length of the name   24 sequence: grows with each datagram of an incarnation
 //	4  key id               32 node name, fields, tag
 //
-// A field is a type, its length in two bytes, and a value. The version has a major and a minor half: a new minor
-// version may add fields and extend existing ones, and older nodes skip the additions.
+// A field is a type, its length in two bytes, and a value. There is one version. A datagram of another one is dropped and
+// counted (DropVersion), so to each other their speakers are nodes without a speaker: a rolling upgrade between versions
+// would give each address two owners. A change of the format therefore needs a new version, and its first release sends
+// the previous one until it receives no speaker of that one any more.
 const (
 	// MaxDatagram fits the minimum MTU of IPv6 (RFC 8200 section 5) with room for a tunnel.
 	MaxDatagram = 1200
 
-	major, minor = 1, 7
-	headerSize   = 32
-	maxName      = 253 // of a Node: RFC 1123 subdomain
+	wireVersion = 1
+	headerSize  = 32
+	maxName     = 253 // of a Node: RFC 1123 subdomain
 )
 
 const (
 	fieldHello = 1 // flags, interval and dead time in ms, version and digest of the claims
-	// per segment: key, number of nodes received there (255: or more), MAC. Key 0: by their InternalIPs (minor version 6)
+	// per segment: key, number of nodes received there (255: or more), MAC. Key 0: by their InternalIPs
 	fieldSegments     = 2
 	fieldClaims       = 3  // after version, up to version, entries
 	fieldWant         = 4  // of node, after version, flags: request for its claims
 	fieldRelayRequest = 5  // node, segment key: request for evidence that it is received there
 	fieldRelay        = 6  // node, segment key, age in ms
 	fieldNewer        = 7  // to node, incarnation: its own must be higher
-	fieldSilent       = 8  // node, segment key: not received there (minor version 1)
-	fieldRetained     = 9  // of a goodbye: how long the node answers without its speaker: ms (minor version 2), s (3)
-	fieldRan          = 10 // of a heartbeat: how long the process has run, ns of CLOCK_MONOTONIC_RAW (minor version 3)
-	fieldCluster      = 11 // digests of the cluster's certificate authorities (minor version 3)
-	fieldSlots        = 12 // of a heartbeat: digest of the slots of direct forwarding (minor version 4)
+	fieldSilent       = 8  // node, segment key: not received there
+	fieldRetained     = 9  // of a goodbye: how long the node answers without its speaker, in ms
+	fieldRan          = 10 // of a heartbeat: how long the process has run, ns of CLOCK_MONOTONIC_RAW
+	fieldCluster      = 11 // digests of the cluster's certificate authorities
+	fieldSlots        = 12 // of a heartbeat: digest of the slots of direct forwarding
 
-	fieldChallenge = 13 // of node, nonce: request for a proof that its datagrams are no recording (minor version 6)
-	fieldProof     = 14 // to node, its nonce (minor version 6)
-	fieldPassedOn  = 15 // a datagram of another node, whose datagrams do not reach the receiver (minor version 7)
-	fieldMissed    = 16 // to node, node: the latter receives none of the sender's datagrams (minor version 7)
+	fieldChallenge = 13 // of node, nonce: request for a proof that its datagrams are no recording
+	fieldProof     = 14 // to node, its nonce
+	fieldPassedOn  = 15 // a datagram of another node, whose datagrams do not reach the receiver
+	fieldMissed    = 16 // to node, node: the latter receives none of the sender's datagrams
 
-	helloSize, segmentSize, claimsSize, wantSize, relayRequestSize, relaySize = 21, 15, 16, 17, 16, 18
-	newerSize, silentSize, retainedSize, ranSize, authoritySize, slotsSize    = 16, 16, 4, 8, 8, 8
-	earlierRetainedSize                                                       = 2
+	segmentSize, claimsSize, relayRequestSize, relaySize, silentSize, authoritySize = 15, 16, 16, 18, 16, 8
 
 	fieldHeader = 3
 
@@ -65,10 +65,9 @@ const (
 	// not know yet. Both are malformed, as is the next flag without the first.
 	flagDirect
 	flagNotDirect
-	// With flagDirect: packets of IPv4 virtual servers only. Versions before 1.4 ignore it.
-	flagDirectIPv4
-	// A routine heartbeat: it repeats the state of earlier ones, so its receiver may read it later. Versions before 1.5
-	// ignore it. It belongs to the datagram, not to the node's state.
+	flagDirectIPv4 // with flagDirect: packets of IPv4 virtual servers only
+	// A routine heartbeat: it repeats the state of earlier ones, so its receiver may read it later. It belongs to the
+	// datagram, not to the node's state.
 	flagRoutine
 )
 
@@ -77,7 +76,6 @@ const flagByGroup = 1 // of a want: answer to the group, because unicast does no
 type header struct {
 	name                  []byte // in the datagram
 	keyID                 [4]byte
-	minor                 byte
 	cluster               uint64
 	incarnation, sequence uint64
 }
@@ -85,7 +83,7 @@ type header struct {
 var (
 	errShort   = errors.New("too short or too long")
 	errMagic   = errors.New("not a speaker's datagram")
-	errVersion = errors.New("of another major version")
+	errVersion = errors.New("of another version")
 	errField   = errors.New("a field is malformed")
 )
 
@@ -95,10 +93,9 @@ func parseHeader(d []byte) (h header, body []byte, err error) {
 		return h, nil, errShort
 	case d[0] != 'I' || d[1] != 'L':
 		return h, nil, errMagic
-	case d[2]>>4 != major:
+	case d[2] != wireVersion:
 		return h, nil, errVersion
 	}
-	h.minor = d[2] & 0xf
 	n := int(d[3])
 	if n == 0 || n > maxName || headerSize+n+tagSize > len(d) {
 		return h, nil, errShort
@@ -113,7 +110,7 @@ func parseHeader(d []byte) (h header, body []byte, err error) {
 
 // appendHeader begins a datagram.
 func appendHeader(b []byte, name string, keyID [4]byte, cluster, incarnation, sequence uint64) []byte {
-	b = append(b, 'I', 'L', major<<4|minor, byte(len(name)))
+	b = append(b, 'I', 'L', wireVersion, byte(len(name)))
 	b = append(b, keyID[:]...)
 	b = binary.BigEndian.AppendUint64(b, cluster)
 	b = binary.BigEndian.AppendUint64(b, incarnation)
@@ -177,12 +174,10 @@ type relayEvidence struct {
 	age time.Duration
 }
 
-// parse reads the fields into m. Unknown content is an error, unless the sender's minor version is newer.
-func (m *message) parse(body []byte, theirs byte) error {
+// parse reads the fields into m. Unknown content is an error.
+func (m *message) parse(body []byte) error {
 	*m = message{segments: m.segments[:0], entries: m.entries[:0], relayRequests: m.relayRequests[:0], relays: m.relays[:0],
-		silent:      m.silent[:0],
-		authorities: m.authorities[:0]}
-	newer := theirs > minor
+		silent: m.silent[:0], authorities: m.authorities[:0]}
 	var seen uint32
 	for len(body) > 0 {
 		if len(body) < fieldHeader {
@@ -194,17 +189,11 @@ func (m *message) parse(body []byte, theirs byte) error {
 		}
 		value := body[:n]
 		body = body[n:]
-		if kind == 0 || kind > fieldMissed {
-			if !newer {
-				return errField
-			}
-			continue
-		}
-		if seen&(1<<kind) != 0 {
+		if kind == 0 || kind > fieldMissed || seen&(1<<kind) != 0 {
 			return errField
 		}
 		seen |= 1 << kind
-		if err := m.field(kind, value, newer); err != nil {
+		if err := m.field(kind, value); err != nil {
 			return err
 		}
 	}
@@ -214,13 +203,18 @@ func (m *message) parse(body []byte, theirs byte) error {
 	return nil
 }
 
-func (m *message) field(kind byte, v []byte, newer bool) error {
-	fixed := func(size int) bool { return len(v) == size || newer && len(v) > size }
+// fieldSizes are the sizes of the fields that have a fixed one.
+var fieldSizes = [...]int{
+	fieldHello: 21, fieldWant: 17, fieldNewer: 16, fieldRetained: 4, fieldRan: 8, fieldSlots: 8,
+	fieldChallenge: 16, fieldProof: 16, fieldMissed: 16,
+}
+
+func (m *message) field(kind byte, v []byte) error {
+	if size := fieldSizes[kind]; size != 0 && len(v) != size {
+		return errField
+	}
 	switch kind {
 	case fieldHello:
-		if !fixed(helloSize) {
-			return errField
-		}
 		switch m.flags = v[0] &^ flagRoutine; m.flags & (flagDirect | flagNotDirect | flagDirectIPv4) {
 		case 0, flagDirect, flagNotDirect, flagDirect | flagDirectIPv4:
 		default:
@@ -232,45 +226,22 @@ func (m *message) field(kind byte, v []byte, newer bool) error {
 			return errField
 		}
 	case fieldWant:
-		if !fixed(wantSize) {
-			return errField
-		}
 		m.hasWant = true
 		m.want = want{of: binary.BigEndian.Uint64(v), after: binary.BigEndian.Uint64(v[8:]), byGroup: v[16]&flagByGroup != 0}
 	case fieldNewer:
-		if !fixed(newerSize) {
-			return errField
-		}
 		m.hasNewer = true
 		m.newer.to, m.newer.incarnation = binary.BigEndian.Uint64(v), binary.BigEndian.Uint64(v[8:])
-	case fieldChallenge, fieldProof, fieldMissed:
-		if !fixed(newerSize) {
-			return errField
-		}
-		switch one := (about{binary.BigEndian.Uint64(v), binary.BigEndian.Uint64(v[8:])}); kind {
-		case fieldChallenge:
-			m.hasChallenge, m.challenge = true, one
-		case fieldProof:
-			m.hasProof, m.proof = true, one
-		default:
-			m.missed = one
-		}
+	case fieldChallenge:
+		m.hasChallenge, m.challenge = true, parseAbout(v)
+	case fieldProof:
+		m.hasProof, m.proof = true, parseAbout(v)
+	case fieldMissed:
+		m.missed = parseAbout(v)
 	case fieldRetained:
-		if !fixed(retainedSize) && len(v) != earlierRetainedSize {
-			return errField
-		}
-		if m.retained = milliseconds(v); len(v) != earlierRetainedSize {
-			m.retained = max(m.retained, time.Duration(binary.BigEndian.Uint16(v[2:]))*time.Second)
-		}
+		m.retained = time.Duration(binary.BigEndian.Uint32(v)) * time.Millisecond
 	case fieldRan:
-		if !fixed(ranSize) {
-			return errField
-		}
 		m.hasRan, m.ran = true, time.Duration(binary.BigEndian.Uint64(v)&(1<<63-1))
 	case fieldSlots:
-		if !fixed(slotsSize) {
-			return errField
-		}
 		m.hasSlots, m.slots = true, binary.BigEndian.Uint64(v)
 	case fieldPassedOn:
 		m.passedOn = v
@@ -282,7 +253,11 @@ func (m *message) field(kind byte, v []byte, newer bool) error {
 	return nil
 }
 
-// list reads a field that is a list of items of one size, which is the same in all versions.
+func parseAbout(v []byte) about {
+	return about{binary.BigEndian.Uint64(v), binary.BigEndian.Uint64(v[8:])}
+}
+
+// list reads a field that is a list of items of one size.
 func (m *message) list(kind byte, v []byte) error {
 	size := segmentSize
 	switch kind {
@@ -400,11 +375,6 @@ func endField(b []byte, at int) []byte {
 
 func milliseconds(v []byte) time.Duration {
 	return time.Duration(binary.BigEndian.Uint16(v)) * time.Millisecond
-}
-
-// appendRetained writes a duration twice: in milliseconds, at most a minute, and in seconds, for newer versions.
-func appendRetained(b []byte, d time.Duration) []byte {
-	return binary.BigEndian.AppendUint16(appendMilliseconds(b, d), uint16(min(d/time.Second, 1<<16-1)))
 }
 
 // appendMilliseconds writes a duration, limited to the longest one that fits.
