@@ -41,16 +41,12 @@ func (s *Speaker) observeReach(v *view.View, touched *view.Touched) {
 	unreachable := make(map[string]time.Time, len(r.now.Unreachable))
 	touched.Unreachable = map[string]struct{}{}
 	for name, u := range r.now.Unreachable {
-		since := u.Since
-		if u.Damped {
-			since = time.Time{} // the node is reachable: no connection ends
-		}
-		unreachable[name] = since
+		unreachable[name] = u.Since
 		before, was := v.Unreachable[name]
-		if !was && !first { // the first observation contains those found by the previous process
+		if !was {
 			r.fresh, r.died = append(r.fresh, u.Since), true
 		}
-		if !was || !before.Equal(since) {
+		if !was || !before.Equal(u.Since) {
 			touched.Unreachable[name] = struct{}{}
 		}
 	}

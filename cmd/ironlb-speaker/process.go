@@ -199,7 +199,7 @@ func (p *process) meet() error {
 func (p *process) findUnreachable() {
 	prober, err := reach.New(reach.Options{
 		Log: p.log, Wake: p.trigger.Now, Metrics: reach.NewMetrics(p.registry),
-		MACs: func() map[[6]byte]string { return p.members.MACs() }, Record: p.stateFile(unreachablePrefix),
+		MACs:   func() map[[6]byte]string { return p.members.MACs() },
 		Silent: func(interfaces map[string]view.Answers) { p.members.SetAnswers(interfaces) },
 	})
 	if err != nil {

@@ -8,9 +8,6 @@ import (
 	"path/filepath"
 )
 
-// unreachablePrefix is the prefix of the record of unreachable nodes (speaker/reach); the suffix is the node's name.
-const unreachablePrefix = "unreachable-"
-
 // stateFile returns a file in stateDir, empty for none.
 func (o options) stateFile(prefix string) string {
 	if o.config.StateDir == "" {
@@ -24,17 +21,14 @@ func removeState(dir string, log *slog.Logger) error {
 	if dir == "" {
 		return nil
 	}
-	var errs []error
-	for _, prefix := range []string{calicoPrefix, unreachablePrefix} {
-		files, err := filepath.Glob(filepath.Join(dir, prefix+"*"))
-		errs = append(errs, err)
-		for _, file := range files {
-			if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				errs = append(errs, err)
-				continue
-			}
-			log.Info("delete file", "file", file, "reason", "Cleanup")
+	files, err := filepath.Glob(filepath.Join(dir, calicoPrefix+"*"))
+	errs := []error{err}
+	for _, file := range files {
+		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+			continue
 		}
+		log.Info("delete file", "file", file, "reason", "Cleanup")
 	}
 	return errors.Join(errs...)
 }

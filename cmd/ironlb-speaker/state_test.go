@@ -13,7 +13,7 @@ import (
 func TestStateFiles(t *testing.T) {
 	dir := t.TempDir()
 	o := options{nodeName: "a"}
-	if path := o.stateFile(unreachablePrefix); path != "" {
+	if path := o.stateFile(calicoPrefix); path != "" {
 		t.Errorf("without a directory %s", path)
 	}
 	if err := removeState("", nil); err != nil {
@@ -22,8 +22,7 @@ func TestStateFiles(t *testing.T) {
 	o.config.StateDir = dir
 	for _, name := range []string{"a", "b.example"} {
 		o.nodeName = name
-		calico, record := o.stateFile(calicoPrefix), o.stateFile(unreachablePrefix)
-		for _, file := range []string{calico, record, record + ".next", filepath.Join(dir, "other")} {
+		for _, file := range []string{o.stateFile(calicoPrefix), filepath.Join(dir, "other")} {
 			if err := os.WriteFile(file, nil, 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -34,7 +33,7 @@ func TestStateFiles(t *testing.T) {
 		t.Error(err)
 	}
 	left, err := os.ReadDir(dir)
-	if err != nil || len(left) != 1 || left[0].Name() != "other" || strings.Count(log.String(), "delete file") != 6 {
+	if err != nil || len(left) != 1 || left[0].Name() != "other" || strings.Count(log.String(), "delete file") != 2 {
 		t.Errorf("left are %v, %v; log:\n%s", left, err, log)
 	}
 }

@@ -320,10 +320,6 @@ type UnreachableStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	EndpointsFailedOpen int32 `json:"endpointsFailedOpen,omitempty"`
-	// damped is true while the node is reachable, and was unreachable so often that this does not count yet.
-	//
-	// +optional
-	Damped bool `json:"damped,omitempty"`
 }
 
 // BGPStatus is the status of BGP on a node.

@@ -153,7 +153,7 @@ type Options struct {
 
 // resetAt returns when to end connections to a node that is unreachable since then, zero for never.
 func (o Options) resetAt(since time.Time) time.Time {
-	if o.ResetAfter == 0 || since.IsZero() {
+	if o.ResetAfter == 0 {
 		return time.Time{}
 	}
 	return since.Add(o.ResetAfter)

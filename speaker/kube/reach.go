@@ -31,7 +31,7 @@ func reachStatus(out *v1alpha1.SpeakerStatusStatus, w *report.NodeStatus, listed
 		u, n := w.Reach.Unreachable[name], w.Unreachable[name]
 		status := v1alpha1.UnreachableStatus{
 			Node: name, Since: metav1.NewTime(u.Since).Rfc3339Copy(), Endpoints: int32(n.LeftOut),
-			EndpointsFailedOpen: int32(n.FailedOpen), Damped: u.Damped,
+			EndpointsFailedOpen: int32(n.FailedOpen),
 		}
 		for _, silent := range u.Silent {
 			status.Silent = append(status.Silent, v1alpha1.Witness(silent))

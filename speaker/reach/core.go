@@ -12,8 +12,8 @@ import (
 
 // Target is an address that is probed in one way.
 type Target struct {
-	Addr netip.Addr   `json:"addr"`
-	By   view.Witness `json:"by"`
+	Addr netip.Addr
+	By   view.Witness
 }
 
 func (t Target) compare(u Target) int { return cmp.Or(t.Addr.Compare(u.Addr), cmp.Compare(t.By, u.By)) }
@@ -58,10 +58,6 @@ const (
 	stall = 250 * time.Millisecond
 	// lossWindow is the time within which nodes count as lost at once.
 	lossWindow = 10 * time.Second
-	// A node that became unreachable maxFlaps times within flapsWithin stays so until it was reachable for holdFor.
-	maxFlaps    = 5
-	flapsWithin = 30 * time.Second
-	holdFor     = 30 * time.Second
 	// unstretched is the number of nodes that the intervals suit; twice as many double them.
 	unstretched = 200
 )
@@ -93,8 +89,6 @@ type Core struct {
 	next     time.Time
 	state    view.Reachability
 	due      time.Time // Next after the last Tick
-	// restored are the nodes that a previous process recorded, until the first SetNodes.
-	restored map[string][]Target
 }
 
 // node is another node.
@@ -109,12 +103,7 @@ type node struct {
 	// lostWithMost is set if it was lost together with most others: then only a gateway shows that this node is not cut
 	// off.
 	lostWithMost bool
-	// unreachable is nil while the node is reachable; downs are the last maxFlaps times at which it became
-	// unreachable.
-	unreachable *view.UnreachableNode
-	downs       []time.Time
-	// back is since when it answers although it still counts as unreachable.
-	back time.Time
+	unreachable  *view.UnreachableNode // nil while the node is reachable
 }
 
 // NewCore returns a Core without nodes. It finds no node unreachable before SetReceived.
@@ -140,14 +129,13 @@ func (c *Core) SetNodes(now time.Time, nodes map[string][]Target) {
 			// It has other addresses, with unknown state.
 			n = &node{name: name, received: n.received, known: n.received, lost: now, probingSince: now, targets: n.targets}
 		}
-		c.restore(n)
 		c.nodes = append(c.nodes, n)
 		delete(before, name)
 	}
 	for _, n := range before {
 		c.retarget(now, n.targets, nil)
 	}
-	c.restored, c.next = nil, now
+	c.next = now
 }
 
 // SetGateways sets the hosts whose answers show that this node is not cut off.
@@ -237,7 +225,6 @@ func (c *Core) retarget(now time.Time, have []*target, want []Target) (out []*ta
 // The map must not change afterwards.
 func (c *Core) SetReceived(now time.Time, received map[string]struct{}, observer bool) {
 	c.received, c.observer, c.next = received, observer, now
-	maps.DeleteFunc(c.restored, func(name string, _ []Target) bool { _, is := received[name]; return is })
 	lost := false
 	for _, n := range c.nodes {
 		_, is := received[n.name]
@@ -347,9 +334,6 @@ func (c *Core) stalled(now time.Time) {
 // decide updates the state.
 func (c *Core) decide(now time.Time) {
 	state := newState()
-	for name := range c.restored {
-		state.Unreachable[name] = c.state.Unreachable[name]
-	}
 	suspect := c.maybeCutOff(now)
 	for _, n := range c.nodes {
 		n.lostWithMost = !n.received && !n.answers() && (n.lostWithMost || suspect && n.unreachable == nil)
@@ -364,13 +348,11 @@ func (c *Core) decide(now time.Time) {
 			continue
 		}
 		if n.unreachable != nil {
-			n.returns(now)
+			n.returns()
 		} else if n.silent() && !c.observer {
 			if !c.connectedSince(now, n.probingSince, n) {
 				state.CutOff = true
 			} else {
-				n.downs = append(n.downs, now)
-				n.downs = slices.Clone(n.downs[max(0, len(n.downs)-maxFlaps):])
 				n.unreachable = &view.UnreachableNode{Since: now, Silent: n.witnesses()}
 				if n.lostWithMost {
 					n.unreachable.Gateway = c.gatewaySince(now, n.probingSince)
@@ -481,25 +463,9 @@ func (n *node) silent() bool {
 	return witnessed && !n.received
 }
 
-// returns makes a node reachable once it is received or answers; after holdFor if it flaps.
-func (n *node) returns(now time.Time) {
-	u := *n.unreachable
-	if !n.received && (n.silent() || !n.answeredSince(u.Since)) {
-		n.back, u.Damped = time.Time{}, false
-		n.unreachable = &u
-		return
-	}
-	if n.back.IsZero() {
-		n.back = now
-	}
-	flaps := len(n.downs) == maxFlaps && n.downs[maxFlaps-1].Sub(n.downs[0]) < flapsWithin
-	if flaps && now.Sub(n.back) < holdFor {
-		u.Damped = true
-		n.unreachable = &u
-		return
-	}
-	n.unreachable, n.back = nil, time.Time{}
-	if flaps {
-		n.downs = nil
+// returns makes a node reachable once it is received or answers.
+func (n *node) returns() {
+	if n.received || !n.silent() && n.answeredSince(n.unreachable.Since) {
+		n.unreachable = nil
 	}
 }

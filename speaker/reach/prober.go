@@ -30,8 +30,6 @@ type Options struct {
 	MACs func() map[[6]byte]string
 	// Silent is called from Run, at its start and when that part of State has changed. It must not block. May be nil.
 	Silent func(interfaces map[string]view.Answers)
-	// Record is the file that keeps the unreachable nodes for the next process; empty for none.
-	Record string
 }
 
 // Prober runs a Core on sockets. One goroutine owns the Core; the methods do not wait for it.
@@ -46,9 +44,6 @@ type Prober struct {
 	names map[netip.Addr]string
 	// failed is the last error of a socket, for the log.
 	failed string
-	// record is the wanted content of the file; changed has one element while a write is pending.
-	record  atomic.Pointer[map[string][]Target]
-	changed chan struct{}
 
 	mu sync.Mutex
 	in inbox
@@ -68,10 +63,7 @@ type inbox struct {
 func New(o Options) (*Prober, error) {
 	var token [8]byte
 	_, _ = rand.Read(token[:]) // never fails
-	p := &Prober{options: o, core: NewCore(), names: map[netip.Addr]string{}, wake: -1, changed: make(chan struct{}, 1)}
-	if o.Record != "" {
-		p.restore()
-	}
+	p := &Prober{options: o, core: NewCore(), names: map[netip.Addr]string{}, wake: -1}
 	state := p.core.State()
 	p.state.Store(&state)
 	err := p.open(binary.BigEndian.Uint64(token[:]))
@@ -145,12 +137,6 @@ func (p *Prober) put(f func(*inbox)) {
 func (p *Prober) Run(ctx context.Context) error {
 	defer p.close()
 	defer context.AfterFunc(ctx, func() { p.put(func(*inbox) {}) })()
-	if p.options.Record != "" {
-		var recorder sync.WaitGroup
-		recording, stop := context.WithCancel(ctx)
-		recorder.Go(func() { p.keepRecord(recording) })
-		defer func() { stop(); recorder.Wait() }()
-	}
 	if p.options.Silent != nil {
 		p.options.Silent(p.State().Silent)
 	}
@@ -289,18 +275,9 @@ func (p *Prober) publish() {
 		return
 	}
 	p.state.Store(&now)
-	record := p.core.Record()
-	p.record.Store(&record)
-	select {
-	case p.changed <- struct{}{}:
-	default: // a write is already pending
-	}
 	for _, name := range slices.Sorted(maps.Keys(now.Unreachable)) {
 		u := now.Unreachable[name]
 		if have, was := before.Unreachable[name]; was && have.Since.Equal(u.Since) {
-			if u.Damped && !have.Damped {
-				p.options.Log.Warn("node is reachable but flapping: its endpoints stay excluded", "node", name, "for", holdFor)
-			}
 			continue
 		}
 		args := []any{"node", name, "silent", fmt.Sprint(u.Silent)}

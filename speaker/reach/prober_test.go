@@ -6,8 +6,6 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -27,12 +25,11 @@ type proberFixture struct {
 	registry                  *prometheus.Registry
 	woken                     chan struct{}
 	nearAddr, farAddr, gwAddr netip.Addr
-	record                    string // a file
 }
 
 func newProberFixture(t *testing.T, v6 bool, macs func() map[[6]byte]string) *proberFixture {
 	f := &proberFixture{
-		t: t, woken: make(chan struct{}, 1), registry: prometheus.NewRegistry(), record: filepath.Join(t.TempDir(), "record"),
+		t: t, woken: make(chan struct{}, 1), registry: prometheus.NewRegistry(),
 	}
 	f.self, f.near, f.router, f.far = netspace.New(t), netspace.New(t), netspace.New(t), netspace.New(t)
 	addr := func(four, six string) string {
@@ -61,7 +58,7 @@ func newProberFixture(t *testing.T, v6 bool, macs func() map[[6]byte]string) *pr
 	}
 	f.self.Must(t, func() (err error) {
 		f.prober, err = reach.New(reach.Options{
-			Log: slog.New(slog.DiscardHandler), Metrics: reach.NewMetrics(f.registry), MACs: macs, Record: f.record,
+			Log: slog.New(slog.DiscardHandler), Metrics: reach.NewMetrics(f.registry), MACs: macs,
 			Wake: func() {
 				select {
 				case f.woken <- struct{}{}:
@@ -237,45 +234,6 @@ func TestProberNoEcho(t *testing.T) {
 	f.link(f.far, "eth0", false)
 	f.received()
 	f.until("near is unreachable", unreachable("near"))
-}
-
-// TestProberRecord: an unreachable node is unreachable for the next process from its start; after its return it is not.
-func TestProberRecord(t *testing.T) {
-	f := newProberFixture(t, false, nil)
-	f.answered("ICMPEcho", 2)
-	f.answered("Neighbor", 1)
-	next := func(recorded bool) view.Reachability {
-		t.Helper()
-		eventually.True(t, 20*time.Second, fmt.Sprintf("the record exists: %v", recorded), func() bool {
-			_, err := os.Stat(f.record)
-			return (err == nil) == recorded
-		})
-		var state view.Reachability
-		f.self.Must(t, func() error {
-			p, err := reach.New(reach.Options{
-				Log: slog.New(slog.DiscardHandler), Metrics: reach.NewMetrics(prometheus.NewRegistry()), Wake: func() {}, Record: f.record,
-			})
-			if err != nil {
-				return err
-			}
-			state = p.State()
-			ctx, stop := context.WithCancel(t.Context())
-			stop()
-			return p.Run(ctx) // closes it
-		})
-		return state
-	}
-	f.link(f.near, "eth0", false)
-	f.received("far")
-	f.until("near is unreachable", unreachable("near"))
-	if got := next(true); !unreachable("near")(got) {
-		t.Errorf("the next one begins with %+v", got)
-	}
-	f.link(f.near, "eth0", true)
-	f.until("near is reachable", unreachable())
-	if got := next(false); !unreachable()(got) {
-		t.Errorf("after its return the next one begins with %+v", got)
-	}
 }
 
 // TestProberProxy: an answer from a hardware address other than the node's is no witness.

@@ -126,9 +126,6 @@ func (c *Core) dueProbes(now time.Time) (out []Probe) {
 		}
 	}
 	for _, n := range c.nodes {
-		if !n.back.IsZero() {
-			c.next = earlier(c.next, n.back.Add(holdFor))
-		}
 		for _, t := range n.targets {
 			if every := n.every(now, t, by); every > 0 {
 				out = c.probeTarget(now, t, every, n.received, out)
@@ -164,7 +161,7 @@ func (n *node) every(now time.Time, t *target, by time.Duration) time.Duration {
 		return 0
 	case t.By == view.WitnessNeighbor && t.quick >= firstProbes && n.unreachable == nil && n.echoes():
 		return 0 // one witness is enough while it answers
-	case n.unreachable != nil && n.back.IsZero() || now.Sub(n.probingSince) > steadyFor:
+	case n.unreachable != nil || now.Sub(n.probingSince) > steadyFor:
 		return by * slowInterval
 	}
 	return t.soon(by)

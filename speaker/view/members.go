@@ -155,13 +155,11 @@ type UnreachableNode struct {
 	// Gateway is the gateway that answered when this node might have been cut off itself; invalid if that was not in
 	// question.
 	Gateway netip.Addr
-	// Damped reports that the node is reachable, but was unreachable too often for that to count yet.
-	Damped bool
 }
 
 // Equal reports whether both are the same.
 func (u UnreachableNode) Equal(v UnreachableNode) bool {
-	return u.Since.Equal(v.Since) && slices.Equal(u.Silent, v.Silent) && u.Gateway == v.Gateway && u.Damped == v.Damped
+	return u.Since.Equal(v.Since) && slices.Equal(u.Silent, v.Silent) && u.Gateway == v.Gateway
 }
 
 // Witness is a method to probe the kernel of another host. The same value appears in logs and the API.

@@ -52,7 +52,7 @@ type View struct {
 	// ServiceNetworks are the ranges of ClusterIPs by the name of their ServiceCIDR.
 	ServiceNetworks map[string][]netip.Prefix
 	// Unreachable are the nodes whose speaker and kernel do not answer this node, by name, and since when. Their
-	// endpoints take no new connections while others can. With the zero time no connection to them ends.
+	// endpoints take no new connections while others can.
 	Unreachable map[string]time.Time
 }
 

@@ -56,7 +56,7 @@ func (s *Speaker) nodeStatus() string {
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.prober.decided.Unreachable)) {
 		if listed(name) {
-			fmt.Fprint(&b, " unreachable ", name, " ", s.prober.decided.Unreachable[name].Damped)
+			fmt.Fprint(&b, " unreachable ", name)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.prober.decided.Unwitnessed)) {

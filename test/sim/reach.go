@@ -211,7 +211,6 @@ func (s *Speaker) finds() {
 			p.open[name] = v
 			c.Verdicts = append(c.Verdicts, v)
 		}
-		v.Damped = v.Damped || state.Unreachable[name].Damped
 	}
 	for _, name := range slices.Sorted(maps.Keys(p.open)) {
 		if _, still := state.Unreachable[name]; !still {

@@ -10,9 +10,7 @@ type Verdict struct {
 	// Wrong is set if the other node answered all the time, over an intact network.
 	Wrong bool
 	// Back is the time from the node's return until it was considered reachable, 0 if the verdict ended otherwise.
-	// Damped is set if flapping delayed that.
-	Back   time.Duration
-	Damped bool
+	Back time.Duration
 }
 
 // settles is the time after the end of a fault in which it may still cause a verdict.

@@ -162,9 +162,6 @@ func (g *groups) unreachable(u *v1alpha1.UnreachableStatus) string {
 	if u.EndpointsFailedOpen > 0 {
 		more += fmt.Sprintf("; %d endpoints take connections because no other is left", u.EndpointsFailedOpen)
 	}
-	if u.Damped {
-		more += "; reachable again, too often to count yet"
-	}
 	return fmt.Sprintf("cannot reach %s since %s (silent: %s): %d endpoints take no new connections%s", u.Node, g.ago(&u.Since), strings.Join(silent, ", "), u.Endpoints, more)
 }
 

@@ -201,11 +201,9 @@ func (l *long) figures() []figure {
 		seconds += l.Long(v)
 	}
 	var back sim.Times
-	damped, asked := 0, 0
+	asked := 0
 	for _, v := range l.Verdicts {
-		if v.Damped {
-			damped++
-		} else if v.Back > 0 {
+		if v.Back > 0 {
 			back = append(back, v.Back)
 		}
 	}
@@ -217,7 +215,7 @@ func (l *long) figures() []figure {
 	out = append(out, quantiles("decided", l.decided)...)
 	out = append(out, quantiles("decided-busy", l.decidedBusy)...)
 	out = append(out, quantiles("back", back)...)
-	return append(out, count("damped", damped), count("cut-off", l.cutOff), count("unwitnessed", l.unwitnessed),
+	return append(out, count("cut-off", l.cutOff), count("unwitnessed", l.unwitnessed),
 		count("crashes", l.crashes), count("pauses", l.pauses), count("suspended", l.suspended),
 		count("flapping", l.flapping), count("upgrades", l.upgrades),
 		per("asked/s", float64(asked)/l.Now().Seconds()/float64(len(l.Speakers))))
