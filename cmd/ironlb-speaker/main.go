@@ -1,5 +1,5 @@
 // Command ironlb-speaker runs on each node: it programs the node's IPVS and firewall for the Services of type
-// LoadBalancer and answers ARP and neighbour discovery for the addresses that the node owns.
+// LoadBalancer and answers ARP and neighbor discovery for the addresses that the node owns.
 package main
 
 import (

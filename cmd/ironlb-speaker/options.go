@@ -91,7 +91,7 @@ func command() *cobra.Command {
 	var o options
 	root := &cobra.Command{
 		Use:   "ironlb-speaker",
-		Short: "Forward LoadBalancer addresses on this node with IPVS and answer ARP and neighbour discovery for those it owns",
+		Short: "Forward LoadBalancer addresses on this node with IPVS and answer ARP and neighbor discovery for those it owns",
 		Long: `ironlb-speaker runs on every node, with CAP_NET_ADMIN, CAP_NET_RAW and better CAP_SYS_NICE in the host's network namespace.
 
 It makes the kernel and the network agree with the Services of type LoadBalancer: local routes, IPVS virtual servers,

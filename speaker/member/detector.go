@@ -80,7 +80,7 @@ type Detector struct {
 	health   atomic.Pointer[Health]
 	macs     atomic.Pointer[map[[6]byte]string]
 	slots    atomic.Pointer[map[string]uint64] // digests that differ from this node's
-	away     atomic.Pointer[[]Neighbour]       // to be probed
+	away     atomic.Pointer[[]Neighbor]        // to be probed
 	probing  chan struct{}                     // receives when away has nodes again
 	compared atomic.Pointer[uint64]            // the last argument of CompareSlots
 	segments chan []string
@@ -98,7 +98,7 @@ type inbox struct {
 	slots       *uint64
 	settled     bool
 	// answered and silent are away nodes.
-	answered, silent []Neighbour
+	answered, silent []Neighbor
 	answers          map[string]view.Answers
 	// retained is how long the node answers after the end; retainedFence is the number of fences when that was decided.
 	retained      time.Duration

@@ -8,7 +8,7 @@ import (
 )
 
 // The speakers' groups are of link-local scope and reserved by RFC 4727. A switch with snooping forwards 224.0.0.0/24
-// to all ports regardless of membership (RFC 4541 section 2.1.2), and ff02::/16 as it does for neighbour discovery, by
+// to all ports regardless of membership (RFC 4541 section 2.1.2), and ff02::/16 as it does for neighbor discovery, by
 // MLD reports (section 3). Other users of these groups have another port, or no valid tag.
 var (
 	group4 = netip.AddrFrom4([4]byte{224, 0, 0, 254})

@@ -7,6 +7,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/ironlb/ironlb/speaker/neighbor"
 )
 
 // ports are the interfaces of the network namespace, with the attributes that datagrams need.
@@ -25,7 +27,7 @@ type port struct {
 // lister reads interfaces in the network namespace of the thread that created it.
 type lister struct {
 	handle *netlink.Handle
-	neighbours
+	rounds
 	indexes map[string]int // of the interfaces of the last list that have carrier
 }
 
@@ -35,19 +37,19 @@ func newLister() (*lister, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open a netlink socket: %w", err)
 	}
-	plain, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	table, err := neighbor.Open()
 	if err != nil {
 		handle.Close()
-		return nil, fmt.Errorf("open a netlink socket: %w", err)
+		return nil, err
 	}
 	// The kernel then lists the addresses of one interface only; older kernels send all of them.
 	_ = handle.SetStrictCheck(true)
-	return &lister{handle: handle, neighbours: neighbours{handle: plain}}, nil
+	return &lister{handle: handle, rounds: rounds{table: table}}, nil
 }
 
 func (l *lister) close() {
 	l.handle.Close()
-	l.neighbours.handle.Close()
+	l.table.Close()
 }
 
 // list reads the interfaces of the given names; missing ones are omitted.

@@ -11,7 +11,7 @@ import (
 
 // A speaker that restarts while its node stays up leaves its addresses to the kernel for a while
 // (docs/design/failover.md). Its goodbye carries the duration. Meanwhile the other nodes count the node as alive and as
-// the owner of what it claimed, as long as its kernel answers ARP or neighbour discovery. The next process advertises
+// the owner of what it claimed, as long as its kernel answers ARP or neighbor discovery. The next process advertises
 // that it is the expected one; the claims of the previous process count until it has decided itself.
 
 const (
@@ -22,23 +22,23 @@ const (
 	maxUnanswered = 5
 )
 
-// Neighbour is a node on the segment of an interface.
-type Neighbour struct {
+// Neighbor is a node on the segment of an interface.
+type Neighbor struct {
 	Iface string
 	Addr  netip.Addr
 	MAC   [6]byte
 }
 
-// Away returns the nodes without a process to probe by ARP or neighbour discovery, on each interface on which they are
+// Away returns the nodes without a process to probe by ARP or neighbor discovery, on each interface on which they are
 // alive. It returns nil if there are none.
-func (c *Core) Away() (away []Neighbour) {
+func (c *Core) Away() (away []Neighbor) {
 	for _, p := range c.order {
 		if !p.away {
 			continue
 		}
 		for at := 1; at < len(p.paths); at++ {
 			if mac, can := c.probeTarget(p, at); can {
-				away = append(away, Neighbour{Iface: c.ifaces[at].name, Addr: p.paths[at].from, MAC: mac})
+				away = append(away, Neighbor{Iface: c.ifaces[at].name, Addr: p.paths[at].from, MAC: mac})
 			}
 		}
 	}
@@ -48,8 +48,8 @@ func (c *Core) Away() (away []Neighbour) {
 // Answered records which nodes of Away answered a probe and which did not; for the others the state is unknown. A
 // result does not count if this node has stopped receiving all other nodes on that interface: this node itself may be
 // cut off.
-func (c *Core) Answered(answered, silent []Neighbour) {
-	record := func(all []Neighbour, do func(w *path)) {
+func (c *Core) Answered(answered, silent []Neighbor) {
+	record := func(all []Neighbor, do func(w *path)) {
 		for _, n := range all {
 			at, known := c.findIface(n.Iface)
 			if !known {

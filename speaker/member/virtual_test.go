@@ -76,7 +76,7 @@ type machine struct {
 	unplugged bool // its LAN has no carrier
 	// probed is when it probed away nodes; answered and silent are the results.
 	probed           time.Time
-	answered, silent []member.Neighbour
+	answered, silent []member.Neighbor
 }
 
 // arrived is a datagram in the kernel, with its time of arrival.

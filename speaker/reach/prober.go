@@ -98,7 +98,7 @@ func (p *Prober) close() {
 		e.close()
 	}
 	if p.neighbors != nil {
-		p.neighbors.close()
+		p.neighbors.Close()
 	}
 	if p.wake >= 0 {
 		unix.Close(p.wake)
@@ -183,7 +183,7 @@ func (p *Prober) take() {
 	if in.receivedSet {
 		p.core.SetReceived(now, in.received, in.observer)
 		p.core.SetSilent(now, in.silent, func(name string) []Target {
-			found, err := p.neighbors.hosts(name, p.isNode)
+			found, err := p.neighbors.Hosts(name, p.isNode)
 			p.fail(err)
 			return targets(found)
 		})

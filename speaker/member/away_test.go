@@ -14,8 +14,8 @@ import (
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 )
 
-// probing probes a neighbour repeatedly until the wanted result comes. With "unknown", no result may come.
-func probing(t *testing.T, a *netspace.Space, n Neighbour, want string) {
+// probing probes a neighbor repeatedly until the wanted result comes. With "unknown", no result may come.
+func probing(t *testing.T, a *netspace.Space, n Neighbor, want string) {
 	t.Helper()
 	var l *lister
 	a.Must(t, func() (err error) { l, err = newLister(); return err })
@@ -25,7 +25,7 @@ func probing(t *testing.T, a *netspace.Space, n Neighbour, want string) {
 		if _, err := l.list([]string{n.Iface}); err != nil {
 			t.Fatal(err)
 		}
-		answered, silent, err := l.neighbours.probe([]Neighbour{n}, l.indexes)
+		answered, silent, err := l.rounds.probe([]Neighbor{n}, l.indexes)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -45,8 +45,8 @@ func probing(t *testing.T, a *netspace.Space, n Neighbour, want string) {
 	}
 }
 
-// listed returns the entry of the neighbour table.
-func listed(t *testing.T, a *netspace.Space, n Neighbour) netlink.Neigh {
+// listed returns the entry of the neighbor table.
+func listed(t *testing.T, a *netspace.Space, n Neighbor) netlink.Neigh {
 	t.Helper()
 	table, err := a.Handle.NeighList(0, 0)
 	if err != nil {
@@ -75,7 +75,7 @@ func rules(t *testing.T, space *netspace.Space, text string) {
 	})
 }
 
-// The kernel probes which neighbours answer, in both families, although the neighbour's packet filter drops the
+// The kernel probes which neighbors answer, in both families, although the neighbor's packet filter drops the
 // speakers' port and all ICMP; entries set by an administrator stay.
 func TestProbe(t *testing.T) {
 	for _, addr := range []string{"192.0.2.2", "fe80::2", "2001:db8::2"} {
@@ -87,7 +87,7 @@ func TestProbe(t *testing.T) {
 				a.Address(t, "eth0", prefix+"1/64")
 				b.Address(t, "eth0", prefix+"2/64")
 			}
-			n := Neighbour{Iface: "eth0", Addr: netip.MustParseAddr(addr), MAC: [6]byte(b.MAC(t, "eth0"))}
+			n := Neighbor{Iface: "eth0", Addr: netip.MustParseAddr(addr), MAC: [6]byte(b.MAC(t, "eth0"))}
 			link, err := a.Handle.LinkByName("eth0")
 			if err != nil {
 				t.Fatal(err)
@@ -126,12 +126,12 @@ func TestProbe(t *testing.T) {
 			if have := listed(t, a, n); have.State != unix.NUD_PERMANENT {
 				t.Errorf("what was set is not there any more: %+v", have)
 			}
-			probing(t, a, Neighbour{Iface: "eth9", Addr: n.Addr, MAC: n.MAC}, "unknown")
+			probing(t, a, Neighbor{Iface: "eth9", Addr: n.Addr, MAC: n.MAC}, "unknown")
 		})
 	}
 }
 
-// A silent neighbour with an unknown hardware address is silent in each round, although the kernel has given up.
+// A silent neighbor with an unknown hardware address is silent in each round, although the kernel has given up.
 func TestProbeUnknownAddress(t *testing.T) {
 	t.Parallel()
 	a, b := netspace.New(t), netspace.New(t)
@@ -139,7 +139,7 @@ func TestProbeUnknownAddress(t *testing.T) {
 	var l *lister
 	a.Must(t, func() (err error) { l, err = newLister(); return err })
 	defer l.close()
-	n := Neighbour{Iface: "eth0", Addr: netip.MustParseAddr("192.0.2.2")}
+	n := Neighbor{Iface: "eth0", Addr: netip.MustParseAddr("192.0.2.2")}
 	if err := a.PingWithin(5*time.Second, "192.0.2.2"); err != nil { // to create an entry
 		t.Fatal(err)
 	}
@@ -151,7 +151,7 @@ func TestProbeUnknownAddress(t *testing.T) {
 		if _, err := l.list([]string{"eth0"}); err != nil {
 			t.Fatal(err)
 		}
-		_, silent, err := l.neighbours.probe([]Neighbour{n}, l.indexes)
+		_, silent, err := l.rounds.probe([]Neighbor{n}, l.indexes)
 		if err != nil {
 			t.Fatal(err)
 		}
