@@ -226,3 +226,28 @@ func TestBeginsWithoutGroup(t *testing.T) {
 		w.run(time.Minute, nil)
 	}
 }
+
+// One node of a segment has IPv4 there, the others do not: its heartbeats by IPv4 do not reach them, and the others
+// receive one another, so it would count as dead.
+func TestMixedFamilies(t *testing.T) {
+	for _, with := range []int{1, 2} {
+		w := newWorld(t, 3)
+		w.ipv4 = true
+		for i, m := range w.nodes {
+			m.ipv4 = i < with
+			w.boot(m, 2)
+		}
+		w.settle()
+		w.watch = func(m *machine) {
+			if !m.receives(w.nodes...) || len(m.members.Isolated) > 0 {
+				t.Fatalf("%d with IPv4: %s at %v: %+v", with, m.name, w.now.Sub(epoch), m.members)
+			}
+		}
+		w.run(time.Minute, nil)
+		for _, m := range w.nodes {
+			if n := m.Counts().RelayRequests; n > 100 {
+				t.Errorf("%d with IPv4: %s asked %d times for others", with, m.name, n)
+			}
+		}
+	}
+}

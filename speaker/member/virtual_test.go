@@ -37,6 +37,8 @@ type world struct {
 	iface6   string
 	// dropGroupAt loses datagrams to the group at one node's port.
 	dropGroupAt *machine
+	// ipv4 is set if some nodes have IPv4 on the LAN and others do not.
+	ipv4 bool
 	// watch runs after each tick of a node.
 	watch func(*machine)
 	sent  int
@@ -72,6 +74,7 @@ type machine struct {
 	// stopped is how far its clock is behind; asleep is set while it is paused together with its clock.
 	stopped   time.Duration
 	asleep    bool
+	ipv4      bool // its LAN has an IPv4 subnet
 	dead      bool // no power: its kernel does not answer either
 	unplugged bool // its LAN has no carrier
 	// probed is when it probed away nodes; answered and silent are the results.
@@ -153,7 +156,7 @@ func (w *world) link(m *machine, up bool) {
 	var links []member.Link
 	m.unplugged = !up
 	if up {
-		links = []member.Link{{Name: "eth0", Keys: lanKeys, MAC: [6]byte{2, 0, 0, 0, 0, m.lan.As4()[3]}}}
+		links = []member.Link{{Name: "eth0", Keys: lanKeys, MAC: [6]byte{2, 0, 0, 0, 0, m.lan.As4()[3]}, IPv4: m.ipv4}}
 	}
 	m.SetLinks(w.now, links)
 }
@@ -361,9 +364,16 @@ func (w *world) send(from *machine, sends []member.Send) {
 			w.carry(from, to, iface, source, s.Data, false)
 			continue
 		}
+		source := from.lan
+		if s.IPv6 || w.ipv4 && !from.ipv4 {
+			source = from.addr6
+		}
 		for _, to := range w.nodes {
+			if w.ipv4 && from.ipv4 && !s.IPv6 && !to.ipv4 {
+				continue
+			}
 			if reached := s.Broadcast || !w.dropGroup && to != w.dropGroupAt; to != from && reached {
-				w.carry(from, to, s.Iface, from.lan, s.Data, true)
+				w.carry(from, to, s.Iface, source, s.Data, true)
 			}
 		}
 	}
