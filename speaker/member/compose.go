@@ -131,7 +131,7 @@ func (c *Core) Sent(iface string, ok bool) {
 
 // toAll sends to all segments, and to all Nodes.
 func (c *Core) toAll(data []byte) {
-	c.group(data, c.broadcasts)
+	c.group(data, false)
 	for _, p := range c.order {
 		c.toAddrs(p.addrs, data)
 	}
@@ -159,7 +159,7 @@ func (c *Core) sendPending(now time.Time, p *peer) {
 		// It may receive this node through others only.
 		if !p.challenged.IsZero() && (c.observer || now.Sub(p.challengedByGroup) >= maxObserverTime) {
 			p.challengedByGroup = now
-			c.group(challenge, c.broadcasts)
+			c.group(challenge, false)
 		}
 		p.challenged = now
 	}
@@ -224,7 +224,7 @@ func (c *Core) want(now time.Time, p *peer) {
 	b = binary.BigEndian.AppendUint64(b, p.claims.next())
 	if group {
 		b = append(b, flagByGroup)
-		c.group(c.finish(endField(b, at)), c.broadcasts)
+		c.group(c.finish(endField(b, at)), false)
 		return
 	}
 	c.to(p, c.finish(endField(append(b, 0), at)))
@@ -240,7 +240,7 @@ func (c *Core) answer(p *peer) {
 		var b []byte
 		b, version = c.appendClaims(c.appendHello(c.begin(), 0), version)
 		if data := c.finish(b); p.wantsGroup {
-			c.group(data, c.broadcasts)
+			c.group(data, false)
 		} else {
 			c.to(p, data)
 		}

@@ -34,7 +34,6 @@ type Core struct {
 	nextHeartbeat         time.Time
 	heartbeatNow          bool // at the next tick, whatever the time
 	urgent                bool // an answer waits to be sent
-	broadcasts            bool // datagrams to the group are also sent by broadcast
 	announcedAlive        time.Time
 
 	heartbeats heartbeats

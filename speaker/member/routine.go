@@ -47,7 +47,7 @@ func (c *Core) sendRoutine(now time.Time, b []byte) {
 	flags := flagsAt + len(c.config.Node)
 	b[flags] |= flagRoutine
 	data := c.finish(b)
-	c.group(data, c.broadcasts)
+	c.group(data, false)
 	var urgent []byte
 	for _, p := range c.order {
 		if !c.misses(p) {

@@ -27,7 +27,6 @@ func (c *Core) Tick(now time.Time, raw time.Duration) []Send {
 	}
 	c.watchLinks(now, gap)
 	c.watchObserver(now)
-	c.broadcasts = c.observer
 	c.compose(now, raw-c.began)
 	c.count.Sent += uint64(len(c.sends))
 	return c.sends
