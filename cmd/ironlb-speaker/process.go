@@ -27,7 +27,6 @@ import (
 	"github.com/ironlb/ironlb/speaker/nodecheck"
 	"github.com/ironlb/ironlb/speaker/reach"
 	"github.com/ironlb/ironlb/speaker/traffic"
-	"github.com/ironlb/ironlb/speaker/view"
 )
 
 // process is the speaker: its parts, assembled and not yet running.
@@ -160,61 +159,6 @@ func (p *process) watchHost() error {
 		})
 	})
 	return nil
-}
-
-// meet creates the detector of the other speakers.
-func (p *process) meet() error {
-	keys, err := readKeys(p.keyFile)
-	if err != nil {
-		return err
-	}
-	if p.retained, err = p.link.Retained(); err != nil {
-		return err
-	}
-	f := p.config.Failover
-	cluster, authorities, err := f.cluster(p.apiserver)
-	if err != nil {
-		return err
-	}
-	p.findUnreachable()
-	p.members, err = member.New(member.Options{
-		Node: p.nodeName, Cluster: cluster, Authorities: authorities, Keys: keys, Profile: f.Profile, Port: f.Port,
-		Log: p.log, Wake: p.trigger.Now, Metrics: p.registry, Scheduled: p.api.Node.ReportScheduling, Retained: len(p.retained) > 0,
-		Broadcast: f.Broadcast, Received: p.received,
-	})
-	if err != nil {
-		return fmt.Errorf("find the other speakers (--key-file %s): %w", p.keyFile, err)
-	}
-	p.api.Status.While(p.members.Fresh)
-	p.run(p.members.Run)
-	p.run(func(ctx context.Context) error { return followKeys(ctx, p.log, p.keyFile, keys, p.members.SetKeys) })
-	p.run(func(ctx context.Context) error {
-		return f.follow(ctx, p.log, p.apiserver, authorities, p.members.SetAuthorities)
-	})
-	return nil
-}
-
-// findUnreachable creates the prober of unreachable nodes, and of hosts where no speaker is received. If that fails the
-// speaker runs without one.
-func (p *process) findUnreachable() {
-	prober, err := reach.New(reach.Options{
-		Log: p.log, Wake: p.trigger.Now, Metrics: reach.NewMetrics(p.registry),
-		MACs:   func() map[[6]byte]string { return p.members.MACs() },
-		Silent: func(interfaces map[string]view.Answers) { p.members.SetAnswers(interfaces) },
-	})
-	if err != nil {
-		p.log.Error("cannot probe nodes and hosts; unreachable endpoints are left to Kubernetes", "error", err)
-		return
-	}
-	p.reach = prober
-	p.run(prober.Run)
-}
-
-// received passes on what this node receives.
-func (p *process) received(now member.Reception) {
-	if p.reach != nil {
-		p.reach.SetReceived(now.Nodes, now.Observer, now.Silent)
-	}
 }
 
 func (p *process) announce() error {

@@ -144,6 +144,22 @@ func (c *Core) receive(now time.Time, raw time.Duration, in Packet, passedOn boo
 	return Accepted
 }
 
+// arrives records the path and the source of a datagram.
+func (c *Core) arrives(now time.Time, p *peer, at int, in Packet, sequence uint64) {
+	w := &p.paths[at]
+	w.window.add(sequence)
+	p.from, p.arrived = in.Source, later(p.arrived, now)
+	if in.Group || !w.byGroup {
+		w.from, w.byGroup = in.Source, in.Group
+	}
+	for _, a := range p.addrs {
+		if a == in.Source {
+			p.internal = later(p.internal, now)
+			c.ifaces[0].ever, c.ifaces[0].last = true, later(c.ifaces[0].last, now)
+		}
+	}
+}
+
 // arrivesByUnicast records a datagram that was not sent to a group.
 func (p *peer) arrivesByUnicast(now time.Time, in Packet) {
 	p.unicast = later(p.unicast, now)

@@ -1,12 +1,93 @@
 package member
 
 import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"crypto/subtle"
 	"encoding/binary"
 	"errors"
+	"fmt"
+	"hash"
+	"slices"
 	"time"
 
 	"github.com/ironlb/ironlb/speaker/view"
 )
+
+type header struct {
+	name                  []byte // in the datagram
+	keyID                 [4]byte
+	cluster               uint64
+	incarnation, sequence uint64
+}
+
+// message is the fields of a datagram. Its slices are reused for the next one.
+type message struct {
+	sequence        uint64 // of its header
+	flags           byte
+	interval, dead  time.Duration
+	version, digest uint64
+	segments        []segment
+	hasSegments     bool
+	hasClaims       bool
+	after, upTo     uint64
+	entries         []entry
+	want            want
+	hasWant         bool
+	relayRequests   []about
+	relays          []relayEvidence
+	silent          []about
+	newer           struct{ to, incarnation uint64 }
+	hasNewer        bool
+	missed          about // its segment is a node
+	// The segment of these is a nonce.
+	challenge, proof       about
+	hasChallenge, hasProof bool
+	retained               time.Duration
+	ran                    time.Duration
+	hasRan                 bool
+	authorities            []uint64
+	slots                  uint64
+	hasSlots               bool
+	passedOn               []byte
+}
+
+type segment struct {
+	key      uint64
+	received uint8
+	mac      [6]byte
+}
+
+// entry is a claim; state 0 means that the claim is removed.
+type entry struct {
+	id    view.VIPID
+	claim view.Claim
+}
+
+type want struct {
+	of, after uint64
+	byGroup   bool
+}
+
+// about names a node on a segment; segment 0 is any path.
+type about struct{ node, segment uint64 }
+
+type relayEvidence struct {
+	about
+	age time.Duration
+}
+
+// keyring signs with its first key and accepts all of them, so that keys change without a gap: the new key is added
+// second everywhere, then the two swap, then the old one is removed.
+type keyring struct {
+	keys []key
+	sum  [sha256.Size]byte
+}
+
+type key struct {
+	id   [4]byte
+	hmac hash.Hash
+}
 
 // A datagram is a header, fields, and a tag over both. Numbers are in network order.
 //
@@ -73,13 +154,6 @@ const (
 
 const flagByGroup = 1 // of a want: answer to the group, because unicast does not arrive
 
-type header struct {
-	name                  []byte // in the datagram
-	keyID                 [4]byte
-	cluster               uint64
-	incarnation, sequence uint64
-}
-
 var (
 	errShort   = errors.New("too short or too long")
 	errMagic   = errors.New("not a speaker's datagram")
@@ -116,62 +190,6 @@ func appendHeader(b []byte, name string, keyID [4]byte, cluster, incarnation, se
 	b = binary.BigEndian.AppendUint64(b, incarnation)
 	b = binary.BigEndian.AppendUint64(b, sequence)
 	return append(b, name...)
-}
-
-// message is the fields of a datagram. Its slices are reused for the next one.
-type message struct {
-	sequence        uint64 // of its header
-	flags           byte
-	interval, dead  time.Duration
-	version, digest uint64
-	segments        []segment
-	hasSegments     bool
-	hasClaims       bool
-	after, upTo     uint64
-	entries         []entry
-	want            want
-	hasWant         bool
-	relayRequests   []about
-	relays          []relayEvidence
-	silent          []about
-	newer           struct{ to, incarnation uint64 }
-	hasNewer        bool
-	missed          about // its segment is a node
-	// The segment of these is a nonce.
-	challenge, proof       about
-	hasChallenge, hasProof bool
-	retained               time.Duration
-	ran                    time.Duration
-	hasRan                 bool
-	authorities            []uint64
-	slots                  uint64
-	hasSlots               bool
-	passedOn               []byte
-}
-
-type segment struct {
-	key      uint64
-	received uint8
-	mac      [6]byte
-}
-
-// entry is a claim; state 0 means that the claim is removed.
-type entry struct {
-	id    view.VIPID
-	claim view.Claim
-}
-
-type want struct {
-	of, after uint64
-	byGroup   bool
-}
-
-// about names a node on a segment; segment 0 is any path.
-type about struct{ node, segment uint64 }
-
-type relayEvidence struct {
-	about
-	age time.Duration
 }
 
 // parse reads the fields into m. Unknown content is an error.
@@ -380,4 +398,98 @@ func milliseconds(v []byte) time.Duration {
 // appendMilliseconds writes a duration, limited to the longest one that fits.
 func appendMilliseconds(b []byte, d time.Duration) []byte {
 	return binary.BigEndian.AppendUint16(b, uint16(min(max(d.Milliseconds(), 0), 1<<16-1)))
+}
+
+const (
+	tagSize = 16
+	// minKey is the shortest key: RFC 2104 section 3 discourages keys shorter than the hash, and 16 bytes from a random
+	// source are what the tag can use.
+	minKey = 16
+	// maxKeys are the current key and the next or the previous one.
+	maxKeys = 2
+)
+
+func newKeyring(secrets [][]byte) (*keyring, error) {
+	if len(secrets) == 0 || len(secrets) > maxKeys {
+		return nil, fmt.Errorf("%d keys for the speakers' datagrams: give one, or two while they change", len(secrets))
+	}
+	r := &keyring{}
+	for i, secret := range secrets {
+		if len(secret) < minKey {
+			return nil, fmt.Errorf("key %d for the speakers' datagrams has %d bytes: give at least %d random ones", i+1, len(secret), minKey)
+		}
+		k := key{hmac: hmac.New(sha256.New, secret)}
+		k.hmac.Write([]byte("ironlb key id"))
+		copy(k.id[:], k.hmac.Sum(r.sum[:0]))
+		r.keys = append(r.keys, k)
+	}
+	if len(r.keys) == 2 && r.keys[0].id == r.keys[1].id {
+		return nil, errors.New("the two keys for the speakers' datagrams are the same: give one of them")
+	}
+	return r, nil
+}
+
+// tag appends the tag of data to it.
+func (r *keyring) tag(data []byte) []byte { return append(data, r.compute(&r.keys[0], data)...) }
+
+func (r *keyring) compute(k *key, data []byte) []byte {
+	k.hmac.Reset()
+	k.hmac.Write(data)
+	return k.hmac.Sum(r.sum[:0])[:tagSize]
+}
+
+func (r *keyring) find(id [4]byte) *key {
+	for i := range r.keys {
+		if r.keys[i].id == id {
+			return &r.keys[i]
+		}
+	}
+	return nil
+}
+
+// valid reports whether the last bytes of a datagram are the tag of the rest.
+func (r *keyring) valid(k *key, datagram []byte) bool {
+	at := len(datagram) - tagSize
+	return subtle.ConstantTimeCompare(r.compute(k, datagram[:at]), datagram[at:]) == 1
+}
+
+// Two clusters on one network may have the same name, and even the same key. The certificate authority of their API
+// servers distinguishes them: each datagram carries its digest. During a rotation there are two certificates
+// (Kubernetes: "Manual Rotation of CA Certificates"), and nodes receive them at different times. So one certificate in
+// common is enough, and earlier ones count until the process ends, up to maxAuthorities.
+
+// maxAuthorities is the number of digests in a datagram, and so the number that count.
+const maxAuthorities = 3
+
+// AuthorityKey returns the digest of a certificate in DER.
+func AuthorityKey(certificate []byte) uint64 { return nodeID("authority " + string(certificate)) }
+
+// SetAuthorities changes the digests of the cluster's certificate authority.
+func (c *Core) SetAuthorities(now []uint64) {
+	all := slices.Clone(now)
+	for _, earlier := range c.authorities {
+		if !slices.Contains(all, earlier) {
+			all = append(all, earlier)
+		}
+	}
+	c.authorities = all[:min(len(all), maxAuthorities)]
+}
+
+// appendCluster writes the digests of this node's cluster.
+func (c *Core) appendCluster(b []byte) []byte {
+	if len(c.authorities) == 0 {
+		return b
+	}
+	b, at := beginField(b, fieldCluster)
+	for _, a := range c.authorities {
+		b = binary.BigEndian.AppendUint64(b, a)
+	}
+	return endField(b, at)
+}
+
+// foreign reports whether a message is from a cluster with another certificate authority. A speaker whose
+// configuration has none sends none.
+func (c *Core) foreign(m *message) bool {
+	return len(m.authorities) > 0 && len(c.authorities) > 0 &&
+		!slices.ContainsFunc(m.authorities, func(a uint64) bool { return slices.Contains(c.authorities, a) })
 }

@@ -6,5 +6,12 @@
 // received and its kernel, which answered while the speaker was received, does not answer any more. If this node itself
 // may be cut off, its gateways are probed, too.
 //
-// A Core evaluates and does no I/O; a Prober runs it on sockets.
+// In: the nodes and their InternalIPs (SetNodes), this node's gateways (SetGateways), and from speaker/member the
+// received speakers and the interfaces without any (SetReceived). Out: view.Reachability (State), with Wake on a change.
+//
+// A Core (core.go) evaluates and does no I/O. A Prober (prober.go) runs it on sockets, with two witnesses (witness.go):
+// ICMP echo, and ARP or neighbor discovery by speaker/neighbor.
+//
+// The intervals and limits may change; how long a decision takes is documented and checked by test/sim. A node must
+// never be unreachable by silence alone, without a witness that had answered before, or while this node may be cut off.
 package reach

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 
 	"github.com/ironlb/ironlb/speaker/ppoll"
@@ -57,6 +58,12 @@ type inbox struct {
 	observer    bool
 	silent      map[string]time.Time
 	receivedSet bool // received, observer and silent have changed
+}
+
+// Metrics count probes, answers, and nodes that became unreachable.
+type Metrics struct {
+	probes, answers *prometheus.CounterVec
+	unreachable     prometheus.Counter
 }
 
 // New opens the sockets, in the network namespace of the calling thread. Call Run once.
@@ -312,4 +319,28 @@ func (p *Prober) publish() {
 		p.options.Silent(now.Silent)
 	}
 	p.options.Wake()
+}
+
+// NewMetrics returns the metrics, registered with r.
+func NewMetrics(r prometheus.Registerer) *Metrics {
+	m := &Metrics{
+		probes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "ironlb_endpoint_unreachable_probes_total",
+			Help: "Probes of the kernels of other nodes and of gateways, by witness: ICMPEcho or Neighbor (ARP, neighbor discovery).",
+		}, []string{"witness"}),
+		answers: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "ironlb_endpoint_unreachable_answers_total",
+			Help: "Answers to these probes, by witness.",
+		}, []string{"witness"}),
+		unreachable: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "ironlb_endpoint_unreachable_nodes_total",
+			Help: "How often a node became unreachable.",
+		}),
+	}
+	for _, w := range []view.Witness{view.WitnessEcho, view.WitnessNeighbor} {
+		m.probes.WithLabelValues(string(w))
+		m.answers.WithLabelValues(string(w))
+	}
+	r.MustRegister(m.probes, m.answers, m.unreachable)
+	return m
 }
