@@ -63,7 +63,6 @@ type Core struct {
 	unsteady int
 	steady   time.Time
 	byID     map[uint64]*peer
-	removed  map[uint64]uint64 // incarnations of removed nodes, by id
 
 	repeated uint64 // last version of its claims that a node without reception has repeated
 	silentAt int    // where the list of nodes that are not received continues
@@ -174,7 +173,7 @@ func NewCore(c Config) (*Core, error) {
 		config: c, profile: c.Profile, ring: ring, random: rand.New(rand.NewPCG(c.Seed, nodeID(c.Node))),
 		cluster: nodeID(c.Cluster), self: nodeID(c.Node), incarnation: max(c.Incarnation, 1),
 		observer: true, ids: map[string]view.VIPID{}, mine: newJournal(), ifaces: []iface{{keys: []uint64{0}}},
-		peers: map[string]*peer{}, byID: map[uint64]*peer{}, removed: map[uint64]uint64{}, out: newOutbox(),
+		peers: map[string]*peer{}, byID: map[uint64]*peer{}, out: newOutbox(),
 	}
 	core.config.Nonce = cmp.Or(c.Nonce, core.incarnation)
 	core.SetAuthorities(c.Authorities)
@@ -267,21 +266,8 @@ func (c *Core) expired(p *peer) bool {
 // expireAfter is how long the state of a silent node that is no Node is kept.
 const expireAfter = 5 * time.Minute
 
-// maxRemoved is how many removed nodes are kept, to distinguish them from new ones.
-const maxRemoved = 4096
-
-// removePeer removes a node, except for its incarnation: with it, its old datagrams are not accepted as new.
+// removePeer removes a node. Its old datagrams are a recording from then on, which answers no challenge.
 func (c *Core) removePeer(p *peer) {
-	if len(c.removed) >= maxRemoved {
-		oldest := p.id
-		for id, incarnation := range c.removed {
-			if at, known := c.removed[oldest]; !known || incarnation < at || incarnation == at && id < oldest {
-				oldest = id
-			}
-		}
-		delete(c.removed, oldest)
-	}
-	c.removed[p.id] = p.incarnation
 	delete(c.peers, p.name)
 	delete(c.byID, p.id)
 	c.out.node(p)
@@ -368,8 +354,6 @@ func (c *Core) peer(name string) *peer {
 		return p
 	}
 	p := &peer{name: name, id: nodeID(name), paths: make([]path, len(c.ifaces))}
-	p.incarnation = c.removed[p.id]
-	delete(c.removed, p.id)
 	c.peers[name], c.byID[p.id] = p, p
 	i, _ := slices.BinarySearchFunc(c.order, name, func(p *peer, name string) int {
 		if p.name < name {

@@ -105,9 +105,6 @@ func (c *Core) receive(now time.Time, raw time.Duration, in Packet, passedOn boo
 		return DropName
 	}
 	if p == nil {
-		if h.incarnation <= c.removed[nodeID(string(h.name))] {
-			return DropOld
-		}
 		p = c.peer(string(h.name))
 	}
 	if p.incarnation == 0 {

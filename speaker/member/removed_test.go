@@ -20,11 +20,10 @@ func sender(t *testing.T, name string, incarnation uint64) (heartbeat func() []b
 	return func() []byte { return slices.Clone(c.finish(c.appendHello(c.begin(), 0))) }
 }
 
-// Datagrams with the key and the names of no Node fill no table: what is kept of such a node after it was dropped is
-// bounded, and the newest incarnations are kept. Nodes stay, silent ones as well, and their old datagrams stay old.
-func TestRemovedIsBounded(t *testing.T) {
-	const atOnce = 256
-	const others = maxRemoved + atOnce
+// Datagrams with the key and the names of no Node fill no table. Nodes stay, silent ones as well, and their old datagrams
+// stay old; those of a deleted Node, sent again, are no sign of life.
+func TestNamesOfNoNode(t *testing.T) {
+	const atOnce, others = 256, 512
 	start := time.Unix(1e9, 0)
 	now := start
 	c, err := NewCore(Config{Node: "a", Cluster: "default", Keys: [][]byte{floodKey}, Profile: Slow})
@@ -52,11 +51,9 @@ func TestRemovedIsBounded(t *testing.T) {
 		}
 	}
 	c.peers["live"].unproved = false // it has answered the challenge
-	heartbeats := make([][]byte, others)
 	for from := 0; from < others; from += atOnce {
 		for i := from; i < from+atOnce; i++ {
-			heartbeats[i] = sender(t, fmt.Sprintf("other-%d", i), uint64(10+i))()
-			if why := receive(heartbeats[i]); why != Accepted {
+			if why := receive(sender(t, fmt.Sprintf("other-%d", i), uint64(10+i))()); why != Accepted {
 				t.Fatalf("node %d: %s", i, why)
 			}
 		}
@@ -70,23 +67,22 @@ func TestRemovedIsBounded(t *testing.T) {
 		c.SetPeers(nodes)
 	}
 
-	if len(c.peers) != len(nodes) || len(c.byID) != len(nodes) || len(c.order) != len(nodes) || len(c.removed) != maxRemoved {
-		t.Errorf("%d, %d and %d nodes, %d gone", len(c.peers), len(c.byID), len(c.order), len(c.removed))
+	if len(c.peers) != len(nodes) || len(c.byID) != len(nodes) || len(c.order) != len(nodes) {
+		t.Errorf("%d, %d and %d nodes", len(c.peers), len(c.byID), len(c.order))
 	}
 	members, _, _ := c.Members()
 	if !members.Peers["live"].Alive || c.Counts().FalseDeaths > 0 {
 		t.Errorf("live is %+v, %+v", members.Peers["live"], c.Counts())
 	}
 	for name, datagram := range old {
-		if why := receive(datagram); why != DropOld && why != DropRepeat {
+		if why := receive(datagram); why != DropOld && why != DropRepeat && name != "deleted" {
 			t.Errorf("an old datagram of %s is received: %q", name, why)
 		}
 	}
-	for i, datagram := range heartbeats {
-		// The deleted Node is among those that are kept.
-		if why, want := receive(datagram), i < others+1-maxRemoved; (why == Accepted) != want {
-			t.Errorf("node %d of %d is received: %t (%s), want %t", i, others, why == Accepted, why, want)
-		}
+	tick()
+	members, _, _ = c.Members()
+	if _, is := members.Peers["deleted"]; is || len(c.peers) != len(nodes)+1 {
+		t.Errorf("%d nodes, members %+v", len(c.peers), members.Peers)
 	}
 }
 
