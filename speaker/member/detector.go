@@ -78,8 +78,7 @@ type Detector struct {
 	health   atomic.Pointer[Health]
 	macs     atomic.Pointer[map[[6]byte]string]
 	slots    atomic.Pointer[map[string]uint64] // digests that differ from this node's
-	away     atomic.Pointer[[]Neighbor]        // to be probed
-	probing  chan struct{}                     // receives when away has nodes again
+	away     chan []Neighbor                   // to be probed
 	compared atomic.Pointer[uint64]            // the last argument of CompareSlots
 	segments chan []string
 }
@@ -134,7 +133,7 @@ func New(o Options) (*Detector, error) {
 		return nil, fmt.Errorf("make an eventfd: %w", err)
 	}
 	d := &Detector{options: o, core: core, wake: wake, start: now, metrics: newMetrics(o.Metrics),
-		probing: make(chan struct{}, 1), segments: make(chan []string, 1)}
+		away: make(chan []Neighbor, 1), segments: make(chan []string, 1)}
 	d.heartbeat.Store(-int64(time.Hour)) // not fresh before the first one
 	d.limit.Store(int64(core.FenceAfter()))
 	d.macs.Store(&map[[6]byte]string{})
@@ -203,12 +202,16 @@ func (d *Detector) SetAnswers(answers map[string]view.Answers) {
 // SetSegments sets the interfaces on which VirtualIPs are or may be announced. It must be called again whenever an
 // interface or an address of the node has changed.
 func (d *Detector) SetSegments(names []string) {
-	names = slices.Clone(names)
+	replace(d.segments, slices.Clone(names))
+}
+
+// replace sends to a channel of size one, in place of what has not been received yet.
+func replace[T any](c chan T, v T) {
 	for {
 		select {
-		case d.segments <- names:
+		case c <- v:
 			return
-		case <-d.segments:
+		case <-c:
 		}
 	}
 }
@@ -280,10 +283,10 @@ const (
 // follow reads the interfaces when they may have changed, and probes nodes without a process. It runs alongside the
 // loop, which must not wait for it.
 func (d *Detector) follow(ctx context.Context, l *lister) {
-	probe, relist := time.NewTicker(probeAfter), time.NewTicker(relistAfter)
-	defer probe.Stop()
+	relist := time.NewTicker(relistAfter)
 	defer relist.Stop()
-	probes := true // the ticker runs: an idle process does not wake for it
+	var away []Neighbor
+	var probe <-chan time.Time // nil while there are none: an idle process does not wake for it
 	var names []string
 	var failed string
 	for {
@@ -291,16 +294,16 @@ func (d *Detector) follow(ctx context.Context, l *lister) {
 		case <-ctx.Done():
 			return
 		case names = <-d.segments:
-		case <-d.probing:
-			if !probes {
-				probes = true
-				probe.Reset(probeAfter)
+		case away = <-d.away:
+			if len(away) == 0 {
+				probe, l.probed = nil, nil
+			} else if probe == nil {
+				probe = time.After(probeAfter)
 			}
 			continue
-		case <-probe.C:
-			if probes = d.probeAway(l); !probes {
-				probe.Stop()
-			}
+		case <-probe:
+			d.probeAway(l, away)
+			probe = time.After(probeAfter)
 			continue
 		case <-relist.C:
 		}

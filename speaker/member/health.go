@@ -14,9 +14,7 @@ type scheduling struct {
 	class   priority.Class
 	message string
 	lower   func()
-	// began is the first attempt, tried the last one; taken is set if other reservations prevented it.
-	began, tried time.Time
-	taken        bool
+	tried   time.Time // the last attempt
 }
 
 // Health is how the kernel schedules the liveness thread, and whether the process stalled.
@@ -45,26 +43,19 @@ var shares = []time.Duration{5 * time.Millisecond, time.Millisecond}
 
 const (
 	shareOf = 20 * time.Millisecond
-	// raiseRetry is the pause after the kernel has refused every share: another program may have ended, or a cpuset
-	// changed. At first it is raiseSoon if others have reserved the time, such as a speaker that still ends.
-	raiseRetry, raiseSoon = 10 * time.Second, time.Second
-	raiseSoonFor          = 30 * time.Second
+	// raiseRetry is the pause after the kernel has refused every share: another program may have ended, such as the
+	// previous speaker, or a cpuset changed.
+	raiseRetry = time.Second
 )
 
 // raise gives the loop's thread priority over others, and publishes the scheduling class obtained. With a class below
 // Deadline the loop works, but may be late on a busy node; a later call retries.
 func (l *loop) raise(now time.Time) {
-	retry := raiseRetry
-	if l.taken && now.Sub(l.began) < raiseSoonFor {
-		retry = raiseSoon
-	}
-	if l.class == priority.Deadline || !l.tried.IsZero() && now.Sub(l.tried) < retry {
+	if l.class == priority.Deadline || !l.tried.IsZero() && now.Sub(l.tried) < raiseRetry {
 		return
 	}
 	l.restore()
-	if l.tried = now; l.began.IsZero() {
-		l.began = now
-	}
+	l.tried = now
 	message := ""
 	class, lower, err := priority.Raise(shares[0], shareOf)
 	for _, share := range shares[1:] {
@@ -73,10 +64,10 @@ func (l *loop) raise(now time.Time) {
 			class, lower, err = priority.Raise(share, shareOf)
 		}
 	}
-	l.lower, l.taken = lower, errors.Is(err, unix.EBUSY)
+	l.lower = lower
 	if class != priority.Deadline {
 		remedy := "give the container CAP_SYS_NICE and every core (no cpuset)"
-		if l.taken {
+		if errors.Is(err, unix.EBUSY) {
 			remedy = "other threads of the node have reserved the time that the kernel grants, 95 % of all cores; trying again"
 		}
 		message = err.Error() + ": " + remedy

@@ -145,20 +145,11 @@ func (r *rounds) probe(all []Neighbor, indexes map[string]int) (answered, silent
 	return answered, silent, errors.Join(failures...)
 }
 
-// checkAway publishes which nodes to probe, and logs those that have not answered.
+// checkAway passes on which nodes to probe, and logs those that have not answered.
 func (l *loop) checkAway() {
-	away, before := l.core.Away(), l.away.Load()
-	switch {
-	case away == nil && before != nil:
-		l.away.Store(nil)
-	case away != nil:
-		l.away.Store(&away)
-		if before == nil {
-			select {
-			case l.probing <- struct{}{}:
-			default: // follow has not received the last one yet
-			}
-		}
+	if away := l.core.Away(); len(away) > 0 || l.probing {
+		l.probing = len(away) > 0
+		replace(l.away, away)
 	}
 	for _, node := range l.core.Unanswered() {
 		l.options.Log.Warn("a node without a speaker stopped answering ARP or neighbor discovery: "+
@@ -166,14 +157,9 @@ func (l *loop) checkAway() {
 	}
 }
 
-// probeAway probes which nodes without a process answer, and reports whether there are any.
-func (d *Detector) probeAway(l *lister) bool {
-	away := d.away.Load()
-	if away == nil {
-		l.probed = nil
-		return false
-	}
-	answered, silent, err := l.rounds.probe(*away, l.indexes)
+// probeAway probes which nodes without a process answer.
+func (d *Detector) probeAway(l *lister, away []Neighbor) {
+	answered, silent, err := l.rounds.probe(away, l.indexes)
 	if err != nil && l.failed != err.Error() {
 		d.options.Log.Error("cannot probe nodes without a speaker; they count as alive",
 			"error", err)
@@ -185,5 +171,4 @@ func (d *Detector) probeAway(l *lister) bool {
 	d.put(func(in *inbox) {
 		in.answered, in.silent = append(in.answered, answered...), append(in.silent, silent...)
 	})
-	return true
 }

@@ -40,6 +40,7 @@ type loop struct {
 	// retained is how long the node answers after the end; more fences than retainedFence cancel it.
 	retained      time.Duration
 	retainedFence uint64
+	probing       bool // some nodes are away
 	// slotsAt is when the digests of slots were last compared.
 	slotsAt time.Time
 }
@@ -225,7 +226,7 @@ func (l *loop) publish() {
 	if !l.core.Changed() {
 		return
 	}
-	members, nodes, vips := l.core.collect()
+	members, nodes, vips := l.core.Members()
 	l.metrics.members(members)
 	l.mu.Lock()
 	l.results.members, l.results.fences = members, l.core.Fences()

@@ -36,7 +36,6 @@ func newOutbox() outbox {
 func (o *outbox) node(p *peer)      { o.dirty[p] = struct{}{} }
 func (o *outbox) vip(id view.VIPID) { o.vips[id] = struct{}{} }
 func (o *outbox) own()              { o.mine = true }
-func (o *outbox) changed() bool     { return o.mine || len(o.dirty) > 0 || len(o.vips) > 0 }
 
 // silent records a silence, unless they are not read.
 func (o *outbox) silent(d time.Duration) {
@@ -46,16 +45,12 @@ func (o *outbox) silent(d time.Duration) {
 }
 
 // Changed reports whether Members would return a change.
-func (c *Core) Changed() bool { return c.out.changed() }
+func (c *Core) Changed() bool { return c.out.mine || len(c.out.dirty) > 0 || len(c.out.vips) > 0 }
 
 // Members returns the state and claims of all members, and the nodes and VirtualIPs whose state or claims differ from
 // the last call's. This node is among the nodes when Observer, Isolated or Returned changed. The results do not change
 // later.
 func (c *Core) Members() (m view.Members, nodes map[string]struct{}, vips map[view.VIPID]struct{}) {
-	return c.collect()
-}
-
-func (c *Core) collect() (m view.Members, nodes map[string]struct{}, vips map[view.VIPID]struct{}) {
 	o := &c.out
 	m = o.lastMembers
 	m.Observer, m.Fences, m.Returned, m.Interval, m.Dead = c.observer, c.fences, c.returned, c.profile.Interval, c.profile.Dead

@@ -31,7 +31,7 @@ func (c *Core) Tick(now time.Time, raw time.Duration) []Send {
 	c.lastTick = now
 	switch {
 	case c.Outdated(now):
-		c.fence(now)
+		c.Fence(now)
 	case gap > c.profile.Interval:
 		// Late: datagrams sent meanwhile may still be in the kernel. Silence counts only up to the last tick, so that
 		// this also works if all ticks are late.
@@ -53,24 +53,18 @@ func (c *Core) Outdated(now time.Time) bool { return now.Sub(c.lastHeartbeat) > 
 // LastHeartbeat returns the time of the last heartbeat.
 func (c *Core) LastHeartbeat() time.Time { return c.lastHeartbeat }
 
-// Fence gives up what this node holds, as after a stall.
-func (c *Core) Fence(now time.Time) { c.fence(now) }
-
-// fence drops this node's claims and outdated state: the others may have taken over while it stalled.
-func (c *Core) fence(now time.Time) {
+// Fence drops this node's claims and outdated state, as after a stall: the others may have taken over.
+func (c *Core) Fence(now time.Time) {
 	c.fenced, c.forgive, c.steady = true, now, time.Time{}
 	c.fences++
 	c.count.Fences++
-	c.becomeObserver(now)
+	c.observer, c.observerSince = true, now
 	c.published = view.LocalState{
 		Leaving: c.leaving, Direct: c.published.Direct, DirectIPv4Only: c.published.DirectIPv4Only,
 	}
 	c.updateJournal()
 	c.out.own()
 }
-
-// becomeObserver makes this node an observer.
-func (c *Core) becomeObserver(now time.Time) { c.observer, c.observerSince = true, now }
 
 // watchObserver ends the observer phase, but not before claims decided in it are published: until then the answers are
 // those before it.
@@ -394,7 +388,7 @@ func (c *Core) clocks(now time.Time, p *peer, ran, ranHere time.Duration) {
 		q.clock = clock{}
 	}
 	c.count.ClockStops++
-	c.fence(now)
+	c.Fence(now)
 }
 
 // showsStop reports whether a peer's last heartbeat showed that this node's clock stopped for too long. The interval
