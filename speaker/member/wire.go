@@ -14,6 +14,71 @@ import (
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
+// A datagram is a header, fields, and a tag over both. Numbers are in network order.
+//
+//	0  magic "IL"           8  cluster: first 8 bytes of SHA-256 of its id
+//	2  version              16 incarnation: when the process began; grows from one to the next
+//	3  length of the name   24 sequence: grows with each datagram of an incarnation
+//	4  key id               32 node name, fields, tag
+//
+// A field is a type, its length in two bytes, and a value. There is one version. A datagram of another one is dropped and
+// counted (DropVersion), so to each other their speakers are nodes without a speaker: a rolling upgrade between versions
+// would give each address two owners. A change of the format therefore needs a new version, and its first release sends
+// the previous one until it receives no speaker of that one any more.
+const (
+	// MaxDatagram fits the minimum MTU of IPv6 (RFC 8200 section 5) with room for a tunnel.
+	MaxDatagram = 1200
+
+	wireVersion = 1
+	headerSize  = 32
+	maxName     = 253 // of a Node: RFC 1123 subdomain
+)
+
+const (
+	fieldHello = 1 // flags, interval and dead time in ms, version and digest of the claims
+	// per segment: key, number of nodes received there (255: or more), MAC. Key 0: by their InternalIPs
+	fieldSegments     = 2
+	fieldClaims       = 3  // after version, up to version, entries
+	fieldWant         = 4  // of node, after version, flags: request for its claims
+	fieldRelayRequest = 5  // node, segment key: request for evidence that it is received there
+	fieldRelay        = 6  // node, segment key, age in ms
+	fieldNewer        = 7  // to node, incarnation: its own must be higher
+	fieldSilent       = 8  // node, segment key: not received there
+	fieldRetained     = 9  // of a goodbye: how long the node answers without its speaker, in ms
+	fieldRan          = 10 // of a heartbeat: how long the process has run, ns of CLOCK_MONOTONIC_RAW
+	fieldCluster      = 11 // digests of the cluster's certificate authorities
+	fieldSlots        = 12 // of a heartbeat: digest of the slots of direct forwarding
+
+	fieldChallenge = 13 // of node, nonce: request for a proof that its datagrams are no recording
+	fieldProof     = 14 // to node, its nonce
+	fieldPassedOn  = 15 // a datagram of another node, whose datagrams do not reach the receiver
+	fieldMissed    = 16 // to node, node: the latter receives none of the sender's datagrams
+
+	segmentSize, claimsSize, relayRequestSize, relaySize, silentSize, authoritySize = 15, 16, 16, 18, 16, 8
+
+	fieldHeader = 3
+
+	// envelope is the size of a datagram that passes on another one, with a name of 90 bytes: claims leave room for it.
+	envelope = 200
+)
+
+const (
+	flagObserver = 1 << iota
+	flagLeaving
+	flagEnded
+	flagRetained // restarted: the node still answers for the claims of the previous process
+	// Whether the node can receive packets through tunnels. With neither flag the last report stays: a new process does
+	// not know yet. Both are malformed, as is the next flag without the first.
+	flagDirect
+	flagNotDirect
+	flagDirectIPv4 // with flagDirect: packets of IPv4 virtual servers only
+	// A routine heartbeat: it repeats the state of earlier ones, so its receiver may read it later. It belongs to the
+	// datagram, not to the node's state.
+	flagRoutine
+)
+
+const flagByGroup = 1 // of a want: answer to the group, because unicast does not arrive
+
 type header struct {
 	name                  []byte // in the datagram
 	keyID                 [4]byte
@@ -88,71 +153,6 @@ type key struct {
 	id   [4]byte
 	hmac hash.Hash
 }
-
-// A datagram is a header, fields, and a tag over both. Numbers are in network order.
-//
-//	0  magic "IL"           8  cluster: first 8 bytes of SHA-256 of its id
-//	2  version              16 incarnation: when the process began; grows from one to the next
-//	3  length of the name   24 sequence: grows with each datagram of an incarnation
-//	4  key id               32 node name, fields, tag
-//
-// A field is a type, its length in two bytes, and a value. There is one version. A datagram of another one is dropped and
-// counted (DropVersion), so to each other their speakers are nodes without a speaker: a rolling upgrade between versions
-// would give each address two owners. A change of the format therefore needs a new version, and its first release sends
-// the previous one until it receives no speaker of that one any more.
-const (
-	// MaxDatagram fits the minimum MTU of IPv6 (RFC 8200 section 5) with room for a tunnel.
-	MaxDatagram = 1200
-
-	wireVersion = 1
-	headerSize  = 32
-	maxName     = 253 // of a Node: RFC 1123 subdomain
-)
-
-const (
-	fieldHello = 1 // flags, interval and dead time in ms, version and digest of the claims
-	// per segment: key, number of nodes received there (255: or more), MAC. Key 0: by their InternalIPs
-	fieldSegments     = 2
-	fieldClaims       = 3  // after version, up to version, entries
-	fieldWant         = 4  // of node, after version, flags: request for its claims
-	fieldRelayRequest = 5  // node, segment key: request for evidence that it is received there
-	fieldRelay        = 6  // node, segment key, age in ms
-	fieldNewer        = 7  // to node, incarnation: its own must be higher
-	fieldSilent       = 8  // node, segment key: not received there
-	fieldRetained     = 9  // of a goodbye: how long the node answers without its speaker, in ms
-	fieldRan          = 10 // of a heartbeat: how long the process has run, ns of CLOCK_MONOTONIC_RAW
-	fieldCluster      = 11 // digests of the cluster's certificate authorities
-	fieldSlots        = 12 // of a heartbeat: digest of the slots of direct forwarding
-
-	fieldChallenge = 13 // of node, nonce: request for a proof that its datagrams are no recording
-	fieldProof     = 14 // to node, its nonce
-	fieldPassedOn  = 15 // a datagram of another node, whose datagrams do not reach the receiver
-	fieldMissed    = 16 // to node, node: the latter receives none of the sender's datagrams
-
-	segmentSize, claimsSize, relayRequestSize, relaySize, silentSize, authoritySize = 15, 16, 16, 18, 16, 8
-
-	fieldHeader = 3
-
-	// envelope is the size of a datagram that passes on another one, with a name of 90 bytes: claims leave room for it.
-	envelope = 200
-)
-
-const (
-	flagObserver = 1 << iota
-	flagLeaving
-	flagEnded
-	flagRetained // restarted: the node still answers for the claims of the previous process
-	// Whether the node can receive packets through tunnels. With neither flag the last report stays: a new process does
-	// not know yet. Both are malformed, as is the next flag without the first.
-	flagDirect
-	flagNotDirect
-	flagDirectIPv4 // with flagDirect: packets of IPv4 virtual servers only
-	// A routine heartbeat: it repeats the state of earlier ones, so its receiver may read it later. It belongs to the
-	// datagram, not to the node's state.
-	flagRoutine
-)
-
-const flagByGroup = 1 // of a want: answer to the group, because unicast does not arrive
 
 var (
 	errShort   = errors.New("too short or too long")
