@@ -194,16 +194,6 @@ func TestMixedSettings(t *testing.T) {
 	}
 }
 
-// others returns all nodes except two.
-func (w *world) others(a, b *machine) (others []*machine) {
-	for _, m := range w.nodes {
-		if m != a && m != b {
-			others = append(others, m)
-		}
-	}
-	return others
-}
-
 // A node that starts where the network drops the group, for all nodes or at its own port only, is received because it
 // requests relays of the others.
 func TestBeginsWithoutGroup(t *testing.T) {
