@@ -216,7 +216,7 @@ func TestSilentTwice(t *testing.T) {
 		s, other := c.Speakers[0], c.Speakers[1]
 		own := s.held()
 		s.misses = []*Speaker{other}
-		c.Run(300 * time.Millisecond)
+		c.Run(240 * time.Millisecond) // with the heartbeats before and after less than the dead time
 		s.misses = nil
 		s.prober.blocked = c.now + int64(330*time.Millisecond)
 		c.Run(100 * time.Millisecond) // one heartbeat
