@@ -53,7 +53,7 @@ type config struct {
 	// unavailable; empty: none.
 	StateDir string
 	Timeouts timeouts
-	// Traffic is how much of the counters of IPVS becomes metrics.
+	// Traffic is which traffic counters become metrics.
 	Traffic       traffic.Detail
 	Conntrack     conntrackLimits
 	Failover      failover
@@ -138,7 +138,7 @@ func newConfig() config {
 			TCPEstablishedTimeout: 24 * time.Hour, TCPCloseWaitTimeout: time.Hour,
 		},
 		Failover:      failover{Profile: member.Standard, Port: member.DefaultPort},
-		Traffic:       traffic.VirtualServers,
+		Traffic:       traffic.Auto,
 		Announcements: announcements{Refresh: 100 * time.Second, PerSecond: 5000},
 	}
 }

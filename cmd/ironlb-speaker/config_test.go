@@ -26,7 +26,7 @@ func prefixes(texts ...string) (p []netip.Prefix) {
 func TestConfig(t *testing.T) {
 	defaults := config{
 		Dataplane: "auto", Forwarding: "pod", TunnelPort: 7949, Scheduler: "rr", DrainLimit: 15 * time.Minute, EndpointChecks: true, AnswerPing: true,
-		LeaveOutUnreachable: true, ResetAfter: 10 * time.Second, Traffic: traffic.VirtualServers,
+		LeaveOutUnreachable: true, ResetAfter: 10 * time.Second, Traffic: traffic.Auto,
 		HealthzAddress: netip.MustParseAddrPort("0.0.0.0:10256"), ProxyModeAddress: netip.MustParseAddrPort("127.0.0.1:10249"),
 		Conntrack: conntrackLimits{
 			MaxPerCore: 32768, Min: 131072, TCPEstablishedTimeout: 24 * time.Hour, TCPCloseWaitTimeout: time.Hour,

@@ -206,9 +206,9 @@ func (p *configParser) traffic(to *traffic.Detail, text *string) {
 	if text == nil {
 		return
 	}
-	known := []traffic.Detail{traffic.None, traffic.VirtualServers, traffic.Endpoints}
+	known := []traffic.Detail{traffic.Auto, traffic.None, traffic.VirtualServers, traffic.Endpoints}
 	if *to = traffic.Detail(*text); !slices.Contains(known, *to) {
-		p.fault("ipvs.metrics", *text, "give none, virtualServers or endpoints")
+		p.fault("ipvs.metrics", *text, "give auto, none, virtualServers or endpoints")
 	}
 }
 

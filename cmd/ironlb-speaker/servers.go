@@ -54,6 +54,7 @@ type selected struct {
 // driver is a data plane.
 type driver interface {
 	dataplane.VirtualServers
+	VirtualStats() (map[ipvs.Key]ipvs.Stats, error)
 	Close()
 }
 
@@ -143,6 +144,9 @@ func openBalancer(c config) (*nftlb.Balancer, error) {
 	b, err := nftlb.New(nftlb.AllTraffic)
 	if err != nil {
 		return nil, err
+	}
+	if c.countsInNFTables() {
+		b.CountTraffic()
 	}
 	if err := b.Probe(c.Scheduler); err != nil {
 		b.Close()
@@ -279,13 +283,13 @@ func (v *virtualServers) Generation() (n uint64, watched bool, err error) {
 	return 0, false, nil
 }
 
-// counting is a data plane that counts traffic.
+// counting is a data plane that counts connections and real servers.
 type counting interface {
 	dataplane.ConnectionCounter
 	traffic.Reader
 }
 
-// counting returns nil if the data plane is not known, or counts nothing. It opens none.
+// counting returns nil if the data plane is not known, or nftables. It opens none.
 func (v *virtualServers) counting() counting {
 	s := v.selected.Load()
 	if s == nil {
@@ -295,13 +299,20 @@ func (v *virtualServers) counting() counting {
 	return c
 }
 
-// Counts reports whether the data plane is known, and counts traffic.
-func (v *virtualServers) Counts() bool { return v.counting() != nil }
+// countsInNFTables reports whether nftables is to count traffic. That costs each packet a lookup.
+func (c config) countsInNFTables() bool {
+	return c.Traffic == traffic.VirtualServers || c.Traffic == traffic.Endpoints
+}
 
-// VirtualStats returns the counters of all virtual servers; only IPVS counts.
+// Counts reports whether the data plane is known, and counts the traffic of virtual servers.
+func (v *virtualServers) Counts() bool {
+	return v.inIPVS() || v.kind() == dataplaneNFTables && v.config.countsInNFTables()
+}
+
+// VirtualStats returns the counters of all virtual servers.
 func (v *virtualServers) VirtualStats() (map[ipvs.Key]ipvs.Stats, error) {
-	if c := v.counting(); c != nil {
-		return c.VirtualStats()
+	if s := v.selected.Load(); s != nil {
+		return s.driver.VirtualStats()
 	}
 	return nil, nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs/ipvstest"
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 	"github.com/ironlb/ironlb/ipvs/kernel"
+	"github.com/ironlb/ironlb/speaker/traffic"
 )
 
 // The data plane is one that the configuration allows and the kernel has. It is reported once.
@@ -139,7 +140,11 @@ func TestReadersDoNotWaitForOpen(t *testing.T) {
 	}
 	v.choose(dataplaneNFTables, nil)
 	if v.Counts() {
-		t.Error("nftables counts")
+		t.Error("nftables counts by default")
+	}
+	v.config.Traffic = traffic.VirtualServers
+	if !v.Counts() {
+		t.Error("nftables does not count")
 	}
 }
 

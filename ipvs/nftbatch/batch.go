@@ -29,8 +29,10 @@ type Element struct {
 	Chain   string
 	// Comment is up to 254 octets.
 	Comment string
-	// Timeout is set for a listed element that expires. A batch does not write it.
-	Timeout bool
+	// Timeout is set for a listed element that expires, Packets and Bytes are those of its counter. A batch does not write
+	// them.
+	Timeout        bool
+	Packets, Bytes uint64
 }
 
 // Batch is a transaction of changes of one table. The kernel carries out all of them or none.

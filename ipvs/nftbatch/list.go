@@ -142,6 +142,8 @@ func parseElement(data []byte) (e Element, err error) {
 			e.Comment = commentOf(value)
 		case unix.NFTA_SET_ELEM_TIMEOUT:
 			e.Timeout = true
+		case unix.NFTA_SET_ELEM_EXPR:
+			return each(value, func(kind uint16, data []byte) error { return e.parseExpression(kind, data) })
 		}
 		return nil
 	})
@@ -176,6 +178,23 @@ func (e *Element) parseData(kind uint16, data []byte) error {
 		})
 	}
 	return nil
+}
+
+// parseExpression parses the counter of an element, the only expression that one of this project has.
+func (e *Element) parseExpression(kind uint16, data []byte) error {
+	if kind != unix.NFTA_EXPR_DATA {
+		return nil
+	}
+	return each(data, func(kind uint16, value []byte) error {
+		switch {
+		case len(value) != 8:
+		case kind == unix.NFTA_COUNTER_PACKETS:
+			e.Packets = binary.BigEndian.Uint64(value)
+		case kind == unix.NFTA_COUNTER_BYTES:
+			e.Bytes = binary.BigEndian.Uint64(value)
+		}
+		return nil
+	})
 }
 
 // ParseVirtualServer is the reverse of [VirtualServer].

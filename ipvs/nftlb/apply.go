@@ -69,9 +69,9 @@ func (b *Balancer) edit(ops []ipvs.Op) (map[ipvs.Key]*virtual, []ipvs.Op, error)
 		case !exists && have != nil:
 			next[key] = nil
 		case exists && have == nil:
-			next[key] = &virtual{VirtualServer: vs, layout: lay(layout{}, vs)}
+			next[key] = &virtual{VirtualServer: vs, layout: lay(layout{}, vs), counted: b.counted}
 		case exists && (have.Settings != vs.Settings || !maps.Equal(have.RealServers, vs.RealServers)):
-			next[key] = &virtual{VirtualServer: vs, layout: lay(have.layout, vs)}
+			next[key] = &virtual{VirtualServer: vs, layout: lay(have.layout, vs), counted: b.counted}
 		}
 	}
 	return next, done, err

@@ -42,6 +42,8 @@ var ErrNoCommand = errors.New("nft not found: install the package nftables")
 type Balancer struct {
 	scope Scope
 	nft   knftables.Interface
+	// counted means that traffic is counted.
+	counted bool
 	// send carries out a change of elements.
 	send func(*nftbatch.Batch) error
 
@@ -71,10 +73,13 @@ type table struct {
 type virtual struct {
 	ipvs.VirtualServer
 	layout layout
+	// counted means that it has counters.
+	counted bool
 }
 
-func newVirtual(settings ipvs.Settings) *virtual {
+func newVirtual(settings ipvs.Settings, counted bool) *virtual {
 	return &virtual{
+		counted:       counted,
 		VirtualServer: ipvs.VirtualServer{Settings: settings, RealServers: make(map[netip.AddrPort]ipvs.RealServer)},
 		layout:        layout{at: make(map[uint32]netip.AddrPort)},
 	}

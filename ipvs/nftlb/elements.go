@@ -3,6 +3,7 @@ package nftlb
 import (
 	"encoding/binary"
 	"net/netip"
+	"slices"
 	"strconv"
 
 	"sigs.k8s.io/knftables"
@@ -56,6 +57,11 @@ func changes(key ipvs.Key, have, want *virtual, do func(change)) {
 	if had, is := have.refused(), want.refused(); had != is {
 		do(change{element{set: setRefused, virtual: key}, had})
 	}
+	if have.counted != want.counted {
+		for _, set := range counterSets {
+			do(change{element{set: set, virtual: key}, have.counted})
+		}
+	}
 	slotChanges(key, have, want, do)
 }
 
@@ -83,7 +89,7 @@ func slotChanges(key ipvs.Key, have, want *virtual, do func(change)) {
 func (w writer) write(c change) {
 	e := knftables.Element{Map: c.set, Key: keyText(c.virtual)}
 	switch {
-	case c.set == setRefused:
+	case c.set == setRefused || slices.Contains(counterSets, c.set):
 		e.Map, e.Set = "", c.set
 	case c.isSlot:
 		e.Key = append(realText(netip.AddrPortFrom(c.virtual.Addr, c.virtual.Port)), strconv.FormatUint(uint64(c.slot), 10))

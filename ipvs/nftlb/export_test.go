@@ -31,7 +31,7 @@ func (b *Balancer) Layouts() (known, listed map[ipvs.Key]map[uint32]netip.AddrPo
 		known[key] = v.layout.at
 	}
 	for _, f := range families {
-		l, err := list(f, b.scope.Table())
+		l, err := list(f, b.scope.Table(), b.counted)
 		if err != nil {
 			return nil, nil, err
 		}

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/ipvs/nftbatch"
@@ -21,6 +22,8 @@ type listing struct {
 	// elements are those of each virtual server, and foreign those of none.
 	elements map[ipvs.Key][]located
 	foreign  []located
+	// counted means that every virtual server should have counters.
+	counted bool
 	// catchAll is set if a map has an element for all others, which has no key.
 	catchAll bool
 }
@@ -33,8 +36,8 @@ type located struct {
 
 // list reads the table of a family: the elements over netlink, since nft takes seconds to print many. Without a table
 // the listing is empty.
-func list(f family, table string) (listing, error) {
-	l := listing{virtuals: make(map[ipvs.Key]*virtual), elements: make(map[ipvs.Key][]located)}
+func list(f family, table string, counted bool) (listing, error) {
+	l := listing{counted: counted, virtuals: make(map[ipvs.Key]*virtual), elements: make(map[ipvs.Key][]located)}
 	lister, err := nftbatch.NewLister()
 	if err != nil {
 		return listing{}, err
@@ -43,7 +46,11 @@ func list(f family, table string) (listing, error) {
 	if l.definition, err = lister.Definition(f.number, table); err != nil || l.definition == "" {
 		return l, err
 	}
-	for _, set := range elementSets { // mapVirtuals first
+	sets := elementSets // mapVirtuals first
+	if counted {
+		sets = slices.Concat(sets, counterSets)
+	}
+	for _, set := range sets {
 		elements, err := lister.Elements(f.number, table, set)
 		if err != nil {
 			return listing{}, err
@@ -70,7 +77,7 @@ func (l *listing) add(f family, e located) {
 		}
 		l.elements[key] = append(l.elements[key], e)
 		if settings, known := parseSettings(e.Comment); known && e.set == mapVirtuals {
-			l.virtuals[key] = newVirtual(settings)
+			l.virtuals[key] = newVirtual(settings, l.counted)
 		}
 		return
 	}

@@ -42,5 +42,15 @@ var elementSets = []string{
 	mapVirtuals, mapReals[ipvs.TCP], mapReals[ipvs.UDP], mapReals[ipvs.SCTP], mapSticky, setRefused,
 }
 
+// The sets {virtual server} of a balancer that counts traffic, with a counter in each element.
+const (
+	// setConnections counts the first packets of connections, setIncoming packets from clients, setOutgoing those to them.
+	setConnections = "connections"
+	setIncoming    = "incoming"
+	setOutgoing    = "outgoing"
+)
+
+var counterSets = []string{setConnections, setIncoming, setOutgoing}
+
 // nftName returns nft's name for the protocol.
 func nftName(p ipvs.Protocol) string { return strings.ToLower(p.String()) }

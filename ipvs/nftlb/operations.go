@@ -124,7 +124,8 @@ func (b *Balancer) Probe(name string) error {
 		return fmt.Errorf("probe nftables: %w", err)
 	}
 	tx := b.nft.NewTransaction()
-	w := writer{tx: tx, table: b.scope.Table() + "-probe", family: families[nftwatch.IP]}
+	w := b.writer(tx, nftwatch.IP)
+	w.table += "-probe"
 	w.newTable(b.scope)
 	w.class(classOf(ipvs.Settings{Scheduler: name}, 1))
 	if err := b.nft.Check(context.Background(), tx); err != nil {

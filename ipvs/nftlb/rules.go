@@ -25,15 +25,20 @@ const afterPriority knftables.BaseChainPriority = "-90"
 // nodes, and before IPVS (98).
 const inputPriority knftables.BaseChainPriority = "10"
 
+// countPriority is before the kernel or another program translates the source of a connection (100): the rest of the nat
+// chains then do not receive it.
+const countPriority knftables.BaseChainPriority = "90"
+
 // writer adds objects of one family to a transaction.
 type writer struct {
-	tx    *knftables.Transaction
-	table string
+	tx      *knftables.Transaction
+	table   string
+	counted bool
 	family
 }
 
 func (b *Balancer) writer(tx *knftables.Transaction, family int) writer {
-	return writer{tx: tx, table: b.scope.Table(), family: families[family]}
+	return writer{tx: tx, table: b.scope.Table(), counted: b.counted, family: families[family]}
 }
 
 func (w writer) chain(name string, rules []string, base *knftables.Chain) {
@@ -81,6 +86,36 @@ func (w writer) newTable(scope Scope) {
 		Flags: []knftables.SetFlag{knftables.IntervalFlag},
 	})
 	w.baseChains(scope)
+	if w.counted {
+		w.counters(key)
+	}
+}
+
+// counters add the sets and chains that count traffic. A nat chain receives the first packet of each connection. Both
+// hooks follow the packet filter and every translation of destinations, and each packet passes one of them: "input" if
+// it comes from elsewhere and ends on this node.
+func (w writer) counters(key string) {
+	for _, name := range counterSets {
+		w.tx.Add(&knftables.Set{Family: w.name, Table: w.table, Name: name, Type: key + " ; counter"}) // knftables has no field for it
+	}
+	const elsewhere = "iif != lo "
+	count := func(match, set string) (rules []string) {
+		for _, p := range protocols {
+			rules = append(rules, fmt.Sprintf("meta l4proto %s %sct original %s daddr . meta l4proto . ct original proto-dst @%s",
+				nftName(p), match, w.name, set))
+		}
+		return rules
+	}
+	w.chain("count-connections", count("", setConnections), nil)
+	w.chain("count-packets", append(count("ct direction original ", setIncoming), count("ct direction reply ", setOutgoing)...), nil)
+	base := func(kind knftables.BaseChainType, hook knftables.BaseChainHook, match, chain string) {
+		priority := countPriority
+		w.chain(chain+"-"+string(hook), []string{match + "ct status dnat goto " + chain}, &knftables.Chain{Type: &kind, Hook: &hook, Priority: &priority})
+	}
+	base(knftables.NATType, knftables.PostroutingHook, "", "count-connections")
+	base(knftables.NATType, knftables.InputHook, elsewhere, "count-connections")
+	base(knftables.FilterType, knftables.PostroutingHook, "", "count-packets")
+	base(knftables.FilterType, knftables.InputHook, elsewhere, "count-packets")
 }
 
 // baseChains match the destination of a packet. Packets of the node itself are internal whatever their source, which

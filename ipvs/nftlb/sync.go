@@ -27,7 +27,7 @@ func (b *Balancer) sync() error {
 	virtuals := make(map[ipvs.Key]*virtual)
 	var found [nftwatch.NumFamilies]listing
 	for i, f := range families {
-		if found[i], err = list(f, b.scope.Table()); err != nil {
+		if found[i], err = list(f, b.scope.Table(), b.counted); err != nil {
 			return fmt.Errorf("list nftables table %s %s: %w", f.name, b.scope.Table(), err)
 		}
 		maps.Copy(virtuals, found[i].virtuals)

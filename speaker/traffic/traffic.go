@@ -22,7 +22,9 @@ type Detail string
 
 // The details, each with more series. Those of virtual servers follow the Services, those of endpoints every rollout.
 const (
-	None           Detail = "none"
+	None Detail = "none"
+	// Auto is VirtualServers where they are counted anyway: in IPVS.
+	Auto           Detail = "auto"
 	VirtualServers Detail = "virtualServers"
 	Endpoints      Detail = "endpoints"
 )
@@ -37,7 +39,7 @@ const (
 // Source is a data plane that may count.
 type Source interface {
 	Reader
-	// Counts reports whether it does: it is known, and IPVS.
+	// Counts reports whether it does. One that is not known yet does not.
 	Counts() bool
 }
 

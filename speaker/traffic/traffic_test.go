@@ -139,7 +139,7 @@ func TestMetrics(t *testing.T) {
 }
 
 func TestDetails(t *testing.T) {
-	for detail, series := range map[Detail]int{None: 0, VirtualServers: 3*5 + 3, Endpoints: 3*5 + 2*7 + 3} {
+	for detail, series := range map[Detail]int{None: 0, Auto: 3*5 + 3, VirtualServers: 3*5 + 3, Endpoints: 3*5 + 2*7 + 3} {
 		c, source, registry, _ := open(t, detail)
 		c.Update(planned(1, web, nodePort, dns6))
 		got := gather(t, registry)
