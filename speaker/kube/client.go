@@ -2,9 +2,12 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
-	"sync/atomic"
+	"maps"
+	"sync"
+	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -141,15 +144,40 @@ func list(client cache.Getter, resource string, options func(*metav1.ListOptions
 	return cache.NewFilteredListWatchFromClient(client, resource, metav1.NamespaceAll, options)
 }
 
-// logOnce logs only the first of several equal errors of a watch; the reflector retries by itself.
-func logOnce(kind string, log *slog.Logger) cache.WatchErrorHandlerWithContext {
-	var last atomic.Pointer[string]
-	return func(_ context.Context, _ *cache.Reflector, err error) {
-		text := err.Error()
-		if before := last.Swap(&text); before == nil || *before != text {
-			log.Warn("cannot watch the API server; what was known last stays in use", "resource", kind, "error", err)
+// sameOutage is within which time errors with one cause are one outage. The reflectors retry after half a minute at the
+// latest.
+const sameOutage = 2 * time.Minute
+
+// watchErrors logs an outage of the API server once, not for each watch and each retry.
+type watchErrors struct {
+	log *slog.Logger
+
+	mu sync.Mutex
+	// last is when an error with a cause occurred last.
+	last map[string]time.Time
+}
+
+// of returns the error handler for the watch of a kind.
+func (w *watchErrors) of(kind string) cache.WatchErrorHandlerWithContext {
+	return func(ctx context.Context, _ *cache.Reflector, err error) {
+		cause, level := err, slog.LevelWarn // without the request and the connection
+		for inner := cause; inner != nil; inner = errors.Unwrap(inner) {
+			cause = inner
 		}
+		if w.goesOn(cause.Error(), time.Now()) {
+			level = slog.LevelDebug
+		}
+		w.log.Log(ctx, level, "cannot watch the API server; what was known last stays in use", "resource", kind, "error", err)
 	}
+}
+
+func (w *watchErrors) goesOn(cause string, now time.Time) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	maps.DeleteFunc(w.last, func(_ string, at time.Time) bool { return now.Sub(at) > sameOutage })
+	_, known := w.last[cause]
+	w.last[cause] = now
+	return known
 }
 
 // Reviews ask the API server about clients of this process. client-go limits each kind to five requests a second.

@@ -97,6 +97,7 @@ func newSource(watches []watch, trigger func(), log *slog.Logger) (*Source, erro
 		view:      view.New(),
 		bgp:       newBGPObjects(),
 	}
+	failures := &watchErrors{log: log, last: map[string]time.Time{}}
 	for _, w := range watches {
 		inf := cache.NewSharedIndexInformer(w.from, w.object, 0, cache.Indexers{})
 		if w.kind == kindSlice {
@@ -106,7 +107,7 @@ func newSource(watches []watch, trigger func(), log *slog.Logger) (*Source, erro
 			return nil, fmt.Errorf("watch %s: %w", w.kind, err)
 		}
 		refused := &refusal{changed: trigger, builtIn: w.kind == kindServiceCIDR}
-		if err := inf.SetWatchErrorHandlerWithContext(refused.watched(logOnce(w.kind, log))); err != nil {
+		if err := inf.SetWatchErrorHandlerWithContext(refused.watched(failures.of(w.kind))); err != nil {
 			return nil, fmt.Errorf("watch %s: %w", w.kind, err)
 		}
 		s.informers[w.kind] = inf
