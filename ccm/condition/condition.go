@@ -9,6 +9,8 @@ const (
 	ReasonInvalidSelector = "InvalidSelector"
 	// ReasonUnknownPool of an advertisement: a pool that it selects does not exist.
 	ReasonUnknownPool = "UnknownPool"
+	// ReasonUnknownInterface of an L2Advertisement: no node has one of its interfaces.
+	ReasonUnknownInterface = "UnknownInterface"
 	// ReasonRepeatedSelector: a selector is in its list twice.
 	ReasonRepeatedSelector = "RepeatedSelector"
 )

@@ -1,10 +1,13 @@
 package virtualip
 
 import (
+	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
 
+	"github.com/ironlb/ironlb/ccm/condition"
 	"github.com/ironlb/ironlb/ccm/placement"
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
@@ -42,6 +45,21 @@ func add[K comparable](sets map[K]map[string]bool, key K, node string) {
 		sets[key] = map[string]bool{}
 	}
 	sets[key][node] = true
+}
+
+// unknown describes the named interfaces that no node has up, empty for none or before the first report.
+func (a *attached) unknown(named []string) string {
+	var absent []condition.Name
+	for _, name := range named {
+		if len(a.byName[name]) == 0 {
+			absent = append(absent, condition.Name(name))
+		}
+	}
+	if len(absent) == 0 || len(a.byName) == 0 {
+		return ""
+	}
+	has := condition.Some(condition.Names(slices.Sorted(maps.Keys(a.byName))))
+	return fmt.Sprintf("spec.interfaces: no node has %s up, or it is no Ethernet interface of its own; nodes have %s: correct the name, or remove it", condition.Some(absent), has)
 }
 
 // able returns the nodes that have an interface for each address of a unit, nil if there are none or all nodes are

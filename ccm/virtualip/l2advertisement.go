@@ -35,7 +35,7 @@ func (p *Placer) advertisements(ctx context.Context, of policies) ([]advertiseme
 		ad, err := advertisement.OfL2(obj)
 		ads = append(ads, ad)
 		want := metav1.Condition{Type: condition.Ready, Status: metav1.ConditionTrue, Reason: condition.ReasonRead, Message: "The advertisement is in use", ObservedGeneration: obj.Generation}
-		missing := ad.Missing(obj.Spec.IPAddressPoolSelectors, known)
+		missing, unknown := ad.Missing(obj.Spec.IPAddressPoolSelectors, known), p.attached.unknown(ad.Interfaces)
 		switch {
 		case err != nil:
 			want.Status, want.Reason = metav1.ConditionFalse, condition.ReasonInvalidSelector
@@ -45,6 +45,8 @@ func (p *Placer) advertisements(ctx context.Context, of policies) ([]advertiseme
 			}
 		case missing != "":
 			want.Status, want.Reason, want.Message = metav1.ConditionFalse, condition.ReasonUnknownPool, missing
+		case unknown != "":
+			want.Status, want.Reason, want.Message = metav1.ConditionFalse, condition.ReasonUnknownInterface, unknown
 		case len(ad.Repeated) > 0:
 			want.Status, want.Reason = metav1.ConditionFalse, condition.ReasonRepeatedSelector
 			want.Message = strings.Join(ad.Repeated, "; ") + ". The advertisement is in use"

@@ -232,15 +232,15 @@ func (p *Placer) pass(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ads, err := p.advertisements(ctx, of)
-	if err != nil {
-		return err
-	}
 	nodes, err := p.nodes.List(labels.Everything())
 	if err != nil {
 		return fmt.Errorf("listing Nodes: %w", err)
 	}
 	if err := p.readMoveTargets(ctx, nodes); err != nil {
+		return err
+	}
+	ads, err := p.advertisements(ctx, of)
+	if err != nil {
 		return err
 	}
 	services, err := p.services.List(labels.Everything())

@@ -117,4 +117,15 @@ func TestAdvertisementCondition(t *testing.T) {
 	ccmtest.Expect(t, message, "spec.ipAddressPoolSelectors[1] is the same as [0]: remove one of them, or correct it. The advertisement is in use")
 	ask(func(s *v1alpha1.L2AdvertisementSpec) { s.IPAddressPoolSelectors = s.IPAddressPoolSelectors[:1] })
 	pass(1, 0, "True Read")
+	ask(func(s *v1alpha1.L2AdvertisementSpec) { s.Interfaces = []string{"eth0", "eth9"} })
+	pass(0, 0, "True Read") // no speaker has reported
+	speaker := v1alpha1.SpeakerStatus{Status: v1alpha1.SpeakerStatusStatus{Interfaces: []v1alpha1.InterfaceStatus{{Name: "eth0"}, {Name: "eth1"}}}}
+	p.attached = newAttached([]v1alpha1.SpeakerStatus{speaker})
+	pass(1, 1, "False UnknownInterface")
+	pass(0, 0, "False UnknownInterface")
+	message = meta.FindStatusCondition(get().Status.Conditions, "Ready").Message
+	ccmtest.Expect(t, message, "spec.interfaces: no node has eth9 up, or it is no Ethernet interface of its own; nodes have eth0, eth1: correct the name, or remove it")
+	speaker.Status.Interfaces = append(speaker.Status.Interfaces, v1alpha1.InterfaceStatus{Name: "eth9"})
+	p.attached = newAttached([]v1alpha1.SpeakerStatus{speaker})
+	pass(1, 0, "True Read")
 }
