@@ -1,6 +1,7 @@
 package speaker
 
 import (
+	"log/slog"
 	"net/netip"
 	"slices"
 	"strings"
@@ -123,7 +124,7 @@ func TestConntrackShare(t *testing.T) {
 	} {
 		inBubble(t, func(t *testing.T) {
 			f := newFixture(t)
-			f.slowClean, f.entries = took, 3
+			f.slowClean, f.entries, f.level = took, 3, slog.LevelDebug
 			v := baseView()
 			service(v, "web", vip1, []uint16{80}, 200, "a")
 			service(v, "api", vip2, []uint16{80}, 200, "a")

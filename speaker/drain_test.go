@@ -1,6 +1,7 @@
 package speaker
 
 import (
+	"log/slog"
 	"net/netip"
 	"strings"
 	"testing"
@@ -46,7 +47,7 @@ func (i fixtureDraining) Connections(keys []ipvs.Key) (map[ipvs.Key]map[netip.Ad
 func draining(t *testing.T, c *counter) (r *run, first netip.AddrPort, end func(active, inactive int)) {
 	t.Helper()
 	f := newFixture(t)
-	f.counter = c
+	f.counter, f.level = c, slog.LevelDebug
 	v := baseView()
 	service(v, "web", vip1, []uint16{80}, 2, "a")
 	o := options

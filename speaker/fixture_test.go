@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"net/netip"
@@ -95,6 +96,7 @@ type fixture struct {
 	returns       fixtureReturnRoutes
 	reach         *fixtureReach // nil for none
 	probing       bool          // addresses to be probed are not announced yet
+	level         slog.Level    // of the log
 }
 
 var errInjected = errors.New("injected")

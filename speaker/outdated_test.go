@@ -1,8 +1,8 @@
 package speaker
 
 import (
+	"log/slog"
 	"net/netip"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -77,7 +77,9 @@ func TestRangesEnd(t *testing.T) {
 		edit(v, "web", func(svc *view.Service) {
 			svc.Restricted, svc.Sources = true, []netip.Prefix{netip.MustParsePrefix("198.51.100.0/25")}
 		})
-		r := start(t, newFixture(t), &cluster{view: v, synced: true})
+		f := newFixture(t)
+		f.level = slog.LevelDebug
+		r := start(t, f, &cluster{view: v, synced: true})
 		defer r.stop()
 		r.wantPlanned(t)
 		before := len(r.log.String())
@@ -85,10 +87,12 @@ func TestRangesEnd(t *testing.T) {
 			edit(v, "web", func(svc *view.Service) { svc.Restricted, svc.Sources = false, nil })
 		})
 		r.wantPlanned(t)
-		if lines := strings.Split(strings.TrimSpace(r.log.String()[before:]), "\n"); !slices.ContainsFunc(lines, func(l string) bool {
-			return strings.Contains(l, `"set filter" elements=2`)
-		}) || len(lines) != 1 {
-			t.Errorf("the restriction and its range do not go in one step:\n%s", strings.Join(lines, "\n"))
+		log := r.log.String()[before:]
+		if !strings.Contains(log, `"set filter" elements=2`) || strings.Count(log, `"set filter"`) != 1 {
+			t.Errorf("the restriction and its range do not go in one step:\n%s", log)
+		}
+		if strings.Count(log, "level=INFO") != 1 || !strings.Contains(log, `level=INFO msg="set allowed sources" service=default/web`) {
+			t.Errorf("the Service has not one line:\n%s", log)
 		}
 	})
 }

@@ -2,6 +2,7 @@ package speaker
 
 import (
 	"context"
+	"log/slog"
 	"maps"
 	"net/netip"
 	"slices"
@@ -19,6 +20,7 @@ import (
 func (s *Speaker) reconcile(ctx context.Context) error {
 	start := time.Now()
 	s.began = start
+	defer s.lines.Flush()
 	todo := newWork()
 	s.dataplane.ProbeDirect(ctx, start)
 	if ok := s.plan(todo, start); !ok {
@@ -227,9 +229,9 @@ func sorted(addrs map[netip.Addr]struct{}) []netip.Addr {
 	return slices.SortedFunc(maps.Keys(addrs), netip.Addr.Compare)
 }
 
-// log writes one line about a change and counts it.
-func (s *Speaker) log(action string, args ...any) {
+// log logs a change and counts it.
+func (s *Speaker) log(level slog.Level, action string, attrs ...any) {
 	s.changes++
 	s.cfg.Metrics.change(action)
-	s.cfg.Log.Info(action, args...)
+	s.lines.Add(level, action, attrs...)
 }

@@ -3,6 +3,7 @@ package speaker
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/netip"
 	"slices"
@@ -57,7 +58,7 @@ func (s *Speaker) retain(now time.Time) bool {
 		return false
 	}
 	for _, addr := range slices.SortedFunc(maps.Keys(s.l2.Held()), netip.Addr.Compare) {
-		s.log("retain", "address", addr, "interfaces", s.l2.Held()[addr], "for", retainFor)
+		s.log(slog.LevelInfo, "retain", "address", addr, "interfaces", s.l2.Held()[addr], "for", retainFor)
 	}
 	s.cfg.Detector.Retain(retainFor + retainMore)
 	return true
@@ -116,7 +117,7 @@ func (s *Speaker) release(now time.Time) {
 	}
 	for _, addr := range sorted(decided) {
 		delete(r.awaiting, addr)
-		s.log("release", "address", addr, "answered", has(s.l2.Held(), addr))
+		s.log(slog.LevelInfo, "release", "address", addr, "answered", has(s.l2.Held(), addr))
 	}
 	if len(r.awaiting) == 0 || now.Sub(r.began) > retainFor {
 		r.done = true

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/ironlb/ironlb/loglines"
 	"github.com/ironlb/ironlb/speaker/advertise"
 	"github.com/ironlb/ironlb/speaker/dataplane"
 	"github.com/ironlb/ironlb/speaker/plan"
@@ -96,8 +97,9 @@ type Speaker struct {
 	leaveBy         time.Time
 	retention       retention
 
-	// began is the start of this reconcile. changes counts all changes so far.
+	// began is the start of this reconcile, lines are its lines. changes counts all changes so far.
 	began   time.Time
+	lines   *loglines.Lines
 	changes int
 
 	// unprogrammed are the planned changes that are not programmed yet.
@@ -121,13 +123,14 @@ func New(cfg Config) *Speaker {
 		planner:   plan.NewPlanner(cfg.Plan),
 		retries:   retries{work: newWork()},
 		published: view.LocalState{Claims: map[string]view.Claim{}}, mustPublish: true,
+		lines:  loglines.New(cfg.Log),
 		unable: map[netip.Addr]view.Reason{}, dumps: make(chan chan Dump),
 		health: Health{Reason: errNotSynced.Error(), Reconciled: time.Now()},
 	}
 	s.dataplane = dataplane.New(dataplane.Config{Record: s.log, Destroyed: cfg.Destroyed}, cfg.Node.Drivers)
 	s.l2 = advertise.NewL2(advertise.L2Config{Announcer: cfg.Announcer, Node: cfg.NodeName, Record: s.log, Leaving: s.leaving.Load})
 	s.bgp = advertise.NewBGP(advertise.BGPConfig{Daemon: cfg.BGP, Blackholes: cfg.Node.Blackholes, Metrics: cfg.Metrics.bgp, Log: cfg.Log, Record: s.log})
-	s.status = status.New(status.Config{Node: cfg.NodeName, Log: cfg.Log, Metrics: cfg.Metrics.status, Reporter: cfg.Reporter, Nodes: cfg.Nodes})
+	s.status = status.New(status.Config{Node: cfg.NodeName, Log: cfg.Log, Line: s.lines.Add, Metrics: cfg.Metrics.status, Reporter: cfg.Reporter, Nodes: cfg.Nodes})
 	return s
 }
 
@@ -136,6 +139,7 @@ func New(cfg Config) *Speaker {
 func (s *Speaker) Run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	defer s.lines.Flush()
 	for {
 		select {
 		case <-ctx.Done():

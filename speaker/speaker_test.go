@@ -93,6 +93,7 @@ type run struct {
 	detector *fixtureDetector
 	registry *prometheus.Registry
 	log      *logBuffer
+	logged   int // octets of it that since returned
 	done     chan error
 	stop     func()
 }
@@ -108,7 +109,7 @@ func startWith(t *testing.T, f *fixture, c *cluster, o plan.Options) *run {
 	r.detector = &fixtureDetector{f: f, view: func() *view.View { return c.view }, trigger: c.trigger, dead: f.deadB}
 	config := Config{
 		Detector: r.detector, Retained: maps.Clone(f.retained),
-		NodeName: "a", Plan: o, Log: slog.New(slog.NewTextHandler(r.log, nil)), Trigger: c.trigger, Source: c, Node: f.node(),
+		NodeName: "a", Plan: o, Log: slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: f.level})), Trigger: c.trigger, Source: c, Node: f.node(),
 		BGP: &f.bgp, Announcer: f, MACs: f.hardware, Reporter: f, Nodes: f, Metrics: NewMetrics(r.registry),
 	}
 	if f.reach != nil {

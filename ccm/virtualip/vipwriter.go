@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/ironlb/ironlb/ccm/placement"
+	"github.com/ironlb/ironlb/loglines"
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
@@ -54,7 +55,7 @@ type writtenVIP struct {
 // vipWriter reconciles the VirtualIPs. It records its writes until the cache has caught up, so that nothing is written
 // twice.
 type vipWriter struct {
-	log    *slog.Logger
+	lines  *loglines.Lines
 	events record.EventRecorder
 	client client.Client
 	atOnce int
@@ -73,7 +74,7 @@ type vipWriter struct {
 
 func newVIPWriter(log *slog.Logger, events record.EventRecorder, cl client.Client, tick func()) *vipWriter {
 	return &vipWriter{
-		log: log, events: events, client: cl, atOnce: vipWrites, tick: tick,
+		lines: loglines.New(log), events: events, client: cl, atOnce: vipWrites, tick: tick,
 		written: map[string]writtenVIP{}, deleted: map[string]types.UID{}, lost: map[types.UID]struct{}{},
 		made: map[types.UID]time.Time{}, conditioned: map[string]string{},
 	}
@@ -83,6 +84,7 @@ func newVIPWriter(log *slog.Logger, events record.EventRecorder, cl client.Clien
 // A failure does not delay the others. newer: an object has changed since it was read, mostly by a speaker, and is left
 // for the next pass.
 func (w *vipWriter) write(ctx context.Context, have map[string]*v1alpha1.VirtualIP, want []wantedVIP) (newer bool, err error) {
+	defer w.lines.Flush()
 	w.newer = false
 	failed := w.each(len(want), func(i int) error { return w.ensure(ctx, have[want[i].name], want[i]) })
 	wanted := make(map[string]struct{}, len(want))
@@ -181,7 +183,7 @@ func (w *vipWriter) ensure(ctx context.Context, have *v1alpha1.VirtualIP, want w
 			return fmt.Errorf("creating VirtualIP %s: %w", want.name, err)
 		}
 		countPlacement(want.reason)
-		w.log.Info("address placed", "vip", want.name, "services", servicesOf(want.spec), "nodes", want.spec.Nodes, "reason", want.reason)
+		w.lines.Add(slog.LevelInfo, "address placed", "vip", want.name, "services", servicesOf(want.spec), "nodes", want.spec.Nodes, "reason", want.reason)
 		w.update(func() { w.wrote(vip); w.made[vip.UID] = time.Now() })
 		have = vip
 	case !sameSpec(have.Spec, want.spec):
@@ -200,7 +202,7 @@ func (w *vipWriter) ensure(ctx context.Context, have *v1alpha1.VirtualIP, want w
 			return fmt.Errorf("changing VirtualIP %s: %w", want.name, err)
 		}
 		countPlacement(want.reason)
-		w.log.Info("placement changed", "vip", want.name, "services", servicesOf(want.spec), "nodes", want.spec.Nodes,
+		w.lines.Add(slog.LevelInfo, "placement changed", "vip", want.name, "services", servicesOf(want.spec), "nodes", want.spec.Nodes,
 			"before", have.Spec.Nodes, "reason", want.reason)
 		w.update(func() { w.wrote(vip) })
 		w.publish(vip, have, want.reason)
@@ -260,7 +262,7 @@ func (w *vipWriter) condition(ctx context.Context, vip *v1alpha1.VirtualIP, why 
 		return fmt.Errorf("writing condition %s of VirtualIP %s: %w", want.Type, vip.Name, err)
 	}
 	w.update(func() { w.conditioned[vip.Name] = vip.ResourceVersion })
-	w.log.Info("condition changed", "vip", vip.Name, "condition", want.Type, "status", want.Status, "reason", want.Reason)
+	w.lines.Add(slog.LevelInfo, "condition changed", "vip", vip.Name, "condition", want.Type, "status", want.Status, "reason", want.Reason)
 	if want.Status == metav1.ConditionTrue {
 		w.events.Event(vip, v1.EventTypeWarning, v1alpha1.ConditionNoEligibleNode, want.Message)
 	}
@@ -305,6 +307,6 @@ func (w *vipWriter) remove(ctx context.Context, vip *v1alpha1.VirtualIP) error {
 		delete(w.conditioned, vip.Name)
 		w.deleted[vip.Name] = vip.UID
 	})
-	w.log.Info("address withdrawn", "vip", vip.Name, "services", servicesOf(vip.Spec))
+	w.lines.Add(slog.LevelInfo, "address withdrawn", "vip", vip.Name, "services", servicesOf(vip.Spec))
 	return nil
 }

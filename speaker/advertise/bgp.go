@@ -20,7 +20,7 @@ type BGPConfig struct {
 	Metrics    *Metrics
 	Log        *slog.Logger
 	// Record receives each change, with the attributes of its log line.
-	Record func(action string, attrs ...any)
+	Record func(level slog.Level, action string, attrs ...any)
 }
 
 // BGPInputs are the inputs of one reconcile.

@@ -27,7 +27,7 @@ func (b *BGP) canRoute(prefix netip.Prefix, why view.Reason) bool {
 		b.blackholes = map[netip.Prefix]struct{}{}
 	}
 	b.blackholes[prefix] = struct{}{}
-	b.cfg.Record("add blackhole", "prefix", prefix, "reason", b.in.Reason)
+	b.cfg.Record(slog.LevelDebug, "add blackhole", "prefix", prefix, "reason", b.in.Reason)
 	return true
 }
 
@@ -60,7 +60,7 @@ func (b *BGP) PruneBlackholes() {
 			continue
 		}
 		delete(b.blackholes, prefix)
-		b.cfg.Record("delete blackhole", "prefix", prefix, "reason", b.in.Reason)
+		b.cfg.Record(slog.LevelDebug, "delete blackhole", "prefix", prefix, "reason", b.in.Reason)
 	}
 }
 
@@ -69,7 +69,7 @@ func (b *BGP) RestoreBlackholes() {
 	for _, prefix := range slices.SortedFunc(maps.Keys(b.blackholes), netip.Prefix.Compare) {
 		added, err := b.cfg.Blackholes.AddBlackhole(prefix)
 		if added {
-			b.cfg.Record("add blackhole", "prefix", prefix, "reason", view.Restored)
+			b.cfg.Record(slog.LevelDebug, "add blackhole", "prefix", prefix, "reason", view.Restored)
 		}
 		b.fail(err)
 	}

@@ -1,6 +1,7 @@
 package advertise
 
 import (
+	"log/slog"
 	"maps"
 	"net/netip"
 	"slices"
@@ -16,7 +17,7 @@ type L2Config struct {
 	// Node is the name of this node.
 	Node string
 	// Record receives each change, with the attributes of its log line.
-	Record func(action string, attrs ...any)
+	Record func(level slog.Level, action string, attrs ...any)
 	// Leaving reports whether this process hands over its addresses.
 	Leaving func() bool
 }
@@ -109,12 +110,12 @@ func (l *L2) publish(vips map[string]struct{}) {
 	}
 	for _, addr := range sortedKeys(l.held) {
 		if _, still := held[addr]; !still {
-			l.cfg.Record("withdraw", "address", addr, "vip", l.published[addr].VIP, "reason", l.whyWithdrawn(addr, want))
+			l.cfg.Record(slog.LevelInfo, "withdraw", "address", addr, "vip", l.published[addr].VIP, "reason", l.whyWithdrawn(addr, want))
 		}
 	}
 	for _, addr := range sortedKeys(held) {
 		if before := l.held[addr]; !slices.Equal(before, held[addr]) {
-			l.cfg.Record("announce", "address", addr, "vip", want[addr].VIP, "interfaces", held[addr], "reason", l.desired.VIPs[want[addr].VIP].Moved)
+			l.cfg.Record(slog.LevelInfo, "announce", "address", addr, "vip", want[addr].VIP, "interfaces", held[addr], "reason", l.desired.VIPs[want[addr].VIP].Moved)
 		}
 	}
 	l.addChanged(vips, want, held)

@@ -1,6 +1,7 @@
 package advertise
 
 import (
+	"log/slog"
 	"maps"
 	"net/netip"
 	"slices"
@@ -122,10 +123,10 @@ func (b *BGP) publish(change routes.Change, todo *Work) {
 	for _, name := range slices.Sorted(maps.Keys(change.Peers)) {
 		if peer := change.Peers[name]; peer == nil {
 			delete(b.peers, name)
-			b.cfg.Record("delete peer", "peer", name, "reason", b.in.Reason)
+			b.cfg.Record(slog.LevelInfo, "delete peer", "peer", name, "reason", b.in.Reason)
 		} else {
 			b.peers[name] = *peer
-			b.cfg.Record("set peer", "peer", name, "address", peer.Address, "reason", b.in.Reason)
+			b.cfg.Record(slog.LevelInfo, "set peer", "peer", name, "address", peer.Address, "reason", b.in.Reason)
 		}
 	}
 	for _, prefix := range slices.SortedFunc(maps.Keys(change.Routes), netip.Prefix.Compare) {
@@ -153,7 +154,7 @@ func (b *BGP) recordRoute(prefix netip.Prefix, route routes.Route, why view.Reas
 		action = "announce route"
 	}
 	b.cfg.Metrics.changes.WithLabelValues(strings.TrimSuffix(action, " route"), string(why)).Inc()
-	b.cfg.Record(action, "prefix", prefix, "peers", peersOf(peers), "reason", why)
+	b.cfg.Record(slog.LevelInfo, action, "prefix", prefix, "peers", peersOf(peers), "reason", why)
 }
 
 func peersOf(r routes.Route) string { return strings.Join(slices.Sorted(maps.Keys(r)), " ") }

@@ -2,6 +2,7 @@ package dataplane
 
 import (
 	"context"
+	"log/slog"
 	"maps"
 	"net/netip"
 	"time"
@@ -97,7 +98,7 @@ func (d *DataPlane) cleanConntrack(ctx context.Context, todo *Work) {
 	}
 	n, err := d.drivers.Conntrack.Clean(ctx, table)
 	if n > 0 {
-		d.cfg.Record("delete conntrack entries", "count", n, "reason", d.in.Reason)
+		d.cfg.Record(slog.LevelDebug, "delete conntrack entries", "count", n, "reason", d.in.Reason)
 	}
 	if err != nil { // retried with backoff, like every failure
 		d.fail(err)

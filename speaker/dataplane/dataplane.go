@@ -10,6 +10,7 @@
 package dataplane
 
 import (
+	"log/slog"
 	"maps"
 	"net/netip"
 	"slices"
@@ -25,7 +26,7 @@ import (
 // Config of a DataPlane.
 type Config struct {
 	// Record receives each change of the node, with the attributes of its log line.
-	Record func(action string, attrs ...any)
+	Record func(level slog.Level, action string, attrs ...any)
 	// Destroyed, if set, is called when owned virtual servers are missing or changed. It must not block.
 	Destroyed func()
 }
@@ -63,6 +64,8 @@ type DataPlane struct {
 	// forwarding are the addresses that this node forwards, as last evaluated.
 	forwarding map[netip.Addr]struct{}
 	ports      map[pools.ServiceKey]forwarding.HealthPort
+	// services are the Services of the virtual servers, for the log: the plan has none of a deleted one.
+	services map[ipvs.Key]pools.ServiceKey
 	// ipv6 is set if the plan has IPv6 virtual servers.
 	ipv6 bool
 
@@ -84,6 +87,7 @@ func New(cfg Config, drivers Drivers) *DataPlane {
 		drains:     newDrains(),
 		forwarding: map[netip.Addr]struct{}{},
 		ports:      map[pools.ServiceKey]forwarding.HealthPort{},
+		services:   map[ipvs.Key]pools.ServiceKey{},
 		failed:     NewWork(),
 	}
 }

@@ -3,6 +3,7 @@ package dataplane
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"maps"
 	"net/netip"
 	"slices"
@@ -227,7 +228,7 @@ func (d *DataPlane) applyDirect(ctx context.Context, want map[ipvs.Key]ipvs.Dire
 	if err == nil {
 		d.direct.have, d.direct.begun = want, true
 		if len(changed) > 0 {
-			d.cfg.Record("set directed virtual servers", "changed", len(changed), "count", len(want), "reason", d.in.Reason)
+			d.cfg.Record(slog.LevelDebug, "set directed virtual servers", "changed", len(changed), "count", len(want), "reason", d.in.Reason)
 		}
 		return
 	}

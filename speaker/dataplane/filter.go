@@ -3,10 +3,12 @@ package dataplane
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"maps"
 	"slices"
 
 	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/pools"
 )
 
 // filterTries bounds the number of pieces into which a rejected filter change is split.
@@ -91,7 +93,7 @@ func (d *DataPlane) buildFilter(ctx context.Context) {
 		}
 	}
 	d.known.filter, d.lastFilter, d.known.intact = want, want, true
-	d.cfg.Record("set filter", "elements", written, "reason", d.in.Reason)
+	d.cfg.Record(slog.LevelInfo, "set filter", "elements", written, "reason", d.in.Reason)
 }
 
 // updateFilter changes some elements. If that fails because another program changed the tables, it rebuilds them at
@@ -116,7 +118,22 @@ func (d *DataPlane) updateFilter(ctx context.Context, changes []ipvs.FilterChang
 		d.fail(err)
 	}
 	if written > 0 {
-		d.cfg.Record("set filter", "elements", written, "reason", d.in.Reason)
+		d.recordFilter(changes, written)
+	}
+}
+
+// recordFilter records a change. Elements follow virtual servers and endpoints, except for allowed sources.
+func (d *DataPlane) recordFilter(changes []ipvs.FilterChange, written int) {
+	d.cfg.Record(slog.LevelDebug, "set filter", "elements", written, "reason", d.in.Reason)
+	services := map[pools.ServiceKey]struct{}{}
+	for _, c := range changes {
+		of, planned := d.in.Desired.ServicePorts[c.Element.Key]
+		if planned && (c.Element.Set == ipvs.Allowed || c.Element.Set == ipvs.Restricted) {
+			services[of.Service] = struct{}{}
+		}
+	}
+	for _, service := range slices.SortedFunc(maps.Keys(services), pools.ServiceKey.Compare) {
+		d.cfg.Record(slog.LevelInfo, "set allowed sources", "service", service, "reason", d.in.Reason)
 	}
 }
 

@@ -2,6 +2,7 @@ package dataplane
 
 import (
 	"context"
+	"log/slog"
 	"maps"
 	"net/netip"
 	"time"
@@ -150,7 +151,7 @@ func (d *DataPlane) setSysctls(st *state) (differs bool) {
 	var changed []string
 	changed, st.sysctls = d.drivers.Sysctls.Apply(d.ipv6)
 	for _, setting := range changed {
-		d.cfg.Record("set sysctl", "setting", setting)
+		d.cfg.Record(slog.LevelInfo, "set sysctl", "setting", setting)
 	}
 	return !before.sameFor(st.sysctls)
 }

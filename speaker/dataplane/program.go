@@ -3,6 +3,7 @@ package dataplane
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/netip"
 	"slices"
@@ -70,7 +71,7 @@ func (d *DataPlane) removeAddresses(todo *Work) {
 			continue
 		}
 		delete(d.known.addrs, addr)
-		d.cfg.Record("delete address", "address", addr, "reason", d.in.Reason)
+		d.cfg.Record(slog.LevelDebug, "delete address", "address", addr, "reason", d.in.Reason)
 	}
 }
 
@@ -91,7 +92,7 @@ func (d *DataPlane) addAddresses(todo *Work) {
 		}
 		d.known.addrs[addr] = struct{}{}
 		maps.Copy(todo.Conntrack, d.in.Desired.Keys[addr]) // earlier packets went elsewhere, and conntrack may have entries for them
-		d.cfg.Record("add address", "address", addr, "reason", d.in.Reason)
+		d.cfg.Record(slog.LevelDebug, "add address", "address", addr, "reason", d.in.Reason)
 	}
 }
 
@@ -116,6 +117,9 @@ func (d *DataPlane) setVirtualServers(t *servers, desired lookup, kind string, t
 	lacking, notReplaceable := d.lacking(), d.notReplaceable(todo)
 	keys, want := map[ipvs.Key]struct{}{}, ipvs.Table{}
 	for key := range todo.Keys {
+		if of, planned := d.in.Desired.ServicePorts[key]; planned {
+			d.services[key] = of.Service
+		}
 		vs, wanted := desired(key)
 		switch wanted = wanted && d.wantsKey(key); {
 		case wanted && has(notReplaceable, key):
@@ -142,12 +146,27 @@ func (d *DataPlane) change(t *servers, keys map[ipvs.Key]struct{}, want ipvs.Tab
 	for some := range slices.Chunk(slices.SortedFunc(maps.Keys(keys), ipvs.Key.Compare), applyMost) {
 		done, failed, err := t.apply(some, want)
 		for _, op := range done {
-			d.cfg.Record(kind+op.Action.String(), append(describe(op), "reason", d.in.Reason)...)
+			d.record(kind, op)
 		}
 		d.fail(err)
 		maps.Copy(d.failed.Keys, failed)
 		addMisdirected(todo.Conntrack, done, idle, d.in.Unreachable)
 	}
+}
+
+// record records an operation. Real servers follow each rollout, and cluster-internal virtual servers the others.
+func (d *DataPlane) record(kind string, op ipvs.Op) {
+	level, attrs := slog.LevelDebug, append(describe(op), "reason", d.in.Reason)
+	if service, known := d.services[op.Virtual]; known {
+		attrs = append([]any{"service", service}, attrs...)
+	}
+	if kind == "" && !op.Real.IsValid() {
+		level = slog.LevelInfo
+	}
+	if op.Action == ipvs.DeleteVirtual {
+		delete(d.services, op.Virtual)
+	}
+	d.cfg.Record(level, kind+op.Action.String(), attrs...)
 }
 
 func describe(op ipvs.Op) []any {

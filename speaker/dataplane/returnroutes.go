@@ -2,6 +2,7 @@ package dataplane
 
 import (
 	"context"
+	"log/slog"
 	"slices"
 
 	"github.com/ironlb/ironlb/ipvs"
@@ -54,12 +55,12 @@ func (d *DataPlane) setReturns(ctx context.Context, todo *Work) {
 	}
 	for _, r := range done {
 		if !slices.ContainsFunc(before, same(r)) {
-			d.cfg.Record("set return route", "gateway", r.Gateway, "interface", r.Interface, "addresses", r.Prefixes, "reason", d.in.Reason)
+			d.cfg.Record(slog.LevelInfo, "set return route", "gateway", r.Gateway, "interface", r.Interface, "addresses", r.Prefixes, "reason", d.in.Reason)
 		}
 	}
 	for _, r := range before {
 		if !slices.ContainsFunc(done, same(r)) {
-			d.cfg.Record("delete return route", "gateway", r.Gateway, "interface", r.Interface, "addresses", r.Prefixes, "reason", d.in.Reason)
+			d.cfg.Record(slog.LevelInfo, "delete return route", "gateway", r.Gateway, "interface", r.Interface, "addresses", r.Prefixes, "reason", d.in.Reason)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package dataplane
 
 import (
 	"errors"
+	"log/slog"
 	"maps"
 	"net/netip"
 	"slices"
@@ -70,7 +71,7 @@ func TestWatchedIsListedAfterChanges(t *testing.T) {
 // Many virtual servers are changed in parts.
 func TestChangesInParts(t *testing.T) {
 	driver := &watched{Kernel: ipvstest.NewKernel()}
-	d := New(Config{Record: func(string, ...any) {}}, Drivers{VirtualServers: driver})
+	d := New(Config{Record: func(slog.Level, string, ...any) {}}, Drivers{VirtualServers: driver})
 	servers := servers{driver: driver}
 	if _, err := servers.observe(func(ipvs.Key) bool { return true }); err != nil {
 		t.Fatal(err)

@@ -178,17 +178,17 @@ func (a *Announcer) Announce(want map[netip.Addr]ownership.Announcement) (map[ne
 
 // unfit returns an error for each requested interface that cannot be used in its present state.
 func (a *Announcer) unfit(want map[netip.Addr]ownership.Announcement) []error {
-	found := map[string]error{}
+	addresses := map[string]int{}
 	for _, ann := range want {
 		for _, name := range ann.Interfaces {
-			if err := a.network.unfit[name]; err != nil {
-				found[name] = fmt.Errorf("announce %s on %s: %w", ann.VIP, name, err)
-			}
+			addresses[name]++
 		}
 	}
 	var errs []error
-	for _, name := range slices.Sorted(maps.Keys(found)) {
-		errs = append(errs, found[name])
+	for _, name := range slices.Sorted(maps.Keys(addresses)) {
+		if err := a.network.unfit[name]; err != nil {
+			errs = append(errs, fmt.Errorf("announce %d addresses on %s: %w", addresses[name], name, err))
+		}
 	}
 	return errs
 }

@@ -382,7 +382,7 @@ func TestUnfitInterface(t *testing.T) {
 	s := newSegment(t, nil).side(t, ipv4)
 	s.node.Must(t, func() error {
 		held, err := s.announcer.Announce(map[netip.Addr]ownership.Announcement{s.vip[0]: on("eth0"), s.vip[1]: on("lo")})
-		if err == nil || !strings.Contains(err.Error(), "announce vip on lo: it is the loopback interface") {
+		if err == nil || !strings.Contains(err.Error(), "announce 1 addresses on lo: it is the loopback interface") {
 			t.Errorf("error %v", err)
 		}
 		if want := map[netip.Addr][]string{s.vip[0]: {"eth0"}}; !same(held, want) {

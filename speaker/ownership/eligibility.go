@@ -170,6 +170,25 @@ func (u unit) interfaces(a view.Address, labels map[string]string) []string {
 	return slices.Sorted(maps.Values(bySegment))
 }
 
+// missing returns the interfaces that the advertisements for this node name and that are not up, and those with a
+// subnet that are.
+func (u unit) missing() (named, up []string) {
+	for _, ad := range u.ads {
+		if ad.On(u.view.Nodes[u.self].Labels) {
+			named = append(named, ad.Interfaces...)
+		}
+	}
+	named = slices.DeleteFunc(named, func(name string) bool { _, is := u.view.Links[name]; return is })
+	for name, link := range u.view.Links {
+		if len(link.Subnets) > 0 {
+			up = append(up, name)
+		}
+	}
+	slices.Sort(named)
+	slices.Sort(up)
+	return slices.Compact(named), up
+}
+
 // usable returns the interfaces of an address on which this node receives members and is not isolated.
 func (u unit) usable(addr netip.Addr) []string {
 	m := &u.view.Members

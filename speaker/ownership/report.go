@@ -24,6 +24,9 @@ type Decision struct {
 	// Local is set with NoLocalEndpoint: the nodes with endpoints of each port of a Service with policy Local that has
 	// any, in order.
 	Local []LocalPort
+	// Missing is set with NoInterface: the interfaces that advertisements name and that are not up. Up are those with a
+	// subnet that are. Both are sorted.
+	Missing, Up []string
 	// Moved is why the VirtualIP last moved to or from this node, at At; empty if it never did. From is the last
 	// observed owner before it came; Cause is why it was lost, with OwnerLost. Vacant is since when there was no owner,
 	// zero if there was one.
@@ -98,8 +101,11 @@ func (d *election) decision() Decision {
 	default:
 		dec.Reason = d.nearest()
 	}
-	if dec.Reason == view.NoLocalEndpoint {
+	switch dec.Reason {
+	case view.NoLocalEndpoint:
 		dec.Local = d.whereLocal()
+	case view.NoInterface:
+		dec.Missing, dec.Up = d.missing()
 	}
 	dec.Reporter = d.reports(dec.Owner)
 	dec.Rival = d.rival

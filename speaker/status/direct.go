@@ -2,6 +2,7 @@ package status
 
 import (
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"slices"
 
@@ -18,12 +19,12 @@ func (s *Status) reportFallback(service pools.ServiceKey) {
 	switch {
 	case is && now != before:
 		s.fallbacks[service] = now
-		s.cfg.Log.Warn("Service is forwarded to endpoints, not directly", "service", service, "reason", now.Reason,
+		s.cfg.Line(slog.LevelWarn, "Service is forwarded to endpoints, not directly", "service", service, "reason", now.Reason,
 			"message", fallbackMessage(now))
 	case was && !is:
 		delete(s.fallbacks, service)
 		if _, exists := s.in.Desired.Services[service]; exists {
-			s.cfg.Log.Info("Service is no longer forwarded to endpoints for want of a tunnel", "service", service)
+			s.cfg.Line(slog.LevelInfo, "Service is no longer forwarded to endpoints for want of a tunnel", "service", service)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package status
 
 import (
+	"log/slog"
 	"maps"
 	"net/netip"
 	"slices"
@@ -31,7 +32,7 @@ func (s *Status) reportRefused(service pools.ServiceKey) {
 		why := now[addr]
 		s.refusals.set(refusedAddress{service, addr}, view.Reason(why.Rule), true)
 		if before[addr] != why {
-			s.cfg.Log.Warn("address refused for every Service", "service", service, "address", addr, "rule", why.Rule,
+			s.cfg.Line(slog.LevelWarn, "address refused for every Service", "service", service, "address", addr, "reason", why.Rule,
 				"message", addr.String()+" "+why.String())
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
+	"slices"
 
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/speaker/ownership"
@@ -31,8 +32,10 @@ type NodeReporter interface {
 // Config of a Status.
 type Config struct {
 	// Node is the name of this node.
-	Node     string
-	Log      *slog.Logger
+	Node string
+	Log  *slog.Logger
+	// Line logs what may concern many objects for one reason, given in attribute "reason", in one line for all.
+	Line     func(level slog.Level, message string, attrs ...any)
 	Metrics  *Metrics
 	Reporter Reporter
 	// Nodes may be nil: then the status of the node is not published.
@@ -127,14 +130,18 @@ type Changed struct {
 // the VirtualIPs that this node reports.
 func (s *Status) Report(in Inputs, of Changed) {
 	s.in = in
-	for service := range of.Services {
+	for _, service := range slices.SortedFunc(maps.Keys(of.Services), pools.ServiceKey.Compare) {
 		reason, exists := in.Desired.Services[service]
+		before, was := s.services.of[service]
 		s.services.set(service, reason, exists)
+		if exists && reason != before && (was || reason != view.Programmed) {
+			s.cfg.Line(slog.LevelInfo, "Service outcome", "service", service, "reason", reason)
+		}
 		s.reportRefused(service)
 		s.reportFallback(service)
 	}
 	changed := false
-	for name := range of.VIPs {
+	for _, name := range slices.Sorted(maps.Keys(of.VIPs)) {
 		changed = s.reportVIP(name) || changed
 	}
 	s.cfg.Metrics.announced.Set(float64(len(in.Held)))
@@ -160,6 +167,11 @@ func (s *Status) reportVIP(name string) (changed bool) {
 	} else {
 		delete(s.rivals, name)
 	}
+	if dec.Reason == view.NoInterface && s.vips.of[name] != view.NoInterface {
+		for _, addr := range dec.Addresses {
+			s.cfg.Line(slog.LevelWarn, "interfaces missing", "address", addr, "missing", dec.Missing, "up", dec.Up, "reason", dec.Reason)
+		}
+	}
 	s.vips.set(name, status.Reason, exists)
 	before, was := s.statuses[name]
 	is := exists && dec.Reporter
@@ -182,8 +194,9 @@ func (s *Status) ReportNode(in Inputs) {
 		return
 	}
 	status := report.NodeStatus{Healthy: true, Links: map[string]view.Link{}, Members: map[string]report.MemberState{}}
+	named := s.namedInterfaces()
 	for name, link := range s.in.View.Links {
-		if len(link.Subnets) > 0 || has(s.in.Desired.Segments, name) { // exclude Pod interfaces, which change all the time
+		if len(link.Subnets) > 0 || has(named, name) { // exclude Pod interfaces, which change all the time
 			status.Links[name] = link
 		}
 	}
@@ -210,6 +223,18 @@ func (s *Status) ReportNode(in Inputs) {
 		}
 	}
 	s.cfg.Nodes.ReportNode(status)
+}
+
+// namedInterfaces returns the interfaces that addresses or L2Advertisements need.
+func (s *Status) namedInterfaces() map[string]struct{} {
+	out := map[string]struct{}{}
+	maps.Copy(out, s.in.Desired.Segments)
+	for _, ad := range s.in.View.Advertisements {
+		for _, name := range ad.Interfaces {
+			out[name] = struct{}{}
+		}
+	}
+	return out
 }
 
 func has[K comparable, V any](m map[K]V, key K) bool { _, ok := m[key]; return ok }

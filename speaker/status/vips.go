@@ -1,6 +1,7 @@
 package status
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -96,7 +97,7 @@ func (s *Status) status(dec ownership.Decision) report.VIPStatus {
 
 func (s *Status) ownStatus(dec ownership.Decision) report.VIPStatus {
 	if dec.Owner == "" || dec.Owner != s.cfg.Node {
-		return report.VIPStatus{Reason: dec.Reason, Message: message(dec)}
+		return report.VIPStatus{Reason: dec.Reason, Message: message(dec) + s.interfaces(dec)}
 	}
 	interfaces := map[string]struct{}{}
 	for _, addr := range dec.Addresses {
@@ -127,6 +128,18 @@ func (s *Status) ownStatus(dec ownership.Decision) report.VIPStatus {
 		From:       dec.From,
 		Cause:      dec.Cause,
 	}
+}
+
+// interfaces names the interfaces of this node and those that it lacks, if that is why the VirtualIP has no owner.
+func (s *Status) interfaces(dec ownership.Decision) string {
+	if dec.Reason != view.NoInterface {
+		return ""
+	}
+	text := ""
+	if len(dec.Missing) > 0 {
+		text = ": interfaces names " + strings.Join(dec.Missing, ", ")
+	}
+	return fmt.Sprintf("%s; node %s has %s", text, s.cfg.Node, cmp.Or(strings.Join(dec.Up, ", "), "none with a subnet"))
 }
 
 // message returns why a VirtualIP has no owner, with the details of the decision.

@@ -50,6 +50,7 @@ var rules = []rule{
 	{of: "speaker/view", std: true, own: []string{"pools", "ipvs"}},
 	{of: "speaker/incremental", std: true, own: []string{}},
 	{of: "ccm/placement", std: true, own: []string{"pools"}},
+	{of: "loglines", std: true, own: []string{}},
 
 	// Drivers take and return values; they import neither the loop nor one another.
 	{of: "ipvs/kernel", own: []string{"ipvs"}, never: kubernetes},
@@ -80,7 +81,7 @@ var rules = []rule{
 	{of: "speaker/ppoll", own: []string{}, never: kubernetes},
 
 	// Drivers are passed to the loop.
-	{of: "speaker", own: []string{"pools", "ipvs", "speaker/view", "speaker/plan", "speaker/dataplane", "speaker/advertise", "speaker/status"}, never: kubernetes},
+	{of: "speaker", own: []string{"pools", "ipvs", "loglines", "speaker/view", "speaker/plan", "speaker/dataplane", "speaker/advertise", "speaker/status"}, never: kubernetes},
 	{of: "speaker/advertise", own: []string{"speaker/ownership", "speaker/plan", "speaker/routes", "speaker/view"}, never: kubernetes},
 	{of: "speaker/status", own: []string{"pools", "speaker/ownership", "speaker/plan", "speaker/report", "speaker/routes", "speaker/view"}, never: kubernetes},
 	{of: "speaker/traffic", own: []string{"ipvs", "speaker/forwarding", "speaker/plan"}, never: kubernetes},
@@ -96,7 +97,7 @@ var rules = []rule{
 	{of: "ccm/allocation", own: []string{"pools", "pools/v1alpha1", "ccm/servicerecord", "ccm/watch"}},
 	{of: "ccm/addresspool", own: []string{"pools", "pools/v1alpha1", "ccm/advertisement", "ccm/condition", "ccm/loop", "ccm/watch"}},
 	{of: "ccm/virtualip", own: []string{
-		"pools", "pools/v1alpha1", "ccm/advertisement", "ccm/condition", "ccm/loop", "ccm/placement", "ccm/servicerecord", "ccm/watch",
+		"pools", "pools/v1alpha1", "loglines", "ccm/advertisement", "ccm/condition", "ccm/loop", "ccm/placement", "ccm/servicerecord", "ccm/watch",
 	}},
 	{of: "ccm/bgpstatus", own: []string{"pools", "pools/v1alpha1", "ccm/advertisement", "ccm/condition", "ccm/loop", "ccm/watch"}},
 	{of: "ccm/warnings", own: []string{"pools", "pools/v1alpha1", "ccm/advertisement", "ccm/condition", "ccm/servicerecord", "ccm/watch"}},

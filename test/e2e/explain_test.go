@@ -48,7 +48,7 @@ func TestExplain(t *testing.T) {
 
 	t.Cleanup(func() { patch("l2advertisements.ironlb.io", "lan", `{"interfaces": null, "nodeSelectors": null}`) })
 	patch("l2advertisements.ironlb.io", "lan", `{"interfaces": ["eth9"]}`)
-	explained("Problem NoInterface", `Owner +192.0.2.143 +Problem +NoInterface: no interface is up `)
+	explained("Problem NoInterface", `Owner +192.0.2.143 +Problem +NoInterface: no interface is up .*: interfaces names eth9; node node\d has .*eth0`)
 	patch("l2advertisements.ironlb.io", "lan", `{"interfaces": null, "nodeSelectors": [{"matchLabels": {"rack": "none"}}]}`)
 	explained("Problem NoNodeMatches", `Node +node1 +Info +NotSelected: nodeSelectors of L2Advertisement lan do not match it`)
 	patch("l2advertisements.ironlb.io", "lan", `{"nodeSelectors": null}`)

@@ -125,8 +125,8 @@ func healthPort(t *testing.T, port int32, program string, nudge func()) {
 	})
 }
 
-// restorations returns the times when node1's speakers restored the virtual server of TCP at that port, from their
-// logs.
+// restorations returns the times when node1's speakers restored the virtual server of TCP at that port, or several
+// virtual servers, from their logs.
 func restorations(t *testing.T, at netip.AddrPort) (times []time.Time) {
 	t.Helper()
 	for _, file := range cluster.LogFiles() {
@@ -139,7 +139,7 @@ func restorations(t *testing.T, at netip.AddrPort) (times []time.Time) {
 		}
 		for line := range strings.Lines(string(text)) {
 			if !strings.Contains(line, `msg="add virtual server"`) || !strings.Contains(line, "reason=Restored") ||
-				!strings.Contains(line, fmt.Sprintf(`virtual="TCP %s"`, at)) {
+				!strings.Contains(line, fmt.Sprintf(`virtual="TCP %s"`, at)) && !strings.Contains(line, " times=") {
 				continue
 			}
 			_, stamp, _ := strings.Cut(line, "time=")
