@@ -94,7 +94,7 @@ type PreferredNodeSelector struct {
 // L2AdvertisementStatus is what the controller found.
 type L2AdvertisementStatus struct {
 	// conditions of the advertisement: Ready, False while a selector of it cannot be read and so matches nothing, or a
-	// pool that it asks for is not there.
+	// pool or an interface that it asks for is not there.
 	//
 	// +listType=map
 	// +listMapKey=type
