@@ -20,6 +20,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/ironlb/ironlb/loglines"
 	"github.com/ironlb/ironlb/speaker/ownership"
 )
 
@@ -68,6 +69,7 @@ func (c Config) withDefaults() Config {
 // Announcer holds the addresses for which this node answers. Announce is called by one goroutine.
 type Announcer struct {
 	cfg      Config
+	lines    *loglines.Lines // about conflicts: one host may use many addresses
 	metrics  *metrics
 	system   system
 	stale    atomic.Bool                        // the interfaces must be listed again
@@ -95,7 +97,7 @@ type Announcer struct {
 // New returns an Announcer that answers for nothing.
 func New(cfg Config) *Announcer {
 	a := &Announcer{
-		cfg: cfg.withDefaults(), metrics: newMetrics(cfg.Metrics), system: kernel{},
+		cfg: cfg.withDefaults(), lines: loglines.New(cfg.Log), metrics: newMetrics(cfg.Metrics), system: kernel{},
 		wake: make(chan struct{}, 1), network: &network{}, ports: map[int]*port{}, entries: map[netip.Addr]*entry{},
 		used:     map[netip.Addr]struct{}{},
 		controls: map[*responder]*control{}, proxies: map[proxyKey]proxy{},

@@ -1,6 +1,7 @@
 package l2
 
 import (
+	"log/slog"
 	"maps"
 	"net"
 	"net/netip"
@@ -266,8 +267,9 @@ func (a *Announcer) report(addr netip.Addr, e *entry, since time.Time) {
 	if e.phase != holding {
 		does = "do not use"
 	}
-	a.cfg.Log.Warn("address conflict: another host uses a VirtualIP address", "address", addr,
+	a.lines.Add(slog.LevelWarn, "address conflict: another host uses a VirtualIP address", "address", addr,
 		"mac", net.HardwareAddr(c.mac[:]).String(), "interface", c.on, "action", does)
+	a.wakeRun()
 	a.cfg.Wake()
 }
 
@@ -323,6 +325,7 @@ func (a *Announcer) probeEnded(r *responder, addr netip.Addr) {
 
 // tick does what is due and returns the next due time, if there is one.
 func (a *Announcer) tick(now time.Time) (due time.Time, ok bool) {
+	defer a.lines.Flush()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.closed {
@@ -425,7 +428,7 @@ func (a *Announcer) endPhase(addr netip.Addr, now time.Time) {
 	switch e.phase {
 	case probing:
 		if e.conflict != nil && e.conflict.pending == nil {
-			a.cfg.Log.Info("address conflict resolved: no other host answers for the address", "address", addr)
+			a.lines.Add(slog.LevelInfo, "address conflict resolved: no other host answers for the address", "address", addr)
 		}
 		if removed {
 			a.drop(addr, e)
@@ -436,6 +439,6 @@ func (a *Announcer) endPhase(addr netip.Addr, now time.Time) {
 		e.probe()
 	case holding:
 		e.conflict = nil
-		a.cfg.Log.Info("address conflict resolved: no packet of another host was received", "address", addr)
+		a.lines.Add(slog.LevelInfo, "address conflict resolved: no packet of another host was received", "address", addr)
 	}
 }

@@ -72,7 +72,7 @@ var rules = []rule{
 	{of: "speaker/member", own: []string{"speaker/view", "speaker/neighbor", "speaker/ppoll", "speaker/priority"}, never: kubernetes},
 	{of: "speaker/reach", own: []string{"speaker/view", "speaker/neighbor", "speaker/ppoll"}, never: kubernetes},
 	{of: "speaker/neighbor", own: []string{"speaker/link/dump"}, never: kubernetes},
-	{of: "speaker/l2", own: []string{"speaker/ownership", "speaker/view", "speaker/link/dump"}, never: kubernetes},
+	{of: "speaker/l2", own: []string{"loglines", "speaker/ownership", "speaker/view", "speaker/link/dump"}, never: kubernetes},
 	{of: "speaker/unixsocket", own: []string{}, never: kubernetes},
 	{of: "speaker/bgp", own: []string{"speaker/routes", "speaker/unixsocket", "speaker/view"}, never: slices.Concat(kubernetes, goBGP)},
 	{of: "speaker/bgp/gobgp", own: []string{"speaker/routes", "speaker/view"}, never: kubernetes},
