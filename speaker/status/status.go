@@ -75,9 +75,8 @@ type Status struct {
 
 	statuses map[string]report.VIPStatus
 	moved    map[string]move
-	// rivals are, by VirtualIP, the unreachable nodes that seem to announce it as well. split are the logged ones.
+	// rivals are, by VirtualIP, the unreachable nodes that seem to announce it as well.
 	rivals   map[string]string
-	split    map[string]struct{}
 	vips     *tally[string]
 	services *tally[pools.ServiceKey]
 	// refused are the refused addresses of Services, as last reported.
@@ -102,7 +101,6 @@ func New(cfg Config) *Status {
 		statuses:  map[string]report.VIPStatus{},
 		moved:     map[string]move{},
 		rivals:    map[string]string{},
-		split:     map[string]struct{}{},
 		vips:      newTally[string](cfg.Metrics.vips),
 		services:  newTally[pools.ServiceKey](cfg.Metrics.services),
 		refused:   map[pools.ServiceKey]map[netip.Addr]pools.Refusal{},
@@ -145,7 +143,6 @@ func (s *Status) Report(in Inputs, of Changed) {
 		changed = s.reportVIP(name) || changed
 	}
 	s.cfg.Metrics.announced.Set(float64(len(in.Held)))
-	s.reportSplit()
 	s.reportRoutes(of.Addrs)
 	if len(of.Services)+len(of.Addrs)+len(of.VIPs) > 0 {
 		s.notDirect = s.listNotDirect()
@@ -162,11 +159,7 @@ func (s *Status) reportVIP(name string) (changed bool) {
 	status := s.status(dec)
 	s.addFallback(&status, s.in.View.VIPs[name])
 	s.recordMove(name, dec, exists)
-	if dec.Rival != "" {
-		s.rivals[name] = dec.Rival
-	} else {
-		delete(s.rivals, name)
-	}
+	s.reportSplit(name, dec.Rival)
 	if dec.Reason == view.NoInterface && s.vips.of[name] != view.NoInterface {
 		for _, addr := range dec.Addresses {
 			s.cfg.Line(slog.LevelWarn, "interfaces missing", "address", addr, "missing", dec.Missing, "up", dec.Up, "reason", dec.Reason)

@@ -3,6 +3,7 @@ package status
 import (
 	"cmp"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/netip"
 	"slices"
@@ -14,24 +15,17 @@ import (
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
-// reportSplit logs the start and the end of a split brain: an unreachable node announces VirtualIPs that this node
-// owns.
-func (s *Status) reportSplit() {
-	now := map[string]int{}
-	for _, node := range s.rivals {
-		now[node]++
-	}
-	for _, node := range slices.Sorted(maps.Keys(now)) {
-		if !has(s.split, node) {
-			s.split[node] = struct{}{}
-			s.cfg.Log.Warn("split brain: an unreachable node announces VirtualIPs of this node", "node", node, "virtualips", now[node])
-		}
-	}
-	for _, node := range slices.Sorted(maps.Keys(s.split)) {
-		if now[node] == 0 {
-			delete(s.split, node)
-			s.cfg.Log.Info("split brain resolved", "node", node)
-		}
+// reportSplit logs the start and the end of a split brain: an unreachable node announces a VirtualIP that this node owns.
+func (s *Status) reportSplit(name, rival string) {
+	before := s.rivals[name]
+	switch {
+	case rival == before:
+	case rival == "":
+		delete(s.rivals, name)
+		s.cfg.Line(slog.LevelInfo, "split brain resolved", "node", before, "virtualip", name)
+	default:
+		s.rivals[name] = rival
+		s.cfg.Line(slog.LevelWarn, "split brain: an unreachable node announces VirtualIPs of this node", "node", rival, "virtualip", name)
 	}
 }
 
