@@ -1,6 +1,7 @@
 package virtualip
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -20,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/ironlb/ironlb/ccm/placement"
+	"github.com/ironlb/ironlb/loglines"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
@@ -266,10 +268,12 @@ func (f *writerFixture) hold(name, node string) {
 	}
 }
 
-// TestManyAtOnce writes concurrently as the process does. Run it with -race.
+// TestManyAtOnce writes concurrently as the process does, and logs one line for each kind of change. Run it with -race.
 func TestManyAtOnce(t *testing.T) {
 	f := newWriterFixture(t)
 	f.writer.atOnce = vipWrites
+	var log bytes.Buffer
+	f.writer.lines = loglines.New(slog.New(slog.NewTextHandler(&log, nil)))
 	var want []wantedVIP
 	var creates, patches, removes []string
 	for i := range 100 {
@@ -297,6 +301,12 @@ func TestManyAtOnce(t *testing.T) {
 	sorted(f.write(stale, want[:50]...), nil)
 	if got := len(f.seen()); got != 50 {
 		t.Errorf("%d are there, want 50", got)
+	}
+	lines := strings.Split(strings.TrimSuffix(log.String(), "\n"), "\n")
+	for i, want := range []string{`"address placed" vip="`, `"placement changed" vip="`, `"address withdrawn" vip="`} {
+		if len(lines) != 3 || !strings.Contains(lines[i], want) || !strings.Contains(lines[i], " times="+[]string{"100", "50", "50"}[i]) {
+			t.Fatalf("logged:\n%s", &log)
+		}
 	}
 }
 
