@@ -20,18 +20,19 @@ type Allocator struct {
 	// hosts maps the addresses of foreign hosts to the name of the host.
 	hosts  map[netip.Addr]string
 	quotas bool // some pool has a quota
-	keep   bool // see KeepUntilWritten
 
 	services    map[ServiceKey]*service
 	inNS        map[string]map[ServiceKey]*service
-	unmet       map[ServiceKey]struct{} // Services whose claim is not met in full
 	units       map[netip.Addr]*unit
 	withoutPool map[netip.Addr]*unit // in use, but in no pool in use
 	ledgers     map[string]*ledger   // by pool name, also of deleted pools while their addresses are held
 	byKey       map[string]*keyGroup
-	wakes       wakes
 	cooling     coolingAddresses
 	dirty       map[string]struct{} // pools whose status changed
+
+	unmet    []*service // Services whose claim is not met in full, the oldest first
+	marked   []*service // to be evaluated again: something about them or their addresses changed
+	loosened bool       // some pool is
 }
 
 // New returns an Allocator without pools.
@@ -43,20 +44,14 @@ func New() *Allocator {
 		others:      map[netip.Addr][]Refusal{},
 		services:    map[ServiceKey]*service{},
 		inNS:        map[string]map[ServiceKey]*service{},
-		unmet:       map[ServiceKey]struct{}{},
 		units:       map[netip.Addr]*unit{},
 		withoutPool: map[netip.Addr]*unit{},
 		ledgers:     map[string]*ledger{},
 		byKey:       map[string]*keyGroup{},
-		wakes:       newWakes(),
 		cooling:     newCoolingAddresses(),
 		dirty:       map[string]struct{}{},
 	}
 }
-
-// KeepUntilWritten makes a Service keep the addresses that Assign freed until Written is called for it. Without it,
-// a crash between two writes to the API server can leave one address in the status of two Services.
-func (a *Allocator) KeepUntilWritten() { a.keep = true }
 
 // Lease returns what the Service holds.
 func (a *Allocator) Lease(key ServiceKey) []Address {
@@ -64,6 +59,14 @@ func (a *Allocator) Lease(key ServiceKey) []Address {
 		return slices.Clone(s.lease)
 	}
 	return nil
+}
+
+// Reason returns the outcome of the last decision about the Service, and its message.
+func (a *Allocator) Reason(key ServiceKey) (Reason, string) {
+	if s := a.services[key]; s != nil {
+		return s.reason, s.message
+	}
+	return "", ""
 }
 
 // Recorded reports whether the status of the Service recorded an address of it, by the last claim or write.
@@ -100,7 +103,7 @@ func (a *Allocator) Has(addr netip.Addr) bool {
 	return used || a.unusable(addr) != nil
 }
 
-// NextExpiry returns when the first cool-down ends: call Wake at that time. False: there is no cool-down.
+// NextExpiry returns when the first cool-down ends: call Reevaluate at that time. False: there is no cool-down.
 func (a *Allocator) NextExpiry() (time.Time, bool) {
 	return a.cooling.next()
 }

@@ -1,12 +1,15 @@
 package pools
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"time"
 )
 
-// Assign decides the claim and records the decision. If the claim cannot be met, the Service keeps what it holds.
+// Assign decides the claim and records the decision. If the claim cannot be met, the Service keeps what it holds. What
+// it gives up it keeps until Written: a crash between two writes to the API server must not leave one address in the
+// status of two Services.
 func (a *Allocator) Assign(c Claim, now time.Time) Decision {
 	a.expire(now)
 	s := a.services[c.Service]
@@ -20,27 +23,99 @@ func (a *Allocator) Assign(c Claim, now time.Time) Decision {
 	}
 	p := a.plan(s)
 	moves := a.moves(s, p)
-	freed := a.commit(s, p, now)
-	s.reallocated = c.Reallocate && (s.reallocated || p.reallocated)
+	a.commit(s, p)
 	d := Decision{
-		Lease: slices.Clone(s.lease), Changed: !slices.Equal(s.recorded, s.lease), Freed: freed, Moves: moves,
+		Lease: slices.Clone(s.lease), Changed: !slices.Equal(s.recorded, s.lease), Moves: moves,
 		Reallocated: s.reallocated && len(s.drains) == 0, Reason: p.reason, Message: p.message,
 	}
-	if !a.keep {
-		s.settle()
+	for _, h := range s.releasing {
+		d.Freed = append(d.Freed, h.Addr)
 	}
 	return d
 }
 
-// settle marks the current lease as recorded in the status.
-func (s *service) settle() {
-	s.recorded, s.restored = slices.Clone(s.lease), false
-	s.reallocated = s.reallocated && len(s.drains) > 0
+// Reevaluate decides again about the Services that the changes since the last call concern, by their last claims, the
+// oldest first. It returns those whose decision changed: their Assign returns it. Call it after every change and after
+// every Assign.
+func (a *Allocator) Reevaluate(now time.Time) []ServiceKey {
+	a.expire(now)
+	var keys []ServiceKey
+	for _, s := range a.concerned() {
+		inVain := !s.marked && s.waits.inVain()
+		s.marked = false
+		if inVain || a.services[s.claim.Service] != s {
+			continue
+		}
+		p := a.plan(s)
+		if s.waits = p.waits; !p.differs(s) {
+			continue
+		}
+		a.commit(s, p)
+		keys = append(keys, s.claim.Service)
+	}
+	return keys
+}
+
+// concerned returns and forgets the Services to evaluate again, the oldest first.
+func (a *Allocator) concerned() []*service {
+	all := a.marked
+	if a.loosened {
+		for _, s := range a.unmet {
+			if !s.marked && slices.ContainsFunc(s.waits.pools, func(p *pool) bool { return p.loosened }) {
+				all = append(all, s)
+			}
+		}
+		for _, p := range a.pools {
+			p.loosened = false
+		}
+	}
+	if len(a.marked) > 0 { // else they are sorted
+		slices.SortFunc(all, older)
+	}
+	a.marked, a.loosened = nil, false
+	return all
+}
+
+// mark has the Service evaluated again.
+func (a *Allocator) mark(s *service) {
+	if !s.marked {
+		s.marked = true
+		a.marked = append(a.marked, s)
+	}
+}
+
+// loosen has the Services evaluated again that wait for something in the pool, if there is one.
+func (a *Allocator) loosen(p *pool) {
+	if p != nil {
+		p.loosened, a.loosened = true, true
+	}
+}
+
+// older orders Services that wait.
+func older(s, o *service) int {
+	return cmp.Or(s.claim.Created.Compare(o.claim.Created), s.claim.Service.Compare(o.claim.Service))
+}
+
+// setUnmet records whether the claim of the Service is not met in full.
+func (a *Allocator) setUnmet(s *service, unmet bool) {
+	i, has := slices.BinarySearchFunc(a.unmet, s, older)
+	switch {
+	case unmet && !has:
+		a.unmet = slices.Insert(a.unmet, i, s)
+	case !unmet && has:
+		a.unmet = slices.Delete(a.unmet, i, i+1)
+	}
 }
 
 // update replaces the claim of an existing Service. Services that wait for its addresses may be able to share them now.
 func (a *Allocator) update(s *service, c *Claim) {
-	a.wakes.unwait(s)
+	if !s.claim.Created.Equal(c.Created) { // its place among those that wait
+		a.setUnmet(s, false)
+	}
+	if s.claim.sharesAs(c) {
+		s.claim = *c
+		return
+	}
 	on := append(slices.Clip(s.lease), s.releasing...)
 	for _, h := range on {
 		a.unindex(a.units[h.Addr])
@@ -48,12 +123,12 @@ func (a *Allocator) update(s *service, c *Claim) {
 	s.claim = *c
 	for _, h := range on {
 		a.index(a.units[h.Addr])
-		a.wakes.mark(waitKey{addr: h.Addr})
+		a.loosen(a.units[h.Addr].pool)
 	}
 }
 
-// commit carries out the plan: it takes new addresses first. Old ones are freed now, or when the status is written.
-func (a *Allocator) commit(s *service, p plan, now time.Time) []netip.Addr {
+// commit carries out the plan. The addresses that it gives up are freed when the status is written.
+func (a *Allocator) commit(s *service, p plan) {
 	for _, w := range p.lease {
 		if holdsAddr(s.releasing, w.Addr) {
 			s.releasing = slices.DeleteFunc(s.releasing, func(h Address) bool { return h.Addr == w.Addr })
@@ -68,20 +143,9 @@ func (a *Allocator) commit(s *service, p plan, now time.Time) []netip.Addr {
 	}
 	a.reevaluateSharers(s, p.misfit != s.misfit)
 	s.lease, s.reason, s.message, s.misfit = slices.Clone(p.lease), p.reason, p.message, p.misfit
+	s.waits, s.reallocated = p.waits, s.claim.Reallocate && (s.reallocated || p.reallocated)
 	a.setDrains(s, p.drains)
-	a.wakes.wait(s, p.waits) // before addresses are freed: it may wait for one of them
-	delete(a.unmet, s.claim.Service)
-	if p.reason != Allocated {
-		a.unmet[s.claim.Service] = struct{}{}
-	}
-	if !a.keep {
-		return a.finishRelease(s, now)
-	}
-	var left []netip.Addr
-	for _, h := range s.releasing {
-		left = append(left, h.Addr)
-	}
-	return left
+	a.setUnmet(s, p.reason != Allocated)
 }
 
 // reevaluateSharers marks for re-evaluation the sharers of the Service's addresses whose outcome may change: misfits
@@ -90,7 +154,7 @@ func (a *Allocator) reevaluateSharers(s *service, all bool) {
 	for _, h := range s.lease {
 		for _, o := range a.units[h.Addr].holders {
 			if o != s && (all || o.misfit || len(o.drains) > 0) {
-				a.wakes.reevaluate[o.claim.Service] = struct{}{}
+				a.mark(o)
 			}
 		}
 	}
@@ -116,7 +180,10 @@ func (a *Allocator) Written(key ServiceKey, now time.Time) []netip.Addr {
 	if s == nil {
 		return nil
 	}
-	s.settle()
+	s.recorded, s.restored = slices.Clone(s.lease), false
+	if s.reallocated && len(s.drains) == 0 { // the request is carried out
+		s.reallocated, s.claim.Reallocate = false, false
+	}
 	return a.finishRelease(s, now)
 }
 
@@ -168,13 +235,12 @@ func (a *Allocator) Release(key ServiceKey, now time.Time) []netip.Addr {
 	if s == nil {
 		return nil
 	}
-	a.wakes.unwait(s)
 	a.reevaluateSharers(s, s.misfit)
 	s.releasing, s.lease = append(s.releasing, s.lease...), nil
 	freed := a.finishRelease(s, now)
 	a.setDrains(s, nil)
 	delete(a.services, key)
-	delete(a.unmet, key)
+	a.setUnmet(s, false)
 	delete(a.inNS[key.Namespace], key)
 	if len(a.inNS[key.Namespace]) == 0 {
 		delete(a.inNS, key.Namespace)

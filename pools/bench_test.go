@@ -16,8 +16,10 @@ func benchAllocator() *Allocator {
 	return a
 }
 
-func benchClaim(i int) Claim {
-	return Claim{Service: ServiceKey{"default", fmt.Sprintf("s%05d", i)}, Families: []Family{IPv6}, Ports: []Port{{"TCP", 80}}}
+func benchClaim(i int) Claim { return benchClaimOf(ServiceKey{"default", fmt.Sprintf("s%05d", i)}) }
+
+func benchClaimOf(k ServiceKey) Claim {
+	return Claim{Service: k, Families: []Family{IPv6}, Ports: []Port{{"TCP", 80}}}
 }
 
 // BenchmarkFill gives n Services an address each out of one empty pool.
@@ -34,6 +36,7 @@ func BenchmarkFill(b *testing.B) {
 					if d := a.Assign(c, time.Time{}); d.Reason != Allocated {
 						b.Fatal(d.Message)
 					}
+					a.Written(c.Service, time.Time{})
 				}
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(n), "ns/service")
@@ -52,8 +55,9 @@ func BenchmarkOneMore(b *testing.B) {
 		if d := a.Assign(c, time.Time{}); d.Reason != Allocated {
 			b.Fatal(d.Message)
 		}
+		a.Written(c.Service, time.Time{})
 		a.Release(c.Service, time.Time{})
-		if len(a.Wake(time.Time{})) != 0 {
+		if len(a.Reevaluate(time.Time{})) != 0 {
 			b.Fatal("no Service waits")
 		}
 	}
@@ -71,8 +75,9 @@ func BenchmarkOneFreed(b *testing.B) {
 	for b.Loop() {
 		k := benchClaim(i % 10256)
 		a.Release(k.Service, time.Time{})
-		for _, w := range a.Wake(time.Time{}) {
-			a.Assign(Claim{Service: w, Families: []Family{IPv6}}, time.Time{})
+		for _, w := range a.Reevaluate(time.Time{}) {
+			a.Assign(benchClaimOf(w), time.Time{})
+			a.Written(w, time.Time{})
 		}
 		a.Assign(k, time.Time{})
 		i++
@@ -90,7 +95,7 @@ func BenchmarkPoolEdited(b *testing.B) {
 	for b.Loop() {
 		for _, p := range []Pool{long, short} {
 			a.SetPools([]Pool{p})
-			if len(a.Wake(time.Time{})) != 0 {
+			if len(a.Reevaluate(time.Time{})) != 0 {
 				b.Fatal("no Service is re-evaluated")
 			}
 		}
@@ -108,7 +113,7 @@ func BenchmarkOtherPool(b *testing.B) {
 	for b.Loop() {
 		a.SetPools([]Pool{one, two})
 		a.SetPools([]Pool{one})
-		a.Wake(time.Time{})
+		a.Reevaluate(time.Time{})
 	}
 }
 
@@ -122,12 +127,12 @@ func BenchmarkRoomForSome(b *testing.B) {
 		}
 		a.SetPools([]Pool{{Name: "p", Ranges: ranges("2001:db8::/120"), AutoAssign: true}})
 		served := 0
-		for woken := a.Wake(time.Time{}); len(woken) > 0; {
-			k := woken[0]
-			if d := a.Assign(Claim{Service: k, Families: []Family{IPv6}}, time.Time{}); d.Reason == Allocated {
+		for keys := a.Reevaluate(time.Time{}); len(keys) > 0; {
+			k := keys[0]
+			if d := a.Assign(benchClaimOf(k), time.Time{}); d.Reason == Allocated {
 				served++
 			}
-			woken = append(woken[1:], a.Wake(time.Time{})...)
+			keys = append(keys[1:], a.Reevaluate(time.Time{})...)
 		}
 		if served != 256 {
 			b.Fatalf("served %d", served)
@@ -135,7 +140,7 @@ func BenchmarkRoomForSome(b *testing.B) {
 	}
 }
 
-// BenchmarkAdopt records 20,000 Services after a restart, sets the pools, and calls Wake, which returns no Service.
+// BenchmarkAdopt records 20,000 Services after a restart, sets the pools, and calls Reevaluate, which returns no Service.
 func BenchmarkAdopt(b *testing.B) {
 	a := benchAllocator()
 	claims := make([]Claim, 20000)
@@ -146,7 +151,7 @@ func BenchmarkAdopt(b *testing.B) {
 	for b.Loop() {
 		n := benchAllocator()
 		n.Adopt(claims)
-		if len(n.Wake(time.Time{})) != 0 {
+		if len(n.Reevaluate(time.Time{})) != 0 {
 			b.Fatal("no Service is re-evaluated")
 		}
 	}

@@ -8,6 +8,9 @@ func (a *Allocator) choose(q *query, f Family) choice {
 	if x := q.claim.requested(f); x.IsValid() {
 		ch := a.chooseExact(q, x)
 		ch.exact = true
+		if sp, ok := a.find(x); ok && !ch.ok {
+			ch.waits.pools = []*pool{sp.pool}
+		}
 		return ch
 	}
 	held, has := q.heldIn(f)
@@ -42,7 +45,6 @@ func (a *Allocator) keepHeld(q *query, held Address, other func() choice) choice
 	found := misfit(u, q.self, q.claim)
 	if !found.none() {
 		keep.reason, cause, agree = SharingRefused, found.why, "make both agree, or "
-		keep.waits = []waitKey{{addr: held.Addr}}
 	}
 	switch {
 	case keep.reason == Allocated:
@@ -59,7 +61,8 @@ func (a *Allocator) keepHeld(q *query, held Address, other func() choice) choice
 	}
 	keep.message = fmt.Sprintf("%s keeps %s although %s, and no other address is available: %s",
 		q.claim.Service, held.Addr, cause, ch.message)
-	keep.waits = append(keep.waits, ch.waits...)
+	keep.waits.and(ch.waits)
+	keep.waits.free = 0
 	return keep
 }
 

@@ -1,7 +1,9 @@
 package pools
 
 import (
+	"maps"
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -45,6 +47,12 @@ type Claim struct {
 	// Lost is what the controller recorded as assigned to the Service and its status does not show. It counts when Held
 	// does, after all Held.
 	Lost []Address
+}
+
+// sharesAs reports whether both claims allow others the same: to share an address with them.
+func (c *Claim) sharesAs(o *Claim) bool {
+	return c.SharingKey == o.SharingKey && c.Local == o.Local && c.Selector == o.Selector &&
+		slices.Equal(c.Ports, o.Ports) && maps.Equal(c.Labels, o.Labels)
 }
 
 // Port is one port of a Service.

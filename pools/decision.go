@@ -6,17 +6,15 @@ import "net/netip"
 type Decision struct {
 	// Lease is what the Service holds now, in the order of its families. Empty: it waits.
 	Lease []Address
-	// Changed is true when Lease differs from what the Allocator held for the Service before, or from its Held when it
-	// is new. With KeepUntilWritten it stays true until Written.
+	// Changed is true until Written when Lease differs from what was written last, or from Held of a new Service.
 	Changed bool
-	// Freed are the addresses that this decision gives up. With KeepUntilWritten they are not free before Written, and
-	// the decisions until then list them again.
+	// Freed are the addresses that the Service gave up. They are not free before Written, and the decisions until then
+	// list them again.
 	Freed []netip.Addr
-	// Reallocated is true when the claim's Reallocate has been carried out: an address that no pool accepts was given
-	// up, and none is left. With KeepUntilWritten it stays true until Written.
+	// Reallocated is true until Written when the claim's Reallocate has been carried out: an address that no pool
+	// accepts was given up, and none is left.
 	Reallocated bool
-	// Moves are the addresses that change by this decision, with the cause. With KeepUntilWritten the decisions until
-	// Written list them again.
+	// Moves are the addresses that change by this decision, with the cause. The decisions until Written list them again.
 	Moves []Move
 	// Reason is Allocated when the claim is met in full, else why not.
 	Reason Reason

@@ -11,48 +11,46 @@ func (a *Allocator) chooseExact(q *query, x netip.Addr) choice {
 	if held, has := q.heldIn(FamilyOf(x)); has && held.Addr == x {
 		return a.keepExact(q, held)
 	}
-	no := func(r Reason, waits []waitKey, format string, args ...any) choice {
-		return choice{reason: r, waits: waits, message: fmt.Sprintf("%s requests %s, ", c.Service, x) + fmt.Sprintf(format, args...)}
+	no := func(r Reason, format string, args ...any) choice {
+		return choice{reason: r, message: fmt.Sprintf("%s requests %s, ", c.Service, x) + fmt.Sprintf(format, args...)}
 	}
 	sp, ok := a.find(x)
 	if !ok {
 		if p := a.unusable(x); p != nil && p.state == PoolInvalid {
-			return no(PoolOverlapping, nil, "but its pool %s is not used because two of its own entries overlap: list every address once", p.Name)
+			return no(PoolOverlapping, "but its pool %s is not used because two of its own entries overlap: list every address once", p.Name)
 		} else if p != nil {
-			return no(PoolOverlapping, nil, "but its pool %s is not used while it overlaps %s: fix the overlap, or request another address", p.Name, p.overlaps)
+			return no(PoolOverlapping, "but its pool %s is not used while it overlaps %s: fix the overlap, or request another address", p.Name, p.overlaps)
 		}
-		return no(AddressOutsidePools, nil, "which is in no pool: request an address of a pool, or add it to spec.addresses of one")
+		return no(AddressOutsidePools, "which is in no pool: request an address of a pool, or add it to spec.addresses of one")
 	}
 	p := sp.pool
 	by, withheld := a.withheldFrom(c, x)
 	switch {
 	case c.Pool != "" && c.Pool != p.Name:
-		return no(InvalidRequest, nil, "which is in pool %s, and for pool %s: remove annotation ironlb.io/ip-pool or request an address of that pool", p.Name, c.Pool)
+		return no(InvalidRequest, "which is in pool %s, and for pool %s: remove annotation ironlb.io/ip-pool or request an address of that pool", p.Name, c.Pool)
 	case !p.offers(x):
-		return no(AddressAvoided, nil, "but pool %s has avoidBuggyIPs: request an address that does not end in .0 or .255", p.Name)
+		return no(AddressAvoided, "but pool %s has avoidBuggyIPs: request an address that does not end in .0 or .255", p.Name)
 	case withheld:
-		return no(AddressWithheld, []waitKey{{addr: x}}, "which %s: request another address", by)
+		return no(AddressWithheld, "which %s: request another address", by)
 	case !p.accepts(a, c):
-		return no(PoolNotAdmitting, nil, "but spec.serviceAllocation of pool %s does not accept the Service: request another address, or change the pool", p.Name)
+		return no(PoolNotAdmitting, "but spec.serviceAllocation of pool %s does not accept the Service: request another address, or change the pool", p.Name)
 	}
 	u := a.units[x]
 	if u != nil {
 		if found := a.joinable(u, q.self, c); !found.none() {
-			waits := []waitKey{{addr: x}}
 			if c.SharingKey == "" {
-				return no(AddressTaken, waits,
+				return no(AddressTaken,
 					"which %s holds: request another one, or give both the same ironlb.io/sharing-key", found.with)
 			}
-			return no(SharingRefused, waits, "but %s: request another address, or make both agree", found.why)
+			return no(SharingRefused, "but %s: request another address, or make both agree", found.why)
 		}
 	}
 	if !a.quotaAllows(q, p, FamilyOf(x), x) {
-		ch := no(QuotaReached, []waitKey{{pool: p.Name, ns: c.Service.Namespace}}, "but %s", quotaText(p, c))
+		ch := no(QuotaReached, "but %s", quotaText(p, c))
 		ch.quota = true
 		return ch
 	}
-	_, cooling := a.cooling.at[x]
-	return choice{addr: Address{x, p.Name}, ok: true, takes: u == nil && !cooling && a.assigns(p, x), reason: Allocated}
+	return choice{addr: Address{x, p.Name}, ok: true, reason: Allocated}
 }
 
 // keepExact keeps the address that the Service both holds and requests.

@@ -49,7 +49,6 @@ func TestMoves(t *testing.T) {
 		},
 	} {
 		a := New()
-		a.KeepUntilWritten()
 		a.SetPools([]Pool{pool("a", "203.0.113.4/30"), pool("b", "203.0.114.0/24")})
 		c.first.Service, c.then.Service, c.other.Service = web, web, dns
 		if d := a.Assign(c.first, now); len(d.Moves) > 0 {

@@ -22,11 +22,10 @@ func (a *Allocator) setNamespace(name string, labels map[string]string, known bo
 	} else {
 		delete(a.nsLabel, name)
 	}
-	for key, s := range a.inNS[name] {
-		a.wakes.reevaluate[key] = struct{}{}
+	for _, s := range a.inNS[name] {
+		a.mark(s)
 		for _, h := range s.lease { // a holder that no longer drains lets others share
-			a.wakes.mark(waitKey{addr: h.Addr})
-			a.wakes.mark(waitKey{key: a.units[h.Addr].key})
+			a.loosen(a.units[h.Addr].pool)
 		}
 	}
 }

@@ -25,38 +25,36 @@ func (a *Allocator) candidates(q *query, f Family) []*pool {
 // freed itself, an address to share, the lowest free address.
 func (a *Allocator) pick(q *query, f Family, from []*pool) choice {
 	var full, quota []string
-	var waits []waitKey
+	var tried []*pool
 	var last *pool
 	for _, p := range from {
 		if p.free[slot(f)] == nil {
 			continue
 		}
+		tried = append(tried, p)
 		if ch := a.pickFrom(q, f, p); ch.ok {
 			return ch
 		} else if ch.reason == QuotaReached {
 			quota = append(quota, p.Name)
 			last = p
-			waits = append(waits, waitKey{pool: p.Name, ns: q.claim.Service.Namespace})
 		} else {
 			full = append(full, p.Name)
 		}
-		waits = append(waits, waitKey{pool: p.Name, family: f})
-	}
-	if q.claim.SharingKey != "" && len(waits) > 0 {
-		waits = append(waits, waitKey{key: q.claim.SharingKey})
 	}
 	if len(full)+len(quota) == 0 {
 		return choice{reason: NoPool, message: fmt.Sprintf("no pool auto-assigns %s addresses to %s: add a pool with "+
 			"autoAssign true that accepts it, or name a pool in annotation ironlb.io/ip-pool", f, q.claim.Service)}
 	}
-	ch := choice{reason: PoolExhausted, quota: len(quota) > 0, waits: waits}
+	ch := choice{reason: PoolExhausted, quota: len(quota) > 0, waits: waits{pools: tried}}
+	if q.claim.SharingKey == "" && !ch.quota {
+		ch.waits.free = f
+	}
 	cause := "no address is free in " + poolList(full) + ": add addresses to spec.addresses, or delete a Service"
 	if len(full) == 0 {
 		ch.reason, cause = QuotaReached, quotaText(last, q.claim)
 	}
 	if u, found := a.refusedShare(q, f, from); u != nil {
 		ch.reason, cause = SharingRefused, found.why+", and "+cause
-		ch.waits = append(ch.waits, waitKey{addr: u.addr})
 	}
 	ch.message = fmt.Sprintf("%s gets no %s address: %s", q.claim.Service, f, cause)
 	return ch
@@ -83,7 +81,7 @@ func (a *Allocator) pickFrom(q *query, f Family, p *pool) choice {
 	if !ok {
 		return choice{reason: PoolExhausted}
 	}
-	return choice{addr: Address{x, p.Name}, ok: true, takes: true, reason: Allocated}
+	return choice{addr: Address{x, p.Name}, ok: true, reason: Allocated}
 }
 
 // coolingDownBy returns the first address of the pool, in listed order, that is in cool-down and that the Service

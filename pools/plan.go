@@ -11,12 +11,40 @@ type plan struct {
 	lease   []Address
 	reason  Reason
 	message string
-	waits   []waitKey // changes that may improve it
-	takes   []waitKey // pool and family of each free address that it uses
-	drains  []string  // pools whose address it keeps without being accepted
-	misfit  bool      // it stays with sharers that it does not agree with
+	waits   waits
+	drains  []string // pools whose address it keeps without being accepted
+	misfit  bool     // it stays with sharers that it does not agree with
 	// reallocated: the claim's Reallocate gives up an address that no pool accepts
 	reallocated bool
+}
+
+// waits are the changes that may improve a decision.
+type waits struct {
+	pools []*pool // a change in one of these
+	// free is set if nothing but a free address of the family helps.
+	free Family
+}
+
+// and adds the changes of another part of the decision.
+func (w *waits) and(o waits) {
+	switch {
+	case len(o.pools) == 0:
+	case len(w.pools) == 0:
+		*w = waits{slices.Clip(o.pools), o.free}
+	default:
+		w.pools, w.free = append(w.pools, o.pools...), 0
+	}
+}
+
+// inVain reports whether only a free address helps, and the pools have none.
+func (w *waits) inVain() bool {
+	return w.free != 0 && !slices.ContainsFunc(w.pools, func(p *pool) bool { return p.autoFree(w.free) != u128{} })
+}
+
+// differs reports whether the plan is another decision than the last one of the Service.
+func (p *plan) differs(s *service) bool {
+	return !slices.Equal(p.lease, s.lease) || !slices.Equal(p.drains, s.drains) ||
+		p.reason != s.reason || p.misfit != s.misfit || p.message != s.message
 }
 
 // query is one claim being answered.
@@ -32,7 +60,6 @@ type query struct {
 type choice struct {
 	addr  Address
 	ok    bool
-	takes bool // uses up a free address
 	exact bool // the address was requested
 	quota bool // the namespace's quota in a pool is used up
 	// reallocated: replaces an address that no pool accepts
@@ -41,7 +68,7 @@ type choice struct {
 	drains  string
 	reason  Reason
 	message string
-	waits   []waitKey
+	waits   waits
 }
 
 func (q *query) heldIn(f Family) (Address, bool) {
@@ -115,7 +142,8 @@ func (a *Allocator) answer(s *service) plan {
 		if reversed[0].ok && (reversed[1].ok || requested) {
 			chosen = []choice{reversed[1], reversed[0]}
 		} else {
-			chosen[1].waits = slices.Concat(chosen[1].waits, reversed[0].waits, reversed[1].waits)
+			chosen[1].waits.and(reversed[0].waits)
+			chosen[1].waits.and(reversed[1].waits)
 		}
 	}
 	prefer := c.Policy == PreferDualStack
@@ -125,7 +153,7 @@ func (a *Allocator) answer(s *service) plan {
 			continue
 		}
 		if prefer && i == 0 && len(chosen) == 2 {
-			ch.waits = append(ch.waits, chosen[1].waits...) // either family may resolve it
+			ch.waits.and(chosen[1].waits) // either family may resolve it
 		}
 		return a.refused(s, ch)
 	}
@@ -190,7 +218,7 @@ func (a *Allocator) keepDrains(p *plan, s *service, h Address) {
 func (a *Allocator) granted(chosen []choice, c *Claim, s *service) plan {
 	p := plan{reason: Allocated}
 	for i, ch := range chosen {
-		p.waits = append(p.waits, ch.waits...)
+		p.waits.and(ch.waits)
 		reason := ch.reason
 		if !ch.ok && reason != SharingRefused {
 			reason = SecondFamilyPending
@@ -204,9 +232,6 @@ func (a *Allocator) granted(chosen []choice, c *Claim, s *service) plan {
 		}
 		p.lease = append(p.lease, ch.addr)
 		p.reallocated = p.reallocated || ch.reallocated
-		if ch.takes {
-			p.takes = append(p.takes, waitKey{pool: ch.addr.Pool, family: FamilyOf(ch.addr.Addr)})
-		}
 		if ch.drains != "" && !slices.Contains(p.drains, ch.drains) {
 			p.drains = append(p.drains, ch.drains)
 		}

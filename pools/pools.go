@@ -8,8 +8,9 @@
 //	a.SetNamespace(ns, labels)
 //	a.Adopt(claims)        // after a start, before the first Assign: the addresses that Services hold already
 //	d := a.Assign(claim, now)
+//	a.Written(key, now)    // the status shows the decision: what it gave up is free
 //	a.Release(key, now)
-//	for _, key := range a.Wake(now) { ... }  // after every call above: the Services that need another Assign
+//	for _, key := range a.Reevaluate(now) { ... }  // after every call above: the Services whose decision changed
 package pools
 
 import (

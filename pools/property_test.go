@@ -18,7 +18,7 @@ type choices struct {
 	a    *Allocator
 	r    *reference
 	log  []string
-	put  map[ServiceKey]bool // declined, and not retried yet
+	done map[ServiceKey]bool // Reallocate is carried out, by the last decision
 }
 
 func ranges(entries ...string) []Range {
@@ -145,6 +145,10 @@ func (c *choices) written(k ServiceKey) {
 	c.a.Written(k, c.r.now)
 	c.r.expire()
 	c.r.written(k)
+	if s := c.r.svc[k]; s != nil && c.done[k] {
+		s.claim.Reallocate = false
+	}
+	delete(c.done, k)
 }
 
 func (c *choices) setPools() {
@@ -206,8 +210,19 @@ func (c *choices) host() {
 }
 
 func (c *choices) assign(cl Claim) {
-	delete(c.put, cl.Service)
 	d := c.a.Assign(cl, c.r.now)
+	c.compare(cl, d.Lease, d.Reason)
+	if (d.Message == "") != (d.Reason == Allocated) {
+		c.fail("%s: reason %s has message %q", cl.Service, d.Reason, d.Message)
+	}
+	c.done[cl.Service] = d.Reallocated
+	if c.pick(3) != 0 {
+		c.written(cl.Service)
+	}
+}
+
+// compare checks a decision of the Allocator against that of the reference.
+func (c *choices) compare(cl Claim, got []Address, why Reason) {
 	before := map[netip.Addr]bool{}
 	if s := c.r.svc[cl.Service]; s != nil {
 		for _, h := range s.lease {
@@ -219,20 +234,14 @@ func (c *choices) assign(cl Claim) {
 		}
 	}
 	lease, reason := c.r.assign(cl)
-	c.logf("assign %+v -> %v %s", cl, d.Lease, d.Reason)
-	if !slices.Equal(d.Lease, lease) || d.Reason != reason {
-		c.fail("%s: got %v %s, reference has %v %s", cl.Service, d.Lease, d.Reason, lease, reason)
+	c.logf("assign %+v -> %v %s", cl, got, why)
+	if !slices.Equal(got, lease) || why != reason {
+		c.fail("%s: got %v %s, reference has %v %s", cl.Service, got, why, lease, reason)
 	}
-	if (d.Message == "") != (d.Reason == Allocated) {
-		c.fail("%s: reason %s has message %q", cl.Service, d.Reason, d.Message)
-	}
-	if len(before) > 0 && len(d.Lease) == 0 {
+	if len(before) > 0 && len(got) == 0 {
 		c.fail("%s lost what it held", cl.Service)
 	}
-	c.families(&cl, before, d.Lease)
-	if c.pick(3) != 0 {
-		c.written(cl.Service)
-	}
+	c.families(&cl, before, got)
 }
 
 // families checks that RequireDualStack never gets one address alone, and that an address outside the pools never
@@ -252,60 +261,47 @@ func (c *choices) families(cl *Claim, before map[netip.Addr]bool, lease []Addres
 	}
 }
 
-// settle assigns the Services that Wake returns, until it returns none. Then no Service may be left whose decision
-// would change. Some cannot be assigned at first: the room set aside for them is given to others.
+// settle calls Reevaluate until it returns no Service, and assigns those that it returns. Then no Service may be left
+// whose decision would change.
 func (c *choices) settle() {
-	c.put = map[ServiceKey]bool{}
 	for range 1000 {
-		keys := c.a.Wake(c.r.now)
+		keys := c.a.Reevaluate(c.r.now)
 		if len(keys) == 0 {
-			c.allWaitersWoken()
-			if len(c.put) == 0 {
-				return
-			}
-			for _, k := range slices.SortedFunc(maps.Keys(c.put), ServiceKey.Compare) {
-				c.logf("assign again %s", k)
-				c.assign(c.r.svc[k].claim)
-			}
-			continue
+			c.allReevaluated()
+			return
 		}
-		c.logf("wake %v", keys)
+		c.logf("reevaluated %v", keys)
+		if !slices.IsSortedFunc(keys, func(k, o ServiceKey) int { return older(c.a.services[k], c.a.services[o]) }) {
+			c.fail("reevaluated %v, not the oldest first", keys)
+		}
+		c.r.expire()
 		for _, k := range keys {
 			s := c.r.svc[k]
 			if s == nil {
-				c.fail("woke %s, which is deleted", k)
+				c.fail("reevaluated %s, which is deleted", k)
 			}
-			if c.put[k] {
-				c.fail("woke %s, which retries by itself", k)
-			}
-			if c.pick(8) == 0 {
-				c.logf("decline %s", k)
-				c.a.Decline(k)
-				c.put[k] = true
-				continue
-			}
-			c.assign(s.claim)
+			c.compare(s.claim, c.a.Lease(k), c.a.services[k].reason)
+		}
+		for _, k := range keys {
+			c.assign(c.r.svc[k].claim)
 		}
 	}
 	c.fail("never settles")
 }
 
-func (c *choices) allWaitersWoken() {
+func (c *choices) allReevaluated() {
 	c.r.expire()
 	for _, k := range slices.SortedFunc(maps.Keys(c.r.svc), ServiceKey.Compare) {
 		s := c.r.svc[k]
-		if c.put[k] {
-			continue
-		}
 		lease, reason := c.r.answer(s)
 		if !slices.Equal(lease, s.lease) || reason != s.reason && (met(reason) || met(s.reason)) {
-			c.fail("%s has %v %s, would get %v %s, and no wake-up", k, s.lease, s.reason, lease, reason)
+			c.fail("%s has %v %s, would get %v %s, and was not reevaluated", k, s.lease, s.reason, lease, reason)
 		}
 	}
 }
 
 // met reports whether the Service has what it wants, or as much of it as is available. The reason why another Service
-// waits may change without a wake-up: the Service still waits.
+// waits may change without another evaluation: the Service still waits.
 func met(r Reason) bool { return r == Allocated || r == SecondFamilyPending || r == Draining }
 
 // restart adopts what the Services record, in another order.
@@ -322,10 +318,6 @@ func (c *choices) restart() {
 	}
 	late := c.pick(2) == 0
 	c.a = New()
-	if c.r.hold {
-		n.hold = true
-		c.a.KeepUntilWritten()
-	}
 	for ns, labels := range n.labels {
 		c.a.SetNamespace(ns, labels)
 	}
@@ -364,6 +356,7 @@ func (c *choices) restart() {
 		}
 	}
 	c.r = n
+	clear(c.done)
 	c.logf("restart, late %v", late)
 	for _, cl := range claims {
 		want := []Address(nil)
@@ -407,10 +400,8 @@ func (c *choices) address() netip.Addr {
 func (c *choices) invariants() {
 	byAddr := map[netip.Addr][]*refService{}
 	for k, s := range c.r.svc {
-		if c.r.hold {
-			for _, h := range s.left {
-				byAddr[h.Addr] = append(byAddr[h.Addr], s)
-			}
+		for _, h := range s.left {
+			byAddr[h.Addr] = append(byAddr[h.Addr], s)
 		}
 		if got := c.a.Lease(k); !slices.Equal(got, s.lease) {
 			c.fail("%s: has %v, reference %v", k, got, s.lease)
@@ -472,12 +463,8 @@ func (c *choices) counts(byAddr map[netip.Addr][]*refService) {
 }
 
 func newChoices(t *testing.T, pick func(int) int) *choices {
-	c := &choices{t: t, pick: pick, a: New(), r: newReference()}
+	c := &choices{t: t, pick: pick, a: New(), r: newReference(), done: map[ServiceKey]bool{}}
 	c.r.now = time.Unix(0, 0)
-	if pick(2) == 0 {
-		c.a.KeepUntilWritten()
-		c.r.hold = true
-	}
 	return c
 }
 
@@ -580,7 +567,7 @@ func withHistory(rng *rand.Rand, all []Pool) *Allocator {
 			a.Assign(c.claim(c.service()), time.Time{})
 		}
 		if rng.IntN(2) == 0 {
-			a.Wake(time.Time{})
+			a.Reevaluate(time.Time{})
 		}
 	}
 	for _, ns := range []string{"blue", "red"} {
@@ -623,8 +610,8 @@ func sameAnswers(t *testing.T, rng *rand.Rand, all []Pool, held []Claim) {
 	if x, y := a.Assign(newcomer, time.Time{}), plain.Assign(newcomer, time.Time{}); fmt.Sprint(x) != fmt.Sprint(y) {
 		t.Errorf("newcomer gets %v, without the history %v", x, y)
 	}
-	if got, want := a.Wake(time.Time{}), plain.Wake(time.Time{}); !slices.Equal(got, want) {
-		t.Errorf("woken %v, without the history %v", got, want)
+	if got, want := a.Reevaluate(time.Time{}), plain.Reevaluate(time.Time{}); !slices.Equal(got, want) {
+		t.Errorf("reevaluated %v, without the history %v", got, want)
 	}
 }
 

@@ -18,7 +18,6 @@ type reference struct {
 	hosts   map[netip.Addr]string
 	svc     map[ServiceKey]*refService
 	cooling map[netip.Addr]refCoolDown
-	hold    bool // until written
 	now     time.Time
 }
 
@@ -343,9 +342,6 @@ func (r *reference) move(s *refService, lease []Address) {
 	s.left = slices.DeleteFunc(s.left, func(h Address) bool { return has(lease, h.Addr) })
 	for _, h := range lease {
 		delete(r.cooling, h.Addr)
-	}
-	if !r.hold {
-		r.written(s.claim.Service)
 	}
 }
 

@@ -109,7 +109,7 @@ func newFixture() *fixture {
 
 func (f *fixture) run(words []string, out *strings.Builder) error {
 	command, args := words[0], words[1:]
-	if len(args) == 0 && !slices.Contains([]string{"restart", "wake", "settle", "parse", "keep"}, command) {
+	if len(args) == 0 && !slices.Contains([]string{"restart", "reevaluate", "settle", "parse", "keep"}, command) {
 		return fmt.Errorf("too few words")
 	}
 	switch command {
@@ -159,17 +159,14 @@ func (f *fixture) run(words []string, out *strings.Builder) error {
 	case "wipe":
 		f.wiped[key(args[0])] = true
 	case "keep":
-		f.a.KeepUntilWritten()
 		f.status = map[ServiceKey][]Address{}
 	case "written":
 		fmt.Fprintf(out, "%s freed %v\n", args[0], f.a.Written(key(args[0]), f.now))
 		f.status[key(args[0])] = f.a.Lease(key(args[0]))
 	case "restart":
 		f.restart(args, out)
-	case "wake":
-		fmt.Fprintf(out, "wake %s\n", names(f.a.Wake(f.now)))
-	case "decline":
-		f.a.Decline(key(args[0]))
+	case "reevaluate":
+		fmt.Fprintf(out, "other decision for %s\n", names(f.a.Reevaluate(f.now)))
 	case "settle":
 		f.settle(out)
 	case "time":
@@ -204,7 +201,11 @@ func (f *fixture) withhold(kind, name string, addrs []netip.Addr) {
 
 func (f *fixture) assign(c Claim, out *strings.Builder) {
 	f.claims[c.Service] = c
-	writeDecision(c.Service, f.a.Assign(c, f.now), out)
+	d := f.a.Assign(c, f.now)
+	if f.status == nil {
+		d.Freed = f.a.Written(c.Service, f.now)
+	}
+	writeDecision(c.Service, d, out)
 }
 
 func writeDecision(k ServiceKey, d Decision, out *strings.Builder) {
@@ -235,15 +236,15 @@ func leaseText(lease []Address) string {
 	return "has " + strings.Join(parts, " ")
 }
 
-// settle assigns the Services that Wake returns until it returns none.
+// settle assigns the Services that Reevaluate returns until it returns none.
 func (f *fixture) settle(out *strings.Builder) {
 	for {
-		keys := f.a.Wake(f.now)
+		keys := f.a.Reevaluate(f.now)
 		if len(keys) == 0 {
 			return
 		}
 		for _, k := range keys {
-			writeDecision(k, f.a.Assign(f.claims[k], f.now), out)
+			f.assign(f.claims[k], out)
 		}
 	}
 }
@@ -253,9 +254,6 @@ func (f *fixture) settle(out *strings.Builder) {
 func (f *fixture) restart(args []string, out *strings.Builder) {
 	old := f.a
 	f.a = New()
-	if f.status != nil {
-		f.a.KeepUntilWritten()
-	}
 	var held []Claim
 	for k, c := range f.claims {
 		if f.wiped[k] {

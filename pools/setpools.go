@@ -36,7 +36,9 @@ func (a *Allocator) SetPools(all []Pool) {
 		a.reevaluateHolders(name)
 		a.pruneIfPresent(name)
 	}
-	a.reevaluateWaiting()
+	for _, s := range a.unmet {
+		a.mark(s)
+	}
 }
 
 // arrange selects the pools in use and their ranges. Of two that overlap, the older is used, then the first by name.
@@ -149,18 +151,11 @@ func (a *Allocator) reevaluateHolders(name string) {
 	}
 	for _, u := range l.units {
 		for _, h := range u.holders {
-			a.wakes.reevaluate[h.claim.Service] = struct{}{}
+			a.mark(h)
 		}
 	}
 	for key := range l.draining {
-		a.wakes.reevaluate[key] = struct{}{}
-	}
-}
-
-// reevaluateWaiting marks every Service whose claim is not met for re-evaluation.
-func (a *Allocator) reevaluateWaiting() {
-	for key := range a.unmet {
-		a.wakes.reevaluate[key] = struct{}{}
+		a.mark(a.services[key])
 	}
 }
 

@@ -64,7 +64,7 @@ func (a *Allocator) index(u *unit) {
 	i, _ := slices.BinarySearchFunc(g.units, u.addr, compareUnit)
 	g.units = slices.Insert(g.units, i, u)
 	g.tally(u, 1)
-	a.wakes.mark(waitKey{key: key})
+	a.loosen(u.pool)
 }
 
 func (a *Allocator) unindex(u *unit) {

@@ -10,6 +10,7 @@ import (
 type pool struct {
 	Pool
 	state         PoolState
+	loosened      bool // a Service may get what it could not get before
 	overlaps      string
 	free          [2]*freeIndex // by slot
 	capacity      [2]u128       // addresses it assigns
@@ -33,12 +34,10 @@ type service struct {
 	releasing []Address // given up, but still in its status as of the last write
 	reason    Reason
 	message   string
-	drains    []string  // pools whose address it keeps without being accepted
-	waits     []waitKey // changes that may help it
-	takes     []waitKey // while woken: the room set aside for it
-	woken     bool
-	deferred  bool // deferred: there was room for it, but set aside for others
-	misfit    bool // it no longer agrees with its sharers, and no other address is available
+	drains    []string // pools whose address it keeps without being accepted
+	waits
+	marked bool // in Allocator.marked
+	misfit bool // it no longer agrees with its sharers, and no other address is available
 	// reallocated: its Reallocate gave up an address, and the completion is not written yet
 	reallocated bool
 	restored    bool // its status shows nothing, and it held its addresses before
@@ -141,7 +140,6 @@ func (a *Allocator) unhold(s *service, addr netip.Addr, now time.Time) bool {
 	u := a.units[addr]
 	u.holders = slices.DeleteFunc(u.holders, func(h *service) bool { return h == s })
 	a.countNS(u, s.claim.Service.Namespace, -1)
-	a.wakes.mark(waitKey{addr: addr})
 	if len(u.holders) > 0 {
 		return false
 	}
@@ -188,7 +186,7 @@ func (a *Allocator) pruneLedger(name string) {
 // itself.
 func (a *Allocator) countNS(u *unit, ns string, by int64) {
 	if by < 0 {
-		a.wakes.mark(waitKey{pool: u.poolName, ns: ns}) // one less, or one that moves without being one more
+		a.loosen(a.pools[u.poolName])
 	}
 	if slices.ContainsFunc(u.holders, func(h *service) bool { return h.claim.Service.Namespace == ns }) {
 		return
@@ -207,8 +205,8 @@ func (a *Allocator) startCoolDown(p *pool, at int, addr netip.Addr, by ServiceKe
 	if p.ReuseAfter > 0 {
 		a.cooling.put(coolingAddress{addr: addr, freed: now, until: now.Add(p.ReuseAfter), by: by})
 		p.coolingDown[slot(FamilyOf(addr))]++
-		if _, waits := a.unmet[by]; waits {
-			a.wakes.reevaluate[by] = struct{}{} // it may get it back
+		if s := a.services[by]; s != nil && s.reason != Allocated {
+			a.mark(s) // it may get it back
 		}
 		return
 	}
@@ -216,9 +214,8 @@ func (a *Allocator) startCoolDown(p *pool, at int, addr netip.Addr, by ServiceKe
 }
 
 func (a *Allocator) returnToFree(p *pool, at int, addr netip.Addr) {
-	f := FamilyOf(addr)
-	p.free[slot(f)].release(at, addr)
-	a.wakes.mark(waitKey{pool: p.Name, family: f})
+	p.free[slot(FamilyOf(addr))].release(at, addr)
+	a.loosen(p)
 }
 
 // endCoolDown ends the cool-down of an address that is being taken.

@@ -95,7 +95,8 @@ func (a *Allocator) otherLacks(x netip.Addr, r Refusal, now time.Time) {
 	delete(a.others, x)
 	if a.hosts[x] != "" {
 		a.reevaluateHolder(x)
-		a.wakes.mark(waitKey{addr: x}) // a Service that requests it may get it
+		sp, _ := a.find(x)
+		a.loosen(sp.pool) // a Service that requests it may get it
 		return
 	}
 	a.endWithholding(x, r, now)
@@ -104,11 +105,8 @@ func (a *Allocator) otherLacks(x netip.Addr, r Refusal, now time.Time) {
 // endWithholding gives an address back to its pool when nothing else has it any more; last is what had it until now.
 func (a *Allocator) endWithholding(x netip.Addr, last Refusal, now time.Time) {
 	a.reevaluateHolder(x)
-	a.wakes.mark(waitKey{addr: x})
-	if u := a.units[x]; u != nil {
-		a.wakes.mark(waitKey{key: u.key}) // a holder that no longer drains lets others share
-	}
 	sp, ok := a.find(x)
+	a.loosen(sp.pool) // a Service may get it, or share it with a holder that no longer drains
 	if !ok || !sp.pool.offers(x) {
 		return
 	}
@@ -156,7 +154,7 @@ func (a *Allocator) withholdIn(changed map[string]bool) {
 func (a *Allocator) reevaluateHolder(x netip.Addr) {
 	if u := a.units[x]; u != nil {
 		for _, h := range u.holders {
-			a.wakes.reevaluate[h.claim.Service] = struct{}{}
+			a.mark(h)
 		}
 	}
 }

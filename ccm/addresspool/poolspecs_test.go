@@ -3,7 +3,6 @@ package addresspool
 import (
 	"context"
 	"log/slog"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -77,7 +76,7 @@ func (f *fixture) lead() {
 	log := slog.New(slog.DiscardHandler)
 	f.woken = nil
 	f.ledger = allocation.NewLedger(log, defaults)
-	f.ledger.Wake = func(k pools.ServiceKey) { f.woken = append(f.woken, k.Name) }
+	f.ledger.Requeue = func(k pools.ServiceKey) { f.woken = append(f.woken, k.Name) }
 	f.specs = &Specs{
 		Log: log, Ledger: f.ledger, Reader: f.client, Liveness: loop.NewLiveness(), Trigger: make(chan struct{}, 1), Change: make(chan struct{}, 1),
 		Services: noServices{},
@@ -159,7 +158,7 @@ func TestCoolDownEndsOnTime(t *testing.T) {
 		obj.Spec.ReuseAfter = &metav1.Duration{Duration: 3 * time.Second}
 		f := newFixture(t, obj)
 		woken := make(chan string, 10)
-		f.ledger.Wake = func(k pools.ServiceKey) { woken <- k.Name }
+		f.ledger.Requeue = func(k pools.ServiceKey) { woken <- k.Name }
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- f.specs.Run(ctx) }()
@@ -289,22 +288,4 @@ func TestLastGoodIsOfThisObject(t *testing.T) {
 		t.Errorf("status %+v", obj.Status)
 	}
 	ccmtest.Expect(t, f.assign(ccmtest.ServiceFor("new")), "nothing, NoPool")
-}
-
-// TestDeclinedRoom: the room passes to the next waiting Service.
-func TestDeclinedRoom(t *testing.T) {
-	f := newFixture(t, webPool("203.0.113.4"))
-	f.process()
-	f.ledger.Adopt(nil)
-	holder := ccmtest.ServiceFor("holder")
-	ccmtest.Expect(t, f.assign(holder), "203.0.113.4 from pool web, Allocated")
-	ccmtest.Expect(t, f.assign(ccmtest.ServiceFor("a")), "nothing, PoolExhausted")
-	ccmtest.Expect(t, f.assign(ccmtest.ServiceFor("b")), "nothing, PoolExhausted")
-	if err := f.ledger.Release(t.Context(), servicerecord.KeyOf(holder), holder.UID); err != nil {
-		t.Fatal(err)
-	}
-	f.ledger.Declined(servicerecord.KeyOf(ccmtest.ServiceFor("a")))
-	if !slices.Equal(f.woken, []string{"a", "b"}) {
-		t.Errorf("woken %v", f.woken)
-	}
 }

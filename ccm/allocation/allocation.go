@@ -52,7 +52,7 @@ func New(config Config) *Controllers {
 	c.requeuer = &requeuer{ServiceInformer: services, registrar: c.registrar}
 	c.classes = newClassController(c.registrar, services.Lister(), config.Workers)
 	c.divergence = newDivergence(c.registrar, c.wakeService)
-	c.Ledger.Wake = c.wakeService
+	c.Ledger.Requeue = c.wakeService
 	c.Ledger.services = func() []*v1.Service {
 		all, _ := services.Lister().List(labels.Everything()) // a cache does not fail
 		return all
@@ -70,7 +70,6 @@ func (c *Controllers) wakeService(key pools.ServiceKey) {
 	svc, err := c.services.Lister().Services(key.Namespace).Get(key.Name)
 	switch {
 	case err != nil: // deleted
-		c.Ledger.Declined(key)
 	case c.scope.Classless(svc):
 		c.requeuer.Wake(svc)
 	default:

@@ -65,7 +65,7 @@ func (l *Ledger) disown(svc *v1.Service) {
 	}
 	l.alloc.Release(key, l.Now())
 	delete(l.entries, key)
-	woken := l.alloc.Wake(l.Now())
+	others := l.reevaluate()
 	l.mu.Unlock()
-	l.propagate(woken)
+	l.propagate(others)
 }

@@ -305,7 +305,7 @@ func TestUnmanagedIsSilent(t *testing.T) {
 	settings := &servicerecord.Scope{Class: "ironlb.io/lb", OnlyClass: true, IPMode: "Proxy"}
 	for _, settings := range []*servicerecord.Scope{defaults, settings} {
 		l := NewLedger(slog.New(slog.DiscardHandler), settings)
-		l.Wake, l.PoolsChanged = func(pools.ServiceKey) {}, func() {}
+		l.Requeue, l.PoolsChanged = func(pools.ServiceKey) {}, func() {}
 		l.Adopt(nil)
 		l.log = slog.New(slog.NewTextHandler(&log, nil))
 		api, events := fake.NewClientset(), record.NewFakeRecorder(10)

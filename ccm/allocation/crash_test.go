@@ -136,7 +136,7 @@ type process struct {
 
 func (f *crashFixture) start() *process {
 	l := NewLedger(slog.New(slog.DiscardHandler), f.settings)
-	l.Wake, l.PoolsChanged = func(pools.ServiceKey) {}, func() {}
+	l.Requeue, l.PoolsChanged = func(pools.ServiceKey) {}, func() {}
 	r := &Registrar{Log: l.log, events: record.NewFakeRecorder(1000), settings: f.settings, ledger: l, api: f.api.CoreV1()}
 	ranges, err := pools.ParseRanges([]string{"203.0.113.4-203.0.113.7"})
 	if err != nil {

@@ -47,9 +47,9 @@ func TestSecondFamilyAlone(t *testing.T) {
 	if !slices.Equal(f.Woken, []string{"needs", "s"}) {
 		t.Errorf("woken %v", f.Woken)
 	}
-	f.Expect(f.Ensure(s), "1 writes, 203.0.113.4 Proxy, 2001:db8:: Proxy, Allocated")
-	f.Expect(f.Ensure(needs), "1 writes, 203.0.113.5 Proxy, 2001:db8::1 Proxy, Allocated")
-	f.expectEvents("Normal Allocated Allocated 203.0.113.4 from pool more and 2001:db8:: from pool web",
+	f.Expect(f.Ensure(s), "1 writes, 203.0.113.5 Proxy, 2001:db8:: Proxy, Allocated") // after needs, by name
+	f.Expect(f.Ensure(needs), "1 writes, 203.0.113.4 Proxy, 2001:db8::1 Proxy, Allocated")
+	f.expectEvents("Normal Allocated Allocated 203.0.113.5 from pool more and 2001:db8:: from pool web",
 		"Normal Allocated")
 }
 

@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/ironlb/ironlb/ccm/ccmtest"
+	"github.com/ironlb/ironlb/ccm/servicerecord"
 	"github.com/ironlb/ironlb/pools"
 )
 
@@ -53,7 +54,9 @@ func TestWhoseService(t *testing.T) {
 		"another class, address of a pool": {svc: ccmtest.ServiceFor("s", class("example.com/lb"), ccmtest.Shows("203.0.113.4")), foreign: true},
 	} {
 		f := newFixture(t, "203.0.113.4/31")
-		f.Ledger.settings.OnlyClass = c.onlyClass
+		scope := servicerecord.DefaultScope()
+		scope.OnlyClass = c.onlyClass
+		f.Ledger.settings = &scope
 		if got := f.Ledger.Foreign(c.svc); got != c.foreign {
 			t.Errorf("%s: foreign: %t", name, got)
 		}

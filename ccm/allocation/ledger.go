@@ -24,9 +24,9 @@ type Ledger struct {
 	log      *slog.Logger
 	settings *servicerecord.Scope
 	Now      func() time.Time
-	// Wake requeues a Service; poolsChanged triggers the write of the pools' status. Both return at once. They are set
-	// before the first use.
-	Wake         func(pools.ServiceKey)
+	// Requeue requeues a Service whose decision changed; PoolsChanged triggers the write of the pools' status. Both
+	// return at once. They are set before the first use.
+	Requeue      func(pools.ServiceKey)
 	PoolsChanged func()
 	// services returns all Services of the cache, cached one of them, or nil. Both are nil if there is no cache.
 	services func() []*v1.Service
@@ -52,11 +52,9 @@ type entry struct {
 	uid types.UID
 	// The last decision, unless requested is false: then the Service was only adopted.
 	requested bool
-	busy      bool   // the decision is being written to the object
+	busy      bool   // the decision is being written to the object, or will be: the Service is requeued
 	decided   string // version of the object for which it was made, or that was adopted
 	decision  int    // number of that decision in the global sequence
-	reason    pools.Reason
-	message   string
 	// wrote is the last write of this process, with the version of the object, while the cache may be older. unsure: a
 	// write failed, and it is unknown whether it was applied.
 	wrote     *servicerecord.Outcome
@@ -66,7 +64,7 @@ type entry struct {
 }
 
 func NewLedger(log *slog.Logger, settings *servicerecord.Scope) *Ledger {
-	l := &Ledger{
+	return &Ledger{
 		log:          log,
 		settings:     settings,
 		Now:          time.Now,
@@ -75,8 +73,6 @@ func NewLedger(log *slog.Logger, settings *servicerecord.Scope) *Ledger {
 		entries:      map[pools.ServiceKey]*entry{},
 		deletedEarly: map[types.UID]struct{}{},
 	}
-	l.alloc.KeepUntilWritten()
-	return l
 }
 
 // Assign decides the claim of the Service. It waits until recorded addresses are adopted. The error is a conflict if
@@ -119,14 +115,14 @@ func (l *Ledger) assignIf(ctx context.Context, svc *v1.Service, may func(*entry)
 		servicerecord.RequestReallocation(&claim, servicerecord.RequestedReallocation(svc), e.wrote.Reallocated)
 	}
 	d := l.alloc.Assign(claim, l.Now())
-	e.requested, e.busy, e.reason, e.message = true, true, d.Reason, d.Message
+	e.requested, e.busy = true, true
 	e.decided = svc.ResourceVersion
 	l.decisions++
 	e.decision = l.decisions
-	woken := l.alloc.Wake(l.Now())
+	others := l.reevaluate()
 	l.mu.Unlock()
 
-	l.propagate(woken)
+	l.propagate(others)
 	return d, true, nil
 }
 
@@ -158,22 +154,22 @@ func (l *Ledger) Written(svc *v1.Service, lease []pools.Address, want servicerec
 		l.mu.Unlock()
 		return // released meanwhile
 	}
-	e.busy = false
 	if after != nil {
 		e.wrote, e.version, e.unsure = &want, after.ResourceVersion, false
 	}
-	var woken []pools.ServiceKey
+	var others []pools.ServiceKey
 	var freed []netip.Addr
-	if slices.Equal(l.alloc.Lease(key), lease) {
+	if slices.Equal(l.alloc.Lease(key), lease) { // else another decision is to be written
+		e.busy = false
 		freed = l.alloc.Written(key, l.Now())
-		woken = l.alloc.Wake(l.Now())
+		others = l.reevaluate()
 	}
 	l.mu.Unlock()
 	if len(freed) > 0 {
 		l.log.Info("addresses freed", "service", key, "addresses", fmt.Sprint(freed))
 	}
-	if len(freed)+len(woken) > 0 {
-		l.propagate(woken)
+	if len(freed)+len(others) > 0 {
+		l.propagate(others)
 	}
 }
 
@@ -226,7 +222,8 @@ func (l *Ledger) current(svc *v1.Service) (servicerecord.Outcome, bool) {
 	if e == nil || !e.requested || e.busy || e.uid != svc.UID {
 		return servicerecord.Outcome{}, false
 	}
-	return l.settings.OutcomeOf(svc, l.alloc.Lease(key), e.reason, e.message), true
+	reason, message := l.alloc.Reason(key)
+	return l.settings.OutcomeOf(svc, l.alloc.Lease(key), reason, message), true
 }
 
 // Release frees what the Service holds or waits for. Releasing an absent Service is not an error. A later Service of
@@ -253,12 +250,12 @@ func (l *Ledger) releaseIf(ctx context.Context, key pools.ServiceKey, may func(*
 	freed := l.alloc.Release(key, l.Now())
 	delete(l.entries, key)
 	l.withholdShown(key) // until the object is gone
-	woken := l.alloc.Wake(l.Now())
+	others := l.reevaluate()
 	l.mu.Unlock()
 	if len(freed) > 0 {
 		l.log.Info("addresses freed", "service", key, "addresses", fmt.Sprint(freed))
 	}
-	l.propagate(woken)
+	l.propagate(others)
 	return nil
 }
 
@@ -372,19 +369,18 @@ func (l *Ledger) changeIf(f func() bool) {
 		l.mu.Unlock()
 		return
 	}
-	woken := l.alloc.Wake(l.Now())
+	others := l.reevaluate()
 	l.mu.Unlock()
-	l.propagate(woken)
+	l.propagate(others)
 }
 
-// Expire wakes the Services that wait for an address in cool-down. It returns the time of the next call; false: not
-// before another change.
+// Expire ends the cool-downs that are over. It returns the time of the next call; false: not before another change.
 func (l *Ledger) Expire() (time.Time, bool) {
 	l.mu.Lock()
-	woken := l.alloc.Wake(l.Now())
+	others := l.reevaluate()
 	at, ok := l.alloc.NextExpiry()
 	l.mu.Unlock()
-	l.propagate(woken)
+	l.propagate(others)
 	return at, ok
 }
 
@@ -395,16 +391,22 @@ func (l *Ledger) PoolStatus(name string) (pools.PoolStatus, bool) {
 	return l.alloc.PoolStatus(name)
 }
 
-// propagate passes on the effects of a change of the allocator.
-func (l *Ledger) propagate(woken []pools.ServiceKey) {
-	for _, key := range woken {
-		l.Wake(key)
+// reevaluate decides again about the Services that a change of the allocator concerns. It returns those whose decision
+// changed, for propagate.
+func (l *Ledger) reevaluate() []pools.ServiceKey {
+	keys := l.alloc.Reevaluate(l.Now())
+	for _, key := range keys {
+		if e := l.entries[key]; e != nil {
+			e.busy = true
+		}
 	}
-	l.PoolsChanged()
+	return keys
 }
 
-// Declined records that a Service cannot be assigned now and will be retried: the room set aside when it was woken
-// passes to the next one.
-func (l *Ledger) Declined(key pools.ServiceKey) {
-	l.change(func() { l.alloc.Decline(key) })
+// propagate passes on the effects of a change of the allocator.
+func (l *Ledger) propagate(others []pools.ServiceKey) {
+	for _, key := range others {
+		l.Requeue(key)
+	}
+	l.PoolsChanged()
 }

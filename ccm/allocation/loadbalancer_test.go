@@ -44,7 +44,7 @@ type fixture struct {
 func newFixture(t *testing.T, addresses string, adopt ...*v1.Service) *fixture {
 	f := &fixture{t: t, Api: fake.NewClientset(), events: record.NewFakeRecorder(100)}
 	f.Ledger = NewLedger(slog.New(slog.DiscardHandler), defaults)
-	f.Ledger.Wake = func(k pools.ServiceKey) { f.Woken = append(f.Woken, k.Name) }
+	f.Ledger.Requeue = func(k pools.ServiceKey) { f.Woken = append(f.Woken, k.Name) }
 	f.Ledger.PoolsChanged = func() {}
 	f.Lb = &LoadBalancer{&Registrar{
 		Log: slog.New(slog.DiscardHandler), events: f.events, settings: defaults, ledger: f.Ledger, api: f.Api.CoreV1(),

@@ -39,9 +39,9 @@ func (l *Ledger) keep(svc *v1.Service) bool {
 		return false
 	}
 	l.alloc.Assign(servicerecord.UnchangedClaim(claim, l.alloc.Lease(claim.Service)), l.Now()) // its ports and its key may have changed
-	woken := l.alloc.Wake(l.Now())
+	others := l.reevaluate()
 	l.mu.Unlock()
-	l.propagate(woken)
+	l.propagate(others)
 	return true
 }
 

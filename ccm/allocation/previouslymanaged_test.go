@@ -197,7 +197,7 @@ func TestPreviouslyManagedIsUnchanged(t *testing.T) {
 	p := f.start()
 	l := p.classes.registrar.ledger
 	var woken []string
-	l.Wake = func(k pools.ServiceKey) { woken = append(woken, k.Name) }
+	l.Requeue = func(k pools.ServiceKey) { woken = append(woken, k.Name) }
 	six, err := pools.ParseRanges([]string{"2001:db8::1/128"})
 	if err != nil {
 		t.Fatal(err)

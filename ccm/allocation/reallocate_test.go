@@ -59,7 +59,7 @@ func TestReallocateOnce(t *testing.T) {
 
 	next := newConflictFixture(t, "203.0.113.6/32")
 	next.Ledger = NewLedger(f.Ledger.log, defaults)
-	next.Ledger.Wake, next.Ledger.PoolsChanged = f.Ledger.Wake, f.Ledger.PoolsChanged
+	next.Ledger.Requeue, next.Ledger.PoolsChanged = f.Ledger.Requeue, f.Ledger.PoolsChanged
 	next.Lb.Registrar.ledger = next.Ledger
 	next.only("203.0.113.6/32")
 	next.Adopt(svc)

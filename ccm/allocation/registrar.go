@@ -181,6 +181,5 @@ func (r *Registrar) patch(ctx context.Context, svc *v1.Service, have servicereco
 	default:
 		r.ledger.failed(svc, have)
 	}
-	r.ledger.Declined(servicerecord.KeyOf(svc))
 	return after, err
 }

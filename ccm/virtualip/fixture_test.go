@@ -38,7 +38,7 @@ func newFixture(t *testing.T, addresses string) *fixture {
 		Log: slog.New(slog.DiscardHandler), Events: record.NewFakeRecorder(100), Scope: &scope, Core: core, API: f.api.CoreV1(), Workers: 1,
 	})
 	f.lb, f.ledger, f.cache = c.LoadBalancer(), c.Ledger, core.Core().V1().Services().Informer().GetStore()
-	f.ledger.Wake = func(k pools.ServiceKey) { f.woken = append(f.woken, k.Name) }
+	f.ledger.Requeue = func(k pools.ServiceKey) { f.woken = append(f.woken, k.Name) }
 	r, err := pools.ParseRanges(strings.Split(addresses, ","))
 	if err != nil {
 		t.Fatal(err)
