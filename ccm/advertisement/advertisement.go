@@ -33,6 +33,12 @@ type preference struct {
 	selector pools.Selector
 }
 
+// Reader parses the selectors of a spec and collects the errors.
+type Reader struct {
+	bad      []error
+	Repeated []string
+}
+
 // OfL2 parses the object. An invalid selector matches nothing and is reported, with its field.
 func OfL2(obj *v1alpha1.L2Advertisement) (Selection, error) {
 	spec := &obj.Spec
@@ -53,12 +59,6 @@ func OfL2(obj *v1alpha1.L2Advertisement) (Selection, error) {
 	}
 	a.Repeated = read.Repeated
 	return a, read.Err()
-}
-
-// Reader parses the selectors of a spec and collects the errors.
-type Reader struct {
-	bad      []error
-	Repeated []string
 }
 
 func (r *Reader) one(field string, in *metav1.LabelSelector) pools.Selector {
@@ -168,4 +168,17 @@ func (a *Selection) Weight(n *v1.Node) int {
 		}
 	}
 	return sum
+}
+
+// OfBGP parses the selectors of an object, as advertisementOf does.
+func OfBGP(obj *v1alpha1.BGPAdvertisement) (Selection, error) {
+	var read Reader
+	a := Selection{
+		pools:         obj.Spec.IPAddressPools,
+		poolSelectors: read.All("ipAddressPoolSelectors", obj.Spec.IPAddressPoolSelectors),
+		Services:      read.All("serviceSelectors", obj.Spec.ServiceSelectors),
+		Nodes:         read.All("nodeSelectors", obj.Spec.NodeSelectors),
+	}
+	a.Repeated = read.Repeated
+	return a, read.Err()
 }

@@ -63,9 +63,7 @@ func (l *Ledger) serviceDeleted(ctx context.Context, key pools.ServiceKey, uid t
 func (l *Ledger) Foreign(svc *v1.Service) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	key := servicerecord.KeyOf(svc)
-	e := l.entries[key]
-	return (e == nil || e.uid != svc.UID || !l.alloc.Recorded(key)) && l.isForeign(svc)
+	return (l.entryOf(svc) == nil || !l.alloc.Recorded(servicerecord.KeyOf(svc))) && l.isForeign(svc)
 }
 
 // withholdShown withholds what the Service shows in the cache and does not hold, and its external IPs. It reports
@@ -92,12 +90,12 @@ func (l *Ledger) withholdShown(key pools.ServiceKey) bool {
 
 // shown records what the Service shows.
 func (l *Ledger) shown(svc *v1.Service) {
-	l.changeIf(func() bool { return l.withholdShown(servicerecord.KeyOf(svc)) })
+	l.change(func() bool { return l.withholdShown(servicerecord.KeyOf(svc)) })
 }
 
 // Withhold sets the addresses of what a refusal names: see pools.Allocator.Withhold.
 func (l *Ledger) Withhold(r pools.Refusal, addrs []netip.Addr) {
-	l.changeIf(func() bool { return l.alloc.Withhold(r, addrs, l.Now()) })
+	l.change(func() bool { return l.alloc.Withhold(r, addrs, l.Now()) })
 }
 
 func (l *Ledger) isForeign(svc *v1.Service) bool {

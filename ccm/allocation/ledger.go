@@ -82,48 +82,49 @@ func (l *Ledger) Assign(ctx context.Context, svc *v1.Service) (pools.Decision, e
 	return d, err
 }
 
-// assignIdle is assign, unless a decision is being written to the object: then it returns false.
+// assignIdle is like Assign, but returns false while a decision is being written to the object.
 func (l *Ledger) assignIdle(ctx context.Context, svc *v1.Service) (pools.Decision, bool, error) {
 	return l.assignIf(ctx, svc, func(e *entry) bool { return e == nil || !e.busy })
 }
 
-func (l *Ledger) assignIf(ctx context.Context, svc *v1.Service, may func(*entry) bool) (pools.Decision, bool, error) {
+func (l *Ledger) assignIf(ctx context.Context, svc *v1.Service, may func(*entry) bool) (d pools.Decision, ok bool, err error) {
 	if err := l.WaitReady(ctx); err != nil {
-		return pools.Decision{}, false, fmt.Errorf("assigning an address to Service %s: %w", servicerecord.KeyOf(svc), err)
+		return d, false, fmt.Errorf("assigning an address to Service %s: %w", servicerecord.KeyOf(svc), err)
 	}
 	claim := l.settings.ClaimOf(svc)
+	l.change(func() bool {
+		e := l.entries[claim.Service]
+		switch {
+		case !may(e):
+			return false
+		case e != nil && servicerecord.OlderVersion(svc.ResourceVersion, e.decided): // also if e is a later one of the same name
+			err = errOlderCopy(svc)
+			return false
+		case e != nil && e.uid != svc.UID: // a deleted one of the same name
+			l.alloc.Release(claim.Service, l.Now())
+			e = nil
+		}
+		if e == nil {
+			e = &entry{uid: svc.UID}
+			l.entries[claim.Service] = e
+		}
+		if e.wrote != nil && claim.Reallocate { // the given object may be older than the record of the completed request
+			servicerecord.RequestReallocation(&claim, servicerecord.RequestedReallocation(svc), e.wrote.Reallocated)
+		}
+		d, ok = l.alloc.Assign(claim, l.Now()), true
+		l.decisions++
+		e.requested, e.busy, e.decided, e.decision = true, true, svc.ResourceVersion, l.decisions
+		return true
+	})
+	return d, ok, err
+}
 
-	l.mu.Lock()
-	e := l.entries[claim.Service]
-	if !may(e) {
-		l.mu.Unlock()
-		return pools.Decision{}, false, nil
+// entryOf returns the state of the Service, nil if there is none or it is that of another one of the same name.
+func (l *Ledger) entryOf(svc *v1.Service) *entry {
+	if e := l.entries[servicerecord.KeyOf(svc)]; e != nil && e.uid == svc.UID {
+		return e
 	}
-	if e != nil && servicerecord.OlderVersion(svc.ResourceVersion, e.decided) { // also if e is a later one of the same name
-		l.mu.Unlock()
-		return pools.Decision{}, false, errOlderCopy(svc)
-	}
-	if e != nil && e.uid != svc.UID { // a deleted one of the same name
-		l.alloc.Release(claim.Service, l.Now())
-		e = nil
-	}
-	if e == nil {
-		e = &entry{uid: svc.UID}
-		l.entries[claim.Service] = e
-	}
-	if e.wrote != nil && claim.Reallocate { // the given object may be older than the record of the completed request
-		servicerecord.RequestReallocation(&claim, servicerecord.RequestedReallocation(svc), e.wrote.Reallocated)
-	}
-	d := l.alloc.Assign(claim, l.Now())
-	e.requested, e.busy = true, true
-	e.decided = svc.ResourceVersion
-	l.decisions++
-	e.decision = l.decisions
-	others := l.reevaluate()
-	l.mu.Unlock()
-
-	l.propagate(others)
-	return d, true, nil
+	return nil
 }
 
 // newest returns the latest known outcome on the Service: that of the given object, unless this process wrote since.
@@ -131,8 +132,8 @@ func (l *Ledger) assignIf(ctx context.Context, svc *v1.Service, may func(*entry)
 func (l *Ledger) newest(svc *v1.Service) (have servicerecord.Outcome, sure bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	e := l.entries[servicerecord.KeyOf(svc)]
-	if e == nil || e.uid != svc.UID {
+	e := l.entryOf(svc)
+	if e == nil {
 		return servicerecord.OutcomeIn(svc), true
 	}
 	if e.wrote != nil {
@@ -148,38 +149,43 @@ func (l *Ledger) newest(svc *v1.Service) (have servicerecord.Outcome, sure bool)
 // is the object as written; nil: no write was needed.
 func (l *Ledger) Written(svc *v1.Service, lease []pools.Address, want servicerecord.Outcome, after *v1.Service) {
 	key := servicerecord.KeyOf(svc)
-	l.mu.Lock()
-	e := l.entries[key]
-	if e == nil || e.uid != svc.UID {
-		l.mu.Unlock()
-		return // released meanwhile
-	}
-	if after != nil {
-		e.wrote, e.version, e.unsure = &want, after.ResourceVersion, false
-	}
-	var others []pools.ServiceKey
 	var freed []netip.Addr
-	if slices.Equal(l.alloc.Lease(key), lease) { // else another decision is to be written
+	l.change(func() bool {
+		e := l.entryOf(svc)
+		if e == nil {
+			return false // released meanwhile
+		}
+		if after != nil {
+			e.wrote, e.version, e.unsure = &want, after.ResourceVersion, false
+		}
+		if !slices.Equal(l.alloc.Lease(key), lease) {
+			return false // another decision is to be written
+		}
 		e.busy = false
 		freed = l.alloc.Written(key, l.Now())
-		others = l.reevaluate()
-	}
-	l.mu.Unlock()
+		return true
+	})
+	l.logFreed(key, freed)
+}
+
+func (l *Ledger) logFreed(key pools.ServiceKey, freed []netip.Addr) {
 	if len(freed) > 0 {
 		l.log.Info("addresses freed", "service", key, "addresses", fmt.Sprint(freed))
 	}
-	if len(freed)+len(others) > 0 {
-		l.propagate(others)
-	}
 }
 
-// failed records that a write to the Service may or may not have been applied; have is the outcome before it. The
-// intended outcome counts as not published, whatever the object shows later.
-func (l *Ledger) failed(svc *v1.Service, have servicerecord.Outcome) {
+// notWritten records that a write to the Service failed; have is the outcome before it. unsure: it may have been
+// applied. Then the intended outcome counts as not published, whatever the object shows later.
+func (l *Ledger) notWritten(svc *v1.Service, have servicerecord.Outcome, unsure bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if e := l.entries[servicerecord.KeyOf(svc)]; e != nil && e.uid == svc.UID {
-		e.busy, e.unsure = false, true
+	e := l.entryOf(svc)
+	if e == nil {
+		return
+	}
+	e.busy = false
+	if unsure {
+		e.unsure = true
 		if e.published == nil {
 			e.published = &have
 		}
@@ -191,8 +197,8 @@ func (l *Ledger) failed(svc *v1.Service, have servicerecord.Outcome) {
 func (l *Ledger) setPublished(svc *v1.Service, have, want servicerecord.Outcome) servicerecord.Outcome {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	e := l.entries[servicerecord.KeyOf(svc)]
-	if e == nil || e.uid != svc.UID {
+	e := l.entryOf(svc)
+	if e == nil {
 		return want // deleted: nothing to publish
 	}
 	if e.published != nil {
@@ -206,7 +212,7 @@ func (l *Ledger) setPublished(svc *v1.Service, have, want servicerecord.Outcome)
 func (l *Ledger) decision(svc *v1.Service) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if e := l.entries[servicerecord.KeyOf(svc)]; e != nil && e.uid == svc.UID {
+	if e := l.entryOf(svc); e != nil {
 		return e.decision
 	}
 	return 0
@@ -218,8 +224,8 @@ func (l *Ledger) current(svc *v1.Service) (servicerecord.Outcome, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	key := servicerecord.KeyOf(svc)
-	e := l.entries[key]
-	if e == nil || !e.requested || e.busy || e.uid != svc.UID {
+	e := l.entryOf(svc)
+	if e == nil || !e.requested || e.busy {
 		return servicerecord.Outcome{}, false
 	}
 	reason, message := l.alloc.Reason(key)
@@ -241,21 +247,18 @@ func (l *Ledger) releaseIf(ctx context.Context, key pools.ServiceKey, may func(*
 	if err := l.WaitReady(ctx); err != nil {
 		return fmt.Errorf("freeing the addresses of Service %s: %w", key, err)
 	}
-	l.mu.Lock()
-	e := l.entries[key]
-	if e == nil || !may(e) {
-		l.mu.Unlock()
-		return nil
-	}
-	freed := l.alloc.Release(key, l.Now())
-	delete(l.entries, key)
-	l.withholdShown(key) // until the object is gone
-	others := l.reevaluate()
-	l.mu.Unlock()
-	if len(freed) > 0 {
-		l.log.Info("addresses freed", "service", key, "addresses", fmt.Sprint(freed))
-	}
-	l.propagate(others)
+	var freed []netip.Addr
+	l.change(func() bool {
+		e := l.entries[key]
+		if e == nil || !may(e) {
+			return false
+		}
+		freed = l.alloc.Release(key, l.Now())
+		delete(l.entries, key)
+		l.withholdShown(key) // until the object is gone
+		return true
+	})
+	l.logFreed(key, freed)
 	return nil
 }
 
@@ -267,8 +270,7 @@ func (l *Ledger) lease(ctx context.Context, svc *v1.Service) ([]pools.Address, b
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	e := l.entries[key]
-	return l.alloc.Lease(key), e != nil && e.uid == svc.UID, nil
+	return l.alloc.Lease(key), l.entryOf(svc) != nil, nil
 }
 
 // Standing returns the addresses that the Service shows rightfully: those it holds, and those it gave up while that is
@@ -308,11 +310,12 @@ func (l *Ledger) recorded(key pools.ServiceKey) string {
 // SetPools replaces the pools. A Service that shows an address of a new pool then holds it: before a waiting Service
 // can get it.
 func (l *Ledger) SetPools(all []pools.Pool) {
-	l.change(func() {
+	l.change(func() bool {
 		l.alloc.SetPools(all)
 		if l.adoptionDone && l.services != nil { // before that, adopt adopts all
 			l.adoptShown(l.services())
 		}
+		return true
 	})
 }
 
@@ -338,16 +341,16 @@ func (l *Ledger) adoptShown(services []*v1.Service) {
 
 // setNamespace sets the labels of a namespace; deleteNamespace removes it.
 func (l *Ledger) setNamespace(name string, labels map[string]string) {
-	l.change(func() { l.alloc.SetNamespace(name, labels) })
+	l.change(func() bool { l.alloc.SetNamespace(name, labels); return true })
 }
 
 func (l *Ledger) deleteNamespace(name string) {
-	l.change(func() { l.alloc.DeleteNamespace(name) })
+	l.change(func() bool { l.alloc.DeleteNamespace(name); return true })
 }
 
 // SetHosts sets the addresses of foreign hosts: see pools.Allocator.SetHosts.
 func (l *Ledger) SetHosts(hosts map[netip.Addr]string) {
-	l.changeIf(func() bool {
+	l.change(func() bool {
 		if maps.Equal(l.hosts, hosts) {
 			return false
 		}
@@ -357,31 +360,31 @@ func (l *Ledger) SetHosts(hosts map[netip.Addr]string) {
 	})
 }
 
-// change applies f to the allocator and passes on the effects.
-func (l *Ledger) change(f func()) {
-	l.changeIf(func() bool { f(); return true })
-}
-
-// changeIf is change if f reports that something changed.
-func (l *Ledger) changeIf(f func() bool) {
+// change runs f under the lock. If f reports that the allocator changed, the Services that this concerns are decided
+// again, and those with another decision are requeued.
+func (l *Ledger) change(f func() bool) {
 	l.mu.Lock()
 	if !f() {
 		l.mu.Unlock()
 		return
 	}
-	others := l.reevaluate()
+	others := l.alloc.Reevaluate(l.Now())
+	for _, key := range others {
+		if e := l.entries[key]; e != nil {
+			e.busy = true
+		}
+	}
 	l.mu.Unlock()
-	l.propagate(others)
+	for _, key := range others {
+		l.Requeue(key)
+	}
+	l.PoolsChanged()
 }
 
 // Expire ends the cool-downs that are over. It returns the time of the next call; false: not before another change.
 func (l *Ledger) Expire() (time.Time, bool) {
-	l.mu.Lock()
-	others := l.reevaluate()
-	at, ok := l.alloc.NextExpiry()
-	l.mu.Unlock()
-	l.propagate(others)
-	return at, ok
+	l.change(func() bool { return true })
+	return l.NextExpiry()
 }
 
 // PoolStatus returns the state and counts of a pool.
@@ -391,22 +394,67 @@ func (l *Ledger) PoolStatus(name string) (pools.PoolStatus, bool) {
 	return l.alloc.PoolStatus(name)
 }
 
-// reevaluate decides again about the Services that a change of the allocator concerns. It returns those whose decision
-// changed, for propagate.
-func (l *Ledger) reevaluate() []pools.ServiceKey {
-	keys := l.alloc.Reevaluate(l.Now())
-	for _, key := range keys {
-		if e := l.entries[key]; e != nil {
-			e.busy = true
-		}
-	}
-	return keys
+// Restore continues the cool-downs that earlier leaders recorded.
+func (l *Ledger) Restore(all []pools.CoolDown) {
+	l.change(func() bool { l.alloc.Restore(all, l.Now()); return true })
 }
 
-// propagate passes on the effects of a change of the allocator.
-func (l *Ledger) propagate(others []pools.ServiceKey) {
-	for _, key := range others {
-		l.Requeue(key)
+// NextExpiry returns when the first cool-down ends.
+func (l *Ledger) NextExpiry() (time.Time, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.alloc.NextExpiry()
+}
+
+// disown drops the decision for a Service that this process has never written and that shows recorded addresses without
+// a holder. A killed leader had sent them, and they arrived after recorded addresses were adopted. The next decision
+// starts from them.
+func (l *Ledger) disown(svc *v1.Service) {
+	key := servicerecord.KeyOf(svc)
+	free := func(h pools.Address) bool {
+		_, named := servicerecord.RecordedFor(svc, h.Addr)
+		return named && len(l.alloc.Holders(h.Addr)) == 0
 	}
-	l.PoolsChanged()
+	l.change(func() bool {
+		e := l.entryOf(svc)
+		if e == nil || e.version != "" || e.unsure || !slices.ContainsFunc(l.settings.HeldBy(svc), free) {
+			return false
+		}
+		l.alloc.Release(key, l.Now())
+		delete(l.entries, key)
+		return true
+	})
+}
+
+// holds reports whether the Service shows an address that it holds.
+func (l *Ledger) holds(svc *v1.Service) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.isHolding(svc)
+}
+
+func (l *Ledger) isHolding(svc *v1.Service) bool {
+	key, shown := servicerecord.KeyOf(svc), servicerecord.IngressOf(svc)
+	return l.entryOf(svc) != nil &&
+		slices.ContainsFunc(l.alloc.Lease(key), func(h pools.Address) bool { return slices.Contains(shown, h.Addr) })
+}
+
+// keep keeps a previously managed Service on what it holds. It returns false if the Service shows none of its
+// addresses.
+func (l *Ledger) keep(svc *v1.Service) (kept bool) {
+	claim := l.settings.ClaimOf(svc)
+	l.change(func() bool {
+		if kept = l.isHolding(svc); kept {
+			l.alloc.Assign(servicerecord.UnchangedClaim(claim, l.alloc.Lease(claim.Service)), l.Now()) // its ports and its key may have changed
+		}
+		return kept
+	})
+	return kept
+}
+
+// hasEntry reports whether the Service holds or waits for anything here.
+func (l *Ledger) hasEntry(svc *v1.Service) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.entryOf(svc) != nil
 }

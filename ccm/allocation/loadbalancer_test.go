@@ -253,9 +253,10 @@ func TestDeletedBeforeAdoption(t *testing.T) {
 	f.Expect(f.Ensure(s), "1 writes, 203.0.113.4 Proxy, Allocated")
 	// A Service of the same name was created after the deleted one: it keeps its address.
 	f.Ledger.serviceDeleted(t.Context(), servicerecord.KeyOf(s), "older")
-	f.Expect(f.Ensure(ccmtest.ServiceFor("t")), "1 writes, PoolExhausted")
+	waits := ccmtest.ServiceFor("t")
+	f.Expect(f.Ensure(waits), "1 writes, PoolExhausted")
 	f.Ledger.serviceDeleted(t.Context(), servicerecord.KeyOf(s), s.UID)
-	f.Expect(f.Ensure(ccmtest.ServiceFor("u")), "1 writes, 203.0.113.4 Proxy, Allocated")
+	f.Expect(f.Ensure(waits), "1 writes, 203.0.113.4 Proxy, Allocated")
 }
 
 // TestHeldTwice: of two Services that show one address, the younger one moves away.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -173,13 +175,115 @@ func (r *Registrar) end(ctx context.Context, svc *v1.Service, left servicerecord
 // the outcome before the write.
 func (r *Registrar) patch(ctx context.Context, svc *v1.Service, have servicerecord.Outcome, patch []byte) (*v1.Service, error) {
 	after, err := r.api.Services(svc.Namespace).Patch(ctx, svc.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
-	switch {
-	case err == nil || servicerecord.Gone(err):
-		return after, err
-	case apierrors.IsConflict(err):
-		r.ledger.refused(svc)
-	default:
-		r.ledger.failed(svc, have)
+	if err != nil && !servicerecord.Gone(err) {
+		r.ledger.notWritten(svc, have, !apierrors.IsConflict(err))
 	}
 	return after, err
+}
+
+// retryOnConflict runs decide for the Service. If the API server refuses the write because the Service has changed, it
+// runs it again for the current Service. The controllers' own retry would be 5 s later, with a Warning. If the
+// Service is deleted by then, its entry in the ledger is released.
+func (r *Registrar) retryOnConflict(
+	ctx context.Context, svc *v1.Service, decide func(context.Context, *v1.Service) error,
+) error {
+	exists, err := servicerecord.RetryOnConflict(ctx, r.api, svc, func(now *v1.Service) error {
+		if now != svc && now.DeletionTimestamp != nil && !servicerecord.Recorded(now) && !servicerecord.HasFinalizer(now, servicerecord.Finalizer) {
+			return r.ledger.Release(ctx, servicerecord.KeyOf(now), now.UID) // nothing was written, so no controller cleans up
+		}
+		if now != svc {
+			r.ledger.disown(now)
+		}
+		return decide(ctx, now)
+	})
+	if !exists {
+		return r.ledger.Release(ctx, servicerecord.KeyOf(svc), svc.UID)
+	}
+	return err
+}
+
+// errOlderCopy is the conflict of a decision about an outdated version of the Service: a newer one was decided about.
+func errOlderCopy(svc *v1.Service) error {
+	return apierrors.NewConflict(v1.Resource("services"), servicerecord.KeyOf(svc).String(),
+		fmt.Errorf("version %s is not the last one decided about", svc.ResourceVersion))
+}
+
+// A previously managed Service is a load balancer that IronLB served: without a class since --only-class was set, or of
+// another class than IronLB's since that was renamed or the Service got another one. It keeps its address unchanged
+// while it shows it. See docs/design/ccm-previously-managed.md.
+
+// keepPreviouslyManaged keeps what such a Service holds, without a write. If it shows something else, another
+// controller has taken it over: IronLB's record is removed, and what it held is freed.
+func (r *Registrar) keepPreviouslyManaged(ctx context.Context, svc *v1.Service) error {
+	if r.ledger.keep(svc) {
+		return nil
+	}
+	return r.releaseToOther(ctx, svc)
+}
+
+// releaseToOther removes IronLB's record and finalizers from a Service of another controller, and frees what it held.
+// The service controller's finalizer belongs to the other controller, unless the Service has a class.
+func (r *Registrar) releaseToOther(ctx context.Context, svc *v1.Service) error {
+	err := r.end(ctx, svc, servicerecord.Outcome{Others: true}, servicerecord.FinalizersOn(svc, r.settings.OnlyClass, svc.Spec.LoadBalancerClass != nil))
+	if err == nil {
+		r.Log.Info("Service released to another controller", "service", servicerecord.KeyOf(svc), "shows", servicerecord.IPs(svc.Status.LoadBalancer.Ingress))
+	}
+	return err
+}
+
+// cleanUp removes IronLB's fields from a Service that is being deleted or is no longer a load balancer, and then frees
+// what it held.
+func (r *Registrar) cleanUp(ctx context.Context, svc *v1.Service) error {
+	given := func(a netip.Addr) bool { _, named := servicerecord.RecordedFor(svc, a); return named }
+	if len(svc.Status.LoadBalancer.Ingress) > 0 && !r.ledger.holds(svc) && !slices.ContainsFunc(servicerecord.IngressOf(svc), given) {
+		return r.releaseToOther(ctx, svc) // another controller's before its end
+	}
+	return r.clear(ctx, svc, servicerecord.FinalizersOn(svc, r.settings.OnlyClass, true)...)
+}
+
+// inCache reports whether the cache has the Service.
+func (r *Registrar) inCache(svc *v1.Service) bool {
+	if r.services == nil {
+		return true
+	}
+	now, err := r.services.Services(svc.Namespace).Get(svc.Name)
+	return err == nil && now.UID == svc.UID
+}
+
+// releaseDeleted frees what was assigned to a Service without a write, if its deletion has been handled before: no
+// write will fail, and no event will come. If the cache still has the Service, its deletion is handled later.
+func (r *Registrar) releaseDeleted(ctx context.Context, svc *v1.Service) error {
+	if r.inCache(svc) {
+		return nil
+	}
+	return r.ledger.Release(ctx, servicerecord.KeyOf(svc), svc.UID)
+}
+
+// unconfirmed returns the Services that hold something by their record and that are not in the cache. They were listed
+// at the start, and may have been created and deleted without an event in the cache.
+func (r *Registrar) unconfirmed(listed []v1.Service) (out []*v1.Service) {
+	for i := range listed {
+		if svc := &listed[i]; r.ledger.hasEntry(svc) && !r.inCache(svc) {
+			out = append(out, svc)
+		}
+	}
+	return out
+}
+
+// releaseUnconfirmed queries the API server for the Services that are not in the cache, releases the deleted ones, and
+// returns the others for another check.
+func (r *Registrar) releaseUnconfirmed(ctx context.Context, unconfirmed []*v1.Service) (left []*v1.Service) {
+	for _, svc := range unconfirmed {
+		if r.inCache(svc) {
+			continue
+		}
+		now, err := servicerecord.Read(ctx, r.api, svc)
+		if err != nil || now != nil {
+			left = append(left, svc)
+			continue
+		}
+		r.Log.Info("released a Service that was deleted during the start", "service", servicerecord.KeyOf(svc))
+		_ = r.ledger.Release(ctx, servicerecord.KeyOf(svc), svc.UID) // fails only while it waits for adopted addresses
+	}
+	return left
 }

@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	k8stesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	cloudprovider "k8s.io/cloud-provider"
 	"k8s.io/cloud-provider/controllers/service"
@@ -75,6 +76,10 @@ func startObserved(
 		t.Fatal(err)
 	}
 	c.Ledger.cached = nil // no handler reports what Services show
+	deleted := cache.ResourceEventHandlerFuncs{DeleteFunc: c.divergence.handler(ctx).OnDelete}
+	if _, err := core.Core().V1().Services().Informer().AddEventHandler(deleted); err != nil {
+		t.Fatal(err)
+	}
 	startInformers(ctx, t, api, core, "services", "nodes")
 	go controller.Run(ctx, workers, controllersmetrics.NewControllerManagerMetrics("test"))
 	c.Ledger.SetPools([]pools.Pool{{Name: "web", Ranges: r, AutoAssign: true}})

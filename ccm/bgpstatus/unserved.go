@@ -11,6 +11,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 
 	"github.com/ironlb/ironlb/ccm/condition"
@@ -18,9 +20,6 @@ import (
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
-
-// reasonPasswordUnknown is the reason of a session whose password a speaker has not read yet: ironlb-bgpd keeps it.
-const reasonPasswordUnknown = "PasswordUnknown"
 
 // unserved evaluates which addresses of BGPAdvertisements no node serves: from the speakers' reports about the sessions
 // of their own nodes, the Nodes, and the endpoints of the Services.
@@ -57,6 +56,48 @@ type unservedAddress struct {
 	reason string
 	ads    []int
 }
+
+// sharers are the Services on one address, with its pools.
+type sharers struct {
+	ipv4     bool
+	services []*v1.Service
+	pools    []string
+}
+
+// adReach is the reach of an advertisement.
+type adReach struct {
+	// covered is set if it selects a node with a speaker, eligible if one of them is not excluded.
+	covered, eligible bool
+	// sessions are the eligible nodes with a session that accepts the family, and whether one is established; excluded is
+	// set if another node has one.
+	sessions map[v1.IPFamily]map[string]bool
+	excluded map[v1.IPFamily]bool
+}
+
+// Allocations is what unserved addresses depend on of the allocation of addresses.
+type Allocations interface {
+	// Standing returns the addresses that the Service shows rightfully.
+	Standing(svc *v1.Service) []pools.Address
+	// Adopted reports whether recorded addresses have been adopted: before that no Service holds anything.
+	Adopted() bool
+}
+
+// Publish takes the problem of each listed address that no node serves.
+type Publish func(map[netip.Addr]condition.Problem)
+
+// Evaluation is what the evaluation of unserved addresses needs.
+type Evaluation struct {
+	Endpoints   *watch.EndpointSlices
+	Allocations Allocations
+	Publish     Publish
+	// Forwarding returns how the addresses of a Service are forwarded.
+	Forwarding func(*v1.Service) v1alpha1.Forwarding
+	// IgnoreExclude includes nodes with the exclude label.
+	IgnoreExclude bool
+}
+
+// reasonPasswordUnknown is the reason of a session whose password a speaker has not read yet: ironlb-bgpd keeps it.
+const reasonPasswordUnknown = "PasswordUnknown"
 
 // update lists the unserved addresses in the status of the advertisements, and publishes, counts and logs them. It
 // returns the delay until the next evaluation, 0 for none.
@@ -138,13 +179,6 @@ func (u *unserved) report(all map[string][]netip.Addr) {
 	u.logged = all
 }
 
-// sharers are the Services on one address, with its pools.
-type sharers struct {
-	ipv4     bool
-	services []*v1.Service
-	pools    []string
-}
-
 // evaluate returns the addresses that no node serves.
 func (u *unserved) evaluate(o *bgpObjects, ads []bgpAdvertisement) map[netip.Addr]unservedAddress {
 	if len(ads) == 0 {
@@ -191,16 +225,6 @@ func (u *unserved) evaluate(o *bgpObjects, ads []bgpAdvertisement) map[netip.Add
 func (a *bgpAdvertisement) covers(s sharers, labels map[string]map[string]string) bool {
 	return !a.withheld && !slices.ContainsFunc(s.services, func(svc *v1.Service) bool { return !a.SelectsService(svc.Labels) }) &&
 		!slices.ContainsFunc(s.pools, func(pool string) bool { return !a.SelectsPool(pool, labels[pool]) })
-}
-
-// adReach is the reach of an advertisement.
-type adReach struct {
-	// covered is set if it selects a node with a speaker, eligible if one of them is not excluded.
-	covered, eligible bool
-	// sessions are the eligible nodes with a session that accepts the family, and whether one is established; excluded is
-	// set if another node has one.
-	sessions map[v1.IPFamily]map[string]bool
-	excluded map[v1.IPFamily]bool
 }
 
 func (u *unserved) reach(o *bgpObjects, a *bgpAdvertisement) adReach {
@@ -351,4 +375,38 @@ func nodesOf(svc *v1.Service, all []*discoveryv1.EndpointSlice, ipv4 bool) (port
 		}
 	}
 	return ports
+}
+
+// WatchEndpoints has the controller evaluate which addresses no node serves.
+func (b *Controller) WatchEndpoints(e Evaluation) error {
+	endpoints, of := e.Endpoints, e.Allocations
+	handler := cache.FilteringResourceEventHandler{
+		FilterFunc: func(o any) bool { return ofLoadBalancer(b.services, o) }, Handler: b.Handler(),
+	}
+	known, synced, err := endpoints.Watch(handler)
+	if err != nil {
+		return err
+	}
+	b.Synced = append(b.Synced, synced, of.Adopted)
+	b.unserved = unserved{
+		log: b.log, ready: of.Adopted, held: of.Standing, known: known, publish: e.Publish, ignoreExclude: e.IgnoreExclude,
+		forwarding: e.Forwarding,
+		endpoints: func(svc *v1.Service) []*discoveryv1.EndpointSlice {
+			return endpoints.Of(pools.ServiceKey{Namespace: svc.Namespace, Name: svc.Name})
+		},
+	}
+	return nil
+}
+
+// ofLoadBalancer reports whether an EndpointSlice is one of a Service of type LoadBalancer.
+func ofLoadBalancer(services corelisters.ServiceLister, o any) bool {
+	if tomb, ok := o.(cache.DeletedFinalStateUnknown); ok {
+		o = tomb.Obj
+	}
+	slice, ok := o.(*discoveryv1.EndpointSlice)
+	if !ok {
+		return false
+	}
+	svc, err := services.Services(slice.Namespace).Get(slice.Labels[discoveryv1.LabelServiceName])
+	return err == nil && svc.Spec.Type == v1.ServiceTypeLoadBalancer
 }

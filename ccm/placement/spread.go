@@ -6,10 +6,6 @@ import (
 	"slices"
 )
 
-// slack is the additional imbalance among the successors of a node that is tolerated before a list is rewritten only
-// for that. Without it each new address would rewrite lists of many others.
-const slack = 2
-
 // group is the units with the same first node and the same successors: the best nodes to follow it.
 type group struct {
 	successors []string // sorted
@@ -21,6 +17,24 @@ type group struct {
 	limited bool
 	fair    int
 }
+
+// Move is a unit that should be moved from the node that holds it to a better one.
+type Move struct {
+	Unit, From, To string
+	Reason         Reason
+}
+
+// step is a move and its benefit.
+type step struct {
+	Move
+	drains       bool
+	refused      int // nodes
+	weight, load int
+}
+
+// slack is the additional imbalance among the successors of a node that is tolerated before a list is rewritten only
+// for that. Without it each new address would rewrite lists of many others.
+const slack = 2
 
 // spread completes the lists after their first node.
 func spread(entries []*entry, led map[string]int, ranks map[string]rank, allowed int) {
@@ -193,4 +207,171 @@ func (e *entry) promote(node string) {
 		i = len(e.nodes) - 1
 	}
 	e.nodes = slices.Insert(slices.Delete(slices.Clone(e.nodes), i, i+1), 1, node)
+}
+
+// Most is the maximum number of nodes in a list, unless its unit requires all. Lists of all nodes do not fit large
+// clusters: a node that joins would change every list, and each change is sent to every node. Most is enough: with half
+// of the nodes dead at once, all of a list are dead for one address of 4 billion.
+const Most = 32
+
+// few is the share of fit and able nodes below which a list gets others.
+const few = 4
+
+// limit gives the list e.most nodes. The listed ones stay, whether or not others would be better: a node that joins
+// changes no list. But if few of them are fit and able and there are others, those that are not make room.
+func (e *entry) limit(ranks map[string]rank) {
+	suits := func(n string) bool { return ranks[n] == fit && e.unit.able(n) }
+	suitable := 0
+	for _, n := range e.nodes {
+		if suits(n) {
+			suitable++
+		}
+	}
+	if suitable*few < e.most && len(e.nodes) > 0 {
+		other := func(n string) bool { return suits(n) && !slices.Contains(e.nodes, n) }
+		if slices.ContainsFunc(e.eligible.names, other) {
+			others := slices.DeleteFunc(slices.Clone(e.nodes[1:]), func(n string) bool { return !suits(n) })
+			e.extend(ranks, append(e.nodes[:1:1], others...))
+			return
+		}
+	}
+	if len(e.nodes) > e.most {
+		e.nodes = e.nodes[:e.most:e.most]
+	}
+	if len(e.nodes) < e.most {
+		e.extend(ranks, e.nodes)
+	}
+}
+
+// extend sets the list to these nodes and, up to the limit, the best of the others.
+func (e *entry) extend(ranks map[string]rank, nodes []string) {
+	if len(nodes) > e.most {
+		nodes = nodes[:e.most]
+	}
+	type candidate struct {
+		name         string
+		rank         rank
+		able, weight int
+		hash         uint64
+	}
+	others := make([]candidate, 0, len(e.eligible.names))
+	for _, n := range e.eligible.names {
+		if slices.Contains(nodes, n) {
+			continue
+		}
+		c := candidate{name: n, rank: ranks[n], weight: e.unit.weight(n), hash: hash(e.unit.Name, n)}
+		if !e.unit.able(n) {
+			c.able = 1
+		}
+		others = append(others, c)
+	}
+	slices.SortFunc(others, func(a, b candidate) int {
+		return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.able, b.able), cmp.Compare(b.weight, a.weight),
+			cmp.Compare(a.hash, b.hash), cmp.Compare(a.name, b.name))
+	})
+	extended := slices.Clone(nodes)
+	for _, c := range others[:min(len(others), e.most-len(nodes))] {
+		extended = append(extended, c.name)
+	}
+	if !slices.Equal(extended, e.nodes) {
+		e.nodes = extended
+	}
+}
+
+// byAble orders nodes of a limited list: those that can answer first.
+func (e *entry) byAble(a, b string) int {
+	if e.most == 0 || e.unit.able(a) == e.unit.able(b) {
+		return 0
+	}
+	if e.unit.able(a) {
+		return -1
+	}
+	return 1
+}
+
+// NextMove returns the next move, given the result of Place for the units. First come moves away from cordoned nodes,
+// then those that increase the preference weight most, then those that even out the load most. It reports false if
+// nothing is improved. Repeated moves terminate.
+//
+// A unit is moved only if its first node holds it and already led the previous list: the speakers would ignore a list
+// that puts back the node that led it. A unit that a node has refused comes last, and is moved only away from a
+// cordoned node: its Services may have endpoints on few nodes, which are not visible here.
+func NextMove(units []Unit, lists []List, nodes []Node) (Move, bool) {
+	ranks := make(map[string]rank, len(nodes))
+	led := map[string]int{}
+	draining := map[string]bool{}
+	for _, n := range nodes {
+		ranks[n.Name] = rankOf(n)
+		draining[n.Name] = n.Cordoned
+	}
+	first := make(map[string]string, len(lists))
+	for _, l := range lists {
+		if len(l.Nodes) > 0 {
+			first[l.Unit] = l.Nodes[0]
+			led[l.Nodes[0]]++
+		}
+	}
+	idle := len(units) // the number of units that the least loaded fit node leads
+	for _, n := range nodes {
+		if ranks[n.Name] == fit {
+			idle = min(idle, led[n.Name])
+		}
+	}
+	var best *step
+	for i := range units {
+		u := &units[i]
+		from := first[u.Name]
+		if from == "" || u.Owner != from || len(u.Previous) == 0 || u.Previous[0] != from {
+			continue
+		}
+		drains := draining[from]
+		if !drains && (!u.Movable || len(u.Refused) > 0 || u.Weights == nil && led[from]-idle < 2) {
+			continue
+		}
+		if s := u.step(from, drains, led, ranks); s != nil && (best == nil || s.compare(best) < 0) {
+			best = s
+		}
+	}
+	if best == nil {
+		return Move{}, false
+	}
+	return best.Move, true
+}
+
+// compare orders moves, the best first.
+func (s *step) compare(t *step) int {
+	if s.drains != t.drains {
+		if s.drains {
+			return -1
+		}
+		return 1
+	}
+	return cmp.Or(cmp.Compare(s.refused, t.refused), cmp.Compare(t.weight, s.weight), cmp.Compare(t.load, s.load), cmp.Compare(s.Unit, t.Unit))
+}
+
+// step returns the best move of the unit, nil if none improves the placement.
+func (u *Unit) step(from string, drains bool, led map[string]int, ranks map[string]rank) *step {
+	to := ""
+	for _, n := range u.Eligible {
+		r, known := ranks[n]
+		if n == from || !known || r != fit || u.Refused[n] || u.Reached != nil && !u.Reached[n] ||
+			!drains && u.Targets != nil && !u.Targets[n] {
+			continue
+		}
+		if to == "" || cmp.Or(u.prefer(n, to), cmp.Compare(led[n], led[to]), u.byHash(n, to)) < 0 {
+			to = n
+		}
+	}
+	if to == "" {
+		return nil
+	}
+	s := &step{Move{u.Name, from, to, Rebalanced}, drains, len(u.Refused), u.weight(to) - u.weight(from), led[from] - led[to]}
+	if drains {
+		s.Reason = Drained
+		return s
+	}
+	if s.weight > 0 || s.weight == 0 && s.load > 1 {
+		return s
+	}
+	return nil
 }

@@ -25,13 +25,6 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-const (
-	// exactAfter is the time without a change after which the order of the lists is made exact.
-	exactAfter = 5 * time.Second
-	// afterConflict is how long to wait until the cache has the version that a write conflicted with.
-	afterConflict = 200 * time.Millisecond
-)
-
 // Allocation is what placement depends on of the allocation of addresses.
 type Allocation interface {
 	// WaitReady returns once recorded addresses have been adopted.
@@ -108,6 +101,13 @@ type Config struct {
 	// IgnoreExclude includes nodes with the exclude label.
 	IgnoreExclude bool
 }
+
+const (
+	// exactAfter is the time without a change after which the order of the lists is made exact.
+	exactAfter = 5 * time.Second
+	// afterConflict is how long to wait until the cache has the version that a write conflicted with.
+	afterConflict = 200 * time.Millisecond
+)
 
 func New(c Config) *Placer {
 	return &Placer{

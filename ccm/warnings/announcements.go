@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -16,21 +17,15 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/ironlb/ironlb/ccm/advertisement"
+	"github.com/ironlb/ironlb/ccm/condition"
 	"github.com/ironlb/ironlb/ccm/servicerecord"
 	"github.com/ironlb/ironlb/ccm/watch"
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// notAdvertised is the reason of a warning about an address that no advertisement covers. For other unannounced
-// addresses the VirtualIP and the BGPAdvertisement have the reason.
-const notAdvertised = "NotAdvertised"
-
-// affinityPerNode is the reason of a warning about session affinity that a router may break.
-const affinityPerNode = "AffinityPerNode"
-
 // announcements determines which addresses of Services are not announced, and why. Informers feed it; the
-// warningPublisher queries it.
+// Publisher queries it.
 type announcements struct {
 	// held returns the addresses of a Service, with their pools.
 	held func(*v1.Service) []pools.Address
@@ -47,6 +42,27 @@ type announcements struct {
 	of       map[pools.ServiceKey]map[string]struct{} // names of VirtualIPs
 	unserved *Unserved
 }
+
+// placedVIP is a VirtualIP with the time at which the reason of a condition, by type, changed while its status did not.
+type placedVIP struct {
+	*v1alpha1.VirtualIP
+	changed map[string]time.Time
+}
+
+// Unserved are the problems of addresses that no node serves by BGP. The BGP controller sets them.
+type Unserved struct {
+	mu       sync.Mutex
+	problems map[netip.Addr]condition.Problem
+	awaits   bool
+	changed  func()
+}
+
+// notAdvertised is the reason of a warning about an address that no advertisement covers. For other unannounced
+// addresses the VirtualIP and the BGPAdvertisement have the reason.
+const notAdvertised = "NotAdvertised"
+
+// affinityPerNode is the reason of a warning about session affinity that a router may break.
+const affinityPerNode = "AffinityPerNode"
 
 func newAnnouncements(unserved *Unserved) *announcements {
 	return &announcements{
@@ -150,12 +166,6 @@ func (a *announcements) recordVIP(vip *v1alpha1.VirtualIP, exists bool) (changed
 		changed = append(changed, key)
 	}
 	return changed
-}
-
-// placedVIP is a VirtualIP with the time at which the reason of a condition, by type, changed while its status did not.
-type placedVIP struct {
-	*v1alpha1.VirtualIP
-	changed map[string]time.Time
 }
 
 // changesIn returns the changes of reasons up to the conditions that replace those of v.
@@ -284,4 +294,47 @@ func allocatedAt(svc *v1.Service) time.Time {
 		return c.LastTransitionTime.Time
 	}
 	return time.Time{}
+}
+
+// NewUnserved returns none.
+func NewUnserved() *Unserved { return &Unserved{changed: func() {}} }
+
+// Expect has the publisher of warnings wait for the first Set.
+func (u *Unserved) Expect() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.awaits = true
+}
+
+// Set replaces all problems.
+func (u *Unserved) Set(problems map[netip.Addr]condition.Problem) {
+	u.mu.Lock()
+	same, changed := maps.Equal(u.problems, problems), u.changed
+	u.problems, u.awaits = problems, false
+	u.mu.Unlock()
+	if !same {
+		changed()
+	}
+}
+
+// onChange sets the function that is called when a problem changed. It must not block.
+func (u *Unserved) onChange(f func()) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.changed = f
+}
+
+// known reports whether the first Set has come, if one is expected.
+func (u *Unserved) known() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return !u.awaits
+}
+
+// of returns the problem of an address.
+func (u *Unserved) of(addr netip.Addr) (condition.Problem, bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	p, is := u.problems[addr]
+	return p, is
 }

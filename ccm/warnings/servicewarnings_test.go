@@ -141,7 +141,7 @@ func TestClaims(t *testing.T) {
 	}
 }
 
-// publisherFixture runs a warningPublisher over an in-memory API server.
+// publisherFixture runs a Publisher over an in-memory API server.
 type publisherFixture struct {
 	t      *testing.T
 	client *fake.Clientset
