@@ -2,6 +2,7 @@ package pools
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -407,20 +408,18 @@ func (a *Allocator) recountCoolDowns(changed map[string]bool) {
 	}
 }
 
-// SetNamespace sets the labels of a namespace, for the pools' namespace selectors.
-func (a *Allocator) SetNamespace(name string, labels map[string]string) {
-	a.setNamespace(name, labels, true)
+// SetNamespace sets the labels of a namespace, for the pools' namespace selectors. It reports whether they changed.
+func (a *Allocator) SetNamespace(name string, labels map[string]string) bool {
+	return a.setNamespace(name, labels, true)
 }
 
-// DeleteNamespace removes a namespace.
-func (a *Allocator) DeleteNamespace(name string) {
-	a.setNamespace(name, nil, false)
-}
+// DeleteNamespace removes a namespace. It reports whether there was one.
+func (a *Allocator) DeleteNamespace(name string) bool { return a.setNamespace(name, nil, false) }
 
-func (a *Allocator) setNamespace(name string, labels map[string]string, known bool) {
+func (a *Allocator) setNamespace(name string, labels map[string]string, known bool) bool {
 	old, had := a.nsLabel[name]
-	if had == known && reflect.DeepEqual(old, labels) {
-		return
+	if had == known && maps.Equal(old, labels) {
+		return false
 	}
 	if known {
 		a.nsLabel[name] = labels
@@ -433,6 +432,7 @@ func (a *Allocator) setNamespace(name string, labels map[string]string, known bo
 			a.loosen(a.units[h.Addr].pool)
 		}
 	}
+	return true
 }
 
 // NewIndex returns the Index of these pools. Only names, ages and ranges count. If two pools overlap, the address

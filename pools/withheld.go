@@ -201,9 +201,13 @@ func (a *Allocator) withheldInPool(p *pool) []WithheldAddress {
 	return out
 }
 
-// SetHosts replaces the addresses of foreign hosts, with the name of each host. A Service gets such an address only if
-// it requests it. A Service that has one and did not request it gets another one at its next Assign, if there is any.
-func (a *Allocator) SetHosts(hosts map[netip.Addr]string) {
+// SetHosts replaces the addresses of foreign hosts, with the name of each host, and reports whether they changed. A
+// Service gets such an address only if it requests it. A Service that has one and did not request it gets another one,
+// if there is any.
+func (a *Allocator) SetHosts(hosts map[netip.Addr]string) bool {
+	if maps.Equal(a.hosts, hosts) {
+		return false
+	}
 	before := a.hosts
 	a.hosts = maps.Clone(hosts)
 	for _, x := range slices.SortedFunc(maps.Keys(hosts), netip.Addr.Compare) {
@@ -224,6 +228,7 @@ func (a *Allocator) SetHosts(hosts map[netip.Addr]string) {
 			a.endWithholding(x, Refusal{}, time.Time{})
 		}
 	}
+	return true
 }
 
 // usedElsewhere reports whether something else, or a foreign host, has the address.

@@ -30,7 +30,7 @@ type Allocator interface {
 	Adopt(services []v1.Service)
 	// Expire ends the cool-downs that are over. NextExpiry returns when the first of the others ends; false: there is
 	// none.
-	Expire() (time.Time, bool)
+	Expire()
 	NextExpiry() (time.Time, bool)
 }
 

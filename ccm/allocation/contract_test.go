@@ -258,7 +258,7 @@ func TestWokenByEveryRoute(t *testing.T) {
 			f.Ledger.SetPools([]pools.Pool{next})
 		}, "203.0.113.5"},
 		"its namespace is labelled": {ask("203.0.113.4", ""), ccmtest.Annotate("ironlb.io/ip-pool", "team"), "PoolNotAdmitting", func(f *fixture, _ *v1.Service) {
-			f.Ledger.setNamespace("default", map[string]string{"team": "a"})
+			f.Ledger.setNamespace(&v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default", Labels: map[string]string{"team": "a"}}})
 		}, "203.0.113.8"},
 	} {
 		f := newFixture(t, "203.0.113.4/31")

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"maps"
 	"sync"
 	"time"
 
@@ -176,18 +175,18 @@ func (c *Controllers) Watch(ctx context.Context, core informers.SharedInformerFa
 // namespaceHandler passes on the labels of namespaces, for the pools' namespace selectors.
 func (l *Ledger) namespaceHandler() cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
-		AddFunc: func(o any) { l.setNamespace(o.(*v1.Namespace).Name, o.(*v1.Namespace).Labels) },
-		UpdateFunc: func(before, after any) {
-			if ns := after.(*v1.Namespace); !maps.Equal(before.(*v1.Namespace).Labels, ns.Labels) {
-				l.setNamespace(ns.Name, ns.Labels)
-			}
-		},
+		AddFunc:    func(o any) { l.setNamespace(o.(*v1.Namespace)) },
+		UpdateFunc: func(_, o any) { l.setNamespace(o.(*v1.Namespace)) },
 		DeleteFunc: func(o any) {
 			if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(o); err == nil {
-				l.deleteNamespace(key)
+				l.change(func() bool { return l.alloc.DeleteNamespace(key) })
 			}
 		},
 	}
+}
+
+func (l *Ledger) setNamespace(ns *v1.Namespace) {
+	l.change(func() bool { return l.alloc.SetNamespace(ns.Name, ns.Labels) })
 }
 
 // Delays before a divergent status is repaired. After repairReset without a change the delay starts over.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -40,7 +39,6 @@ type Ledger struct {
 	// entries are the Services that the allocator serves and those that wait.
 	entries   map[pools.ServiceKey]*entry
 	decisions int // decisions so far
-	hosts     map[netip.Addr]string
 	// adoptionDone: the addresses held by Services have been adopted. deletedEarly are the Services that were deleted
 	// before that.
 	adoptionDone bool
@@ -339,25 +337,9 @@ func (l *Ledger) adoptShown(services []*v1.Service) {
 	l.alloc.Adopt(claims)
 }
 
-// setNamespace sets the labels of a namespace; deleteNamespace removes it.
-func (l *Ledger) setNamespace(name string, labels map[string]string) {
-	l.change(func() bool { l.alloc.SetNamespace(name, labels); return true })
-}
-
-func (l *Ledger) deleteNamespace(name string) {
-	l.change(func() bool { l.alloc.DeleteNamespace(name); return true })
-}
-
 // SetHosts sets the addresses of foreign hosts: see pools.Allocator.SetHosts.
 func (l *Ledger) SetHosts(hosts map[netip.Addr]string) {
-	l.change(func() bool {
-		if maps.Equal(l.hosts, hosts) {
-			return false
-		}
-		l.hosts = hosts
-		l.alloc.SetHosts(hosts)
-		return true
-	})
+	l.change(func() bool { return l.alloc.SetHosts(hosts) })
 }
 
 // change runs f under the lock. If f reports that the allocator changed, the Services that this concerns are decided
@@ -381,11 +363,8 @@ func (l *Ledger) change(f func() bool) {
 	l.PoolsChanged()
 }
 
-// Expire ends the cool-downs that are over. It returns the time of the next call; false: not before another change.
-func (l *Ledger) Expire() (time.Time, bool) {
-	l.change(func() bool { return true })
-	return l.NextExpiry()
-}
+// Expire ends the cool-downs that are over.
+func (l *Ledger) Expire() { l.change(func() bool { return true }) }
 
 // PoolStatus returns the state and counts of a pool.
 func (l *Ledger) PoolStatus(name string) (pools.PoolStatus, bool) {

@@ -1,3 +1,4 @@
+// Package ccmtest builds the objects that the tests of the packages of ccm use.
 package ccmtest
 
 import (
@@ -11,6 +12,7 @@ import (
 	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
@@ -104,4 +106,55 @@ func WarnedService(name string, change func(*v1.Service)) *v1.Service {
 		change(svc)
 	}
 	return svc
+}
+
+func Rack(name string) func(*v1.Node) {
+	return func(n *v1.Node) { n.Labels = map[string]string{"rack": name} }
+}
+
+func Node(name string, change ...func(*v1.Node)) *v1.Node {
+	n := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"name": name}}}
+	for _, f := range change {
+		f(n)
+	}
+	return n
+}
+
+// Reached adds addresses to the node, each "Type address".
+func Reached(at ...string) func(*v1.Node) {
+	return func(n *v1.Node) {
+		for _, a := range at {
+			kind, address, _ := strings.Cut(a, " ")
+			n.Status.Addresses = append(n.Status.Addresses, v1.NodeAddress{Type: v1.NodeAddressType(kind), Address: address})
+		}
+	}
+}
+
+func VIPOf(name string, conditions ...metav1.Condition) *v1alpha1.VirtualIP {
+	v := &v1alpha1.VirtualIP{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	v.Spec.Addresses, v.Spec.Nodes = []string{name}, []string{"n1", "n2"}
+	v.Spec.Services = []v1alpha1.ServiceReference{{Namespace: "default", Name: "web"}}
+	for _, c := range conditions {
+		c.LastTransitionTime = metav1.Unix(995, 0)
+		v.Status.Conditions = append(v.Status.Conditions, c)
+	}
+	return v
+}
+
+func Keys(names ...string) (out []pools.ServiceKey) {
+	for _, n := range names {
+		out = append(out, pools.ServiceKey{Namespace: "default", Name: n})
+	}
+	return out
+}
+
+func Address(ip, pool string) pools.Address {
+	return pools.Address{Addr: netip.MustParseAddr(ip), Pool: pool}
+}
+
+func Expect(t *testing.T, what, want string) {
+	t.Helper()
+	if what != want {
+		t.Errorf("got %q, want %q", what, want)
+	}
 }
