@@ -10,10 +10,13 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"os"
+	"path/filepath"
 	"reflect"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/ironlb/ironlb/cmd/internal/version"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
@@ -137,7 +140,8 @@ unreachable nodes; BGP sessions; the endpoints of each Service, in use or not; t
 key or password in it. It works without the API server. With --node it adds the state of the kernel: interfaces, addresses, routes,
 neighbors, IronLB's nftables tables, IPVS and sysctls.
 
-The exit code is 1 if a part is missing; "errors" in the output has the reasons.`,
+One dump runs at a time, since it shares the memory limit of the container with the speaker. The exit code is 1 if a part is missing;
+"errors" in the output has the reasons.`,
 		Example: `  kubectl -n ironlb-system exec ds/ironlb-speaker -- ironlb-speaker dump --node
   crictl exec $(crictl ps -q --name ironlb-speaker) ironlb-speaker dump`,
 		Args: cobra.NoArgs,
@@ -153,12 +157,34 @@ The exit code is 1 if a part is missing; "errors" in the output has the reasons.
 // writeDump writes the dump of the speaker, and with node that of the kernel.
 func writeDump(ctx context.Context, w io.Writer, socket string, node bool) error {
 	o := &object{w: w}
+	lock, err := lockDump(socket)
+	if err != nil {
+		o.put("speaker", nil, err)
+		return o.end()
+	}
+	defer lock.Close()
 	answer, err := queryDump(ctx, socket)
 	o.put("speaker", answer, err)
 	if node {
 		dumpNode(ctx, o)
 	}
 	return o.end()
+}
+
+// lockDump fails while another dump of the same speaker runs. It does not wait: processes that wait take memory, too.
+func lockDump(socket string) (*os.File, error) {
+	dir, err := os.Open(filepath.Dir(socket))
+	if err != nil {
+		return nil, fmt.Errorf("open the directory of the speaker's socket (--dump-socket; does it run with the same flag?): %w", err)
+	}
+	err = unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		err = errors.New("another ironlb-speaker dump is running: try again in a minute")
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", dir.Name(), err), dir.Close())
+	}
+	return dir, nil
 }
 
 // queryDump returns the answer of the running speaker.

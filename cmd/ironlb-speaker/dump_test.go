@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -99,10 +101,69 @@ func TestDumpSocket(t *testing.T) {
 	if p, text, err := read(t, t.Context(), socket, false); err == nil || p.Speaker.Node != "call 3" || err.Error() != "the reconcile loop does not answer" {
 		t.Errorf("%v:\n%s", err, text)
 	}
+	lock, err := lockDump(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p, text, err := read(t, t.Context(), socket, true); err == nil || !strings.Contains(err.Error(), "another ironlb-speaker dump") || p.Tables != nil {
+		t.Errorf("while another dump runs: %v:\n%s", err, text)
+	}
+	lock.Close()
+	if p, text, err := read(t, t.Context(), socket, false); err != nil || p.Speaker.Node != "call 4" {
+		t.Errorf("after another dump: %v:\n%s", err, text)
+	}
 	stop()
 	if err := <-served; err != nil {
 		t.Error(err)
 	}
+}
+
+// nft takes no more than half of the memory that the container has left.
+func TestMemoryOfNft(t *testing.T) {
+	const limit, used = 256 << 20, 200 << 20
+	for _, c := range []struct {
+		files map[string]string
+		want  uint64
+	}{
+		{nil, nftMost},
+		{map[string]string{"memory.max": "max", "memory.current": fmt.Sprint(used)}, nftMost},
+		{map[string]string{"memory.max": fmt.Sprint(uint64(4 << 30)), "memory.current": fmt.Sprint(used)}, nftMost},
+		{map[string]string{"memory.max": fmt.Sprintln(limit), "memory.current": fmt.Sprintln(used)}, (limit - used) / 2},
+		{map[string]string{"memory.max": fmt.Sprint(limit), "memory.current": fmt.Sprint(limit + 1)}, 0},
+		{map[string]string{"memory/memory.limit_in_bytes": fmt.Sprint(limit), "memory/memory.usage_in_bytes": fmt.Sprint(used)}, (limit - used) / 2},
+	} {
+		dir := t.TempDir()
+		for name, text := range c.files {
+			file := filepath.Join(dir, name)
+			if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte(text), 0o600)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if have := nftMemory(dir); have != c.want {
+			t.Errorf("%v: nft may use %d bytes, want %d", c.files, have, c.want)
+		}
+	}
+}
+
+// A table that nft cannot print within its limits is an error, not a lack of memory of the container.
+func TestListTableWithinLimits(t *testing.T) {
+	netspace.New(t).Must(t, func() error {
+		rules := "add table ip ironlb\nadd chain ip ironlb c\n" + strings.Repeat("add rule ip ironlb c ip saddr 192.0.2.1 drop\n", 20000)
+		script := exec.Command("nft", "-f", "-")
+		script.Stdin = strings.NewReader(rules)
+		if out, err := script.CombinedOutput(); err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		if text, err := listTable(t.Context(), "ip ironlb", nftMost); err != nil || !json.Valid(text) {
+			t.Errorf("with the most memory: %v", err)
+		}
+		for _, memory := range []uint64{nftMost / 16, 64 << 10} { // too little for the rules, for the program
+			if text, err := listTable(t.Context(), "ip ironlb", memory); err == nil || text != nil || !strings.Contains(err.Error(), "speaker.resources") {
+				t.Errorf("with %d KiB: %d bytes, %v", memory>>10, len(text), err)
+			}
+		}
+		return nil
+	})
 }
 
 // The dump of a speaker that programs a node, without the API server: the state of the loop and of the kernel, and none

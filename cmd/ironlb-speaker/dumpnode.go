@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/vishvananda/netlink"
@@ -24,8 +25,8 @@ import (
 const (
 	// routesMost limits the routes of a family: a node in a fabric may have a million.
 	routesMost = 10000
-	// nftMemory limits the program nft, which shares the memory limit of the container with the speaker.
-	nftMemory = 192 << 20
+	// nftMost limits the memory of the program nft, which shares that of the container with the speaker.
+	nftMost = 192 << 20
 )
 
 type linkDump struct {
@@ -183,24 +184,61 @@ func putTables(ctx context.Context, o *object) {
 	tables, err := ourTables(ctx)
 	o.put("tables", tables, err)
 	for _, table := range tables {
-		text, err := listTable(ctx, table)
+		text, err := listTable(ctx, table, nftMemory("/sys/fs/cgroup"))
 		o.put("nftables "+table, text, err)
 	}
 }
 
-func listTable(ctx context.Context, table string) (json.RawMessage, error) {
-	var out, stderr bytes.Buffer
+// nftMemory is what nft may use: half of what the container has left, whose limit is that of a cgroup of version 2 or 1.
+func nftMemory(cgroups string) uint64 {
+	for _, files := range [][2]string{{"memory.max", "memory.current"}, {"memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"}} {
+		limit, limitErr := readNumber(filepath.Join(cgroups, files[0]))
+		used, usedErr := readNumber(filepath.Join(cgroups, files[1]))
+		if limitErr == nil && usedErr == nil { // else there is no limit
+			return min(nftMost, (max(limit, used)-used)/2)
+		}
+	}
+	return nftMost
+}
+
+func readNumber(file string) (uint64, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
+}
+
+// listTable returns what nft prints about a table. Its output has at most an eighth of the memory of nft, since this
+// process needs it three times to write it.
+func listTable(ctx context.Context, table string, memory uint64) (json.RawMessage, error) {
+	out, stderr := &capped{most: int(memory / 8)}, &capped{most: 64 << 10}
 	cmd := exec.CommandContext(ctx, "nft", append([]string{"--json", "list", "table"}, strings.Fields(table)...)...)
-	cmd.Stdout, cmd.Stderr = &out, &stderr
+	cmd.Stdout, cmd.Stderr = out, stderr
 	err := cmd.Start()
 	if err == nil {
-		limit := unix.Rlimit{Cur: nftMemory, Max: nftMemory}
+		limit := unix.Rlimit{Cur: memory, Max: memory}
 		err = errors.Join(unix.Prlimit(cmd.Process.Pid, unix.RLIMIT_AS, &limit, nil), cmd.Wait())
 	}
 	if err != nil {
-		return nil, fmt.Errorf("nft list table %s with at most %d MiB: %w: %s", table, nftMemory>>20, err, bytes.TrimSpace(stderr.Bytes()))
+		return nil, fmt.Errorf("nft list table %s with at most %d MiB of memory and %d KiB of output (chart value speaker.resources): %w: %s",
+			table, memory>>20, out.most>>10, err, bytes.TrimSpace(stderr.data))
 	}
-	return out.Bytes(), nil
+	return out.data, nil
+}
+
+// capped is a buffer with a limit. It is no bytes.Buffer, whose method ReadFrom has none.
+type capped struct {
+	most int
+	data []byte
+}
+
+func (c *capped) Write(p []byte) (int, error) {
+	if len(c.data)+len(p) > c.most {
+		return 0, fmt.Errorf("more than %d bytes", c.most)
+	}
+	c.data = append(c.data, p...)
+	return len(p), nil
 }
 
 // ipvsLines returns the virtual servers of IPVS as ipvsadm prints them, none if the kernel has not loaded IPVS.
