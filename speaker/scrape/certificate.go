@@ -38,7 +38,7 @@ func SelfSigned(node string, addr netip.Addr) (*tls.Config, error) {
 	}
 	return config(func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 		return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, nil
-	}), nil
+	}, newBudget(handshakesOfClient, handshakesOfAll)), nil
 }
 
 // FromFiles returns the configuration of a listener with the certificate of two files, which may be replaced. While
@@ -46,12 +46,19 @@ func SelfSigned(node string, addr netip.Addr) (*tls.Config, error) {
 func FromFiles(cert, key string, log *slog.Logger) *tls.Config {
 	f := &files{cert: cert, key: key, log: log, now: time.Now}
 	_, _ = f.get(nil) // logs the error
-	return config(f.get)
+	return config(f.get, newBudget(handshakesOfClient, handshakesOfAll))
 }
 
-// config offers HTTP/1.1 alone: scrapers need no streams, and each connection has one request at a time.
-func config(get func(*tls.ClientHelloInfo) (*tls.Certificate, error)) *tls.Config {
-	return &tls.Config{GetCertificate: get, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
+// config offers HTTP/1.1 alone: scrapers need no streams, and each connection has one request at a time. Clients above
+// the budget are refused before the handshake needs a key.
+func config(get func(*tls.ClientHelloInfo) (*tls.Certificate, error), handshakes *budget) *tls.Config {
+	return &tls.Config{GetCertificate: get, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"},
+		GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+			if !handshakes.take(hello.Conn.RemoteAddr().String()) {
+				return nil, errBudget
+			}
+			return nil, nil // the same configuration
+		}}
 }
 
 // readAgain is the time after which the files are read again.

@@ -5,7 +5,9 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -83,6 +85,59 @@ func write(t *testing.T, dir, name string) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// TestHandshakes: a client that makes many handshakes is refused before they cost anything, and no other client is.
+func TestHandshakes(t *testing.T) {
+	signed, err := SelfSigned("node-1", netip.MustParseAddr("192.0.2.10"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	made, at := 0, time.Unix(1e9, 0)
+	handshakes := newBudget(handshakesOfClient, handshakesOfAll)
+	handshakes.now = func() time.Time { return at }
+	server := config(func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+		made++
+		return signed.GetCertificate(hello)
+	}, handshakes)
+	connect := func(client string) error {
+		near, far := net.Pipe()
+		defer near.Close()
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			defer far.Close()
+			_ = tls.Server(from{far, client}, server).Handshake() // the client has the error
+		}()
+		err := tls.Client(near, &tls.Config{InsecureSkipVerify: true}).Handshake()
+		<-done
+		return err
+	}
+	for i := range burst {
+		if err := connect(fmt.Sprintf("192.0.2.7:%d", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := connect("192.0.2.7:40000"); err == nil || made != burst {
+		t.Errorf("one more handshake: %v, with %d certificates", err, made)
+	}
+	if err := connect(otherBucket(handshakes, "192.0.2.7:0")); err != nil {
+		t.Errorf("another client: %v", err)
+	}
+	at = at.Add(time.Second)
+	if err := connect("192.0.2.7:40001"); err != nil {
+		t.Errorf("after a second: %v", err)
+	}
+}
+
+// from is a connection from a client.
+type from struct {
+	net.Conn
+	client string
+}
+
+func (f from) RemoteAddr() net.Addr {
+	return net.TCPAddrFromAddrPort(netip.MustParseAddrPort(f.client))
 }
 
 // TestFromFiles: replaced files take effect; broken ones leave the certificate as it is, with one line of the log.

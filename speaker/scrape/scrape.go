@@ -5,6 +5,7 @@ package scrape
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -30,12 +31,13 @@ const (
 )
 
 // Review has the API server authenticate the bearer of a token, and authorize it to get Path. The user is empty if the
-// token is not valid. Its own limit of requests bounds what clients without permission cost the API server.
+// token is not valid. Its own limit of requests bounds what all clients without permission cost the API server.
 type Review func(ctx context.Context, token string) (user string, permitted bool, err error)
 
 // Gate admits clients with permission.
 type Gate struct {
 	review Review
+	budget *budget
 	log    *slog.Logger
 	now    func() time.Time
 
@@ -46,7 +48,7 @@ type Gate struct {
 
 // NewGate returns a gate without remembered permissions.
 func NewGate(review Review, log *slog.Logger) *Gate {
-	return &Gate{review: review, log: log, now: time.Now, permitted: map[[sha256.Size]byte]time.Time{}}
+	return &Gate{review: review, budget: newBudget(reviewsOfClient, 0), log: log, now: time.Now, permitted: map[[sha256.Size]byte]time.Time{}}
 }
 
 // Wrap returns a handler that passes the requests of clients with permission to next. Others get an error.
@@ -58,7 +60,9 @@ func (g *Gate) Wrap(next http.Handler) http.Handler {
 			http.Error(w, "metrics need the bearer token of a ServiceAccount that may get the nonResourceURL "+Path, http.StatusUnauthorized)
 			return
 		}
-		switch user, permitted, err := g.decide(r.Context(), token); {
+		switch user, permitted, err := g.decide(r.Context(), r.RemoteAddr, token); {
+		case errors.Is(err, errBudget):
+			http.Error(w, errBudget.Error(), http.StatusTooManyRequests)
 		case err != nil:
 			http.Error(w, "the API server did not review the token; the log has the error", http.StatusServiceUnavailable)
 		case permitted:
@@ -73,7 +77,7 @@ func (g *Gate) Wrap(next http.Handler) http.Handler {
 }
 
 // decide is a review, or a remembered permission.
-func (g *Gate) decide(ctx context.Context, token string) (user string, permitted bool, err error) {
+func (g *Gate) decide(ctx context.Context, client, token string) (user string, permitted bool, err error) {
 	key, now := sha256.Sum256([]byte(token)), g.now()
 	g.mu.Lock()
 	age := now.Sub(g.permitted[key])
@@ -81,9 +85,11 @@ func (g *Gate) decide(ctx context.Context, token string) (user string, permitted
 	if age < reviewAfter {
 		return "", true, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, reviewLimit)
-	defer cancel()
-	user, permitted, err = g.review(ctx, token)
+	if err = fmt.Errorf("%s: %w", client, errBudget); g.budget.take(client) {
+		ctx, cancel := context.WithTimeout(ctx, reviewLimit)
+		defer cancel()
+		user, permitted, err = g.review(ctx, token)
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {

@@ -21,6 +21,9 @@ type reviewer struct {
 	count int
 }
 
+// elsewhere is the address of a client that no other request has.
+func (r *reviewer) elsewhere() string { return fmt.Sprintf("203.0.113.%d:40000", r.count%250) }
+
 func (r *reviewer) review(_ context.Context, token string) (string, bool, error) {
 	if r.count++; r.away {
 		return "", false, errors.New("the API server is away")
@@ -55,6 +58,7 @@ func (f *fixture) want(authorization string, status int, text string, reviews in
 	if authorization != "" {
 		r.Header.Set("Authorization", authorization)
 	}
+	r.RemoteAddr = f.elsewhere()
 	w, before := httptest.NewRecorder(), f.count
 	f.handler.ServeHTTP(w, r)
 	if body := w.Body.String(); w.Code != status || !strings.Contains(body, text) {
@@ -137,8 +141,87 @@ func TestGateLimitsTime(t *testing.T) {
 	}, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, permitted, err := gate.decide(ctx, "token"); permitted || !errors.Is(err, context.Canceled) {
+	if _, permitted, err := gate.decide(ctx, "192.0.2.1:1", "token"); permitted || !errors.Is(err, context.Canceled) {
 		t.Errorf("without a client the decision is %v (%v)", permitted, err)
+	}
+}
+
+// TestGateBudget: a client without permission has few reviews, which takes none from clients at other addresses. One
+// behind the same address keeps the permission that it has.
+func TestGateBudget(t *testing.T) {
+	f := newFixture(t)
+	f.gate.budget.now = f.gate.now
+	ask := func(client, token string, status int) {
+		t.Helper()
+		r, w := httptest.NewRequest(http.MethodGet, Path, nil), httptest.NewRecorder()
+		r.RemoteAddr = client
+		r.Header.Set("Authorization", "Bearer "+token)
+		if f.handler.ServeHTTP(w, r); w.Code != status {
+			t.Errorf("%s with token %q: status %d, want %d", client, token, w.Code, status)
+		}
+	}
+	const first = "192.0.2.7:1000"
+	other := otherBucket(f.gate.budget, first)
+	ask(first, "good", http.StatusOK)
+	for range burst - 1 {
+		ask(first, "other", http.StatusForbidden)
+	}
+	f.at = f.at.Add(reviewAfter - 1)
+	for range burst {
+		ask(first, "unknown", http.StatusUnauthorized)
+	}
+	f.at = f.at.Add(1)
+	ask("192.0.2.7:1001", "unknown", http.StatusTooManyRequests)
+	ask(first, "good", http.StatusOK) // without a review
+	if f.count != 2*burst {
+		t.Errorf("%d reviews, want %d", f.count, 2*burst)
+	}
+	ask(other, "other", http.StatusForbidden)
+	f.at = f.at.Add(time.Second)
+	ask(first, "other", http.StatusForbidden)
+	ask(first, "other", http.StatusTooManyRequests)
+	if text := f.log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "192.0.2.7:1001") {
+		t.Errorf("the log has %q, want one line with the client", text)
+	}
+}
+
+// otherBucket is the address of a client that shares no budget with the first.
+func otherBucket(b *budget, first string) string {
+	for i := 1; ; i++ {
+		if client := fmt.Sprintf("127.0.0.%d:0", i); b.bucket(client) != b.bucket(first) {
+			return client
+		}
+	}
+}
+
+// TestBudget: an address has its own budget, with all its ports and, in IPv6, with its /64; and all have one.
+func TestBudget(t *testing.T) {
+	at := time.Unix(1e9, 0)
+	b := newBudget(1, 0)
+	for _, same := range [][2]string{{"192.0.2.7:1", "192.0.2.7:2"}, {"192.0.2.7:1", "[::ffff:192.0.2.7]:2"}, {"[2001:db8::1]:1", "[2001:db8::2]:1"}} {
+		if b.bucket(same[0]) != b.bucket(same[1]) {
+			t.Errorf("%s and %s have two budgets", same[0], same[1])
+		}
+	}
+	buckets := map[uint64]bool{}
+	for i := range 200 {
+		buckets[b.bucket(fmt.Sprintf("192.0.2.%d:1", i))], buckets[b.bucket(fmt.Sprintf("[2001:db8:0:%x::1]:1", i))] = true, true
+	}
+	if len(buckets) < 100 {
+		t.Errorf("400 addresses share %d budgets", len(buckets))
+	}
+	b = newBudget(1, 20)
+	b.now = func() time.Time { return at }
+	taken := 0
+	for i := range 200 {
+		for range burst + 1 {
+			if b.take(fmt.Sprintf("192.0.2.%d:1", i)) {
+				taken++
+			}
+		}
+	}
+	if taken != 20 {
+		t.Errorf("all addresses have taken %d, want 20", taken)
 	}
 }
 
