@@ -89,6 +89,11 @@ func New(config *cloudconfig.CompletedConfig, settings Settings, log *slog.Logge
 		return nil, err
 	}
 	boundEvents(config)
+	if files := settings.awaited; files.CertFile != "" && config.SecureServing != nil {
+		log.Error("certificate of the metrics not found: until it is, clients cannot verify theirs",
+			"--tls-cert-file", files.CertFile, "--tls-private-key-file", files.KeyFile)
+		config.SecureServing.Cert = &awaitedCertificate{CertKeyContentProvider: config.SecureServing.Cert, files: files, log: log}
+	}
 	c := &Cloud{
 		log:      log,
 		settings: settings,

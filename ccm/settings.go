@@ -7,6 +7,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+	apiserveroptions "k8s.io/apiserver/pkg/server/options"
 	"k8s.io/cloud-provider/options"
 	cliflag "k8s.io/component-base/cli/flag"
 
@@ -22,6 +23,8 @@ type Settings struct {
 	IgnoreExcludeLB bool
 	// ProbeAddress is the address of /livez and /readyz. Empty: not served.
 	ProbeAddress string
+	// awaited are the files of a certificate that did not exist at the start.
+	awaited apiserveroptions.CertKey
 }
 
 // DefaultSettings serve Services without a class and those of Class.

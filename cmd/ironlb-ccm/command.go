@@ -33,6 +33,11 @@ func command(ctx context.Context, settings *ccm.Settings, cloud app.InitCloudFun
 	cmd.Use, cmd.Long = ccm.Name, long
 	cmd.AddCommand(releaseCommand(), crdsCommand())
 	printsVersion(cmd)
+	run := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		settings.AwaitCertificate(opts)
+		return run(cmd, args)
+	}
 	for _, name := range ccm.HiddenFlags() {
 		if err := cmd.Flags().MarkHidden(name); err != nil {
 			return nil, fmt.Errorf("hiding a flag in the help: %w", err)
