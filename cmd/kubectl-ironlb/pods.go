@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"sync"
 
@@ -45,9 +46,46 @@ func connectPods(flags *genericclioptions.ConfigFlags, namespace string) (podCli
 	return &restPods{config, client, namespace}, nil
 }
 
+// Logs returns the end of a log, in whole lines. PodLogOptions.LimitBytes would keep its beginning.
 func (p *restPods) Logs(ctx context.Context, pod string, o *corev1.PodLogOptions) ([]byte, error) {
-	return p.client.Get().Namespace(p.namespace).Resource("pods").Name(pod).SubResource("log").
-		VersionedParams(o, clientscheme.ParameterCodec).DoRaw(ctx)
+	stream, err := p.client.Get().Namespace(p.namespace).Resource("pods").Name(pod).SubResource("log").
+		VersionedParams(o, clientscheme.ParameterCodec).Stream(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer stream.Close()
+	var end tail
+	_, err = io.Copy(&end, stream)
+	return end.lines(), err
+}
+
+// tail keeps the last logOctets that are written to it.
+type tail struct {
+	data []byte
+	cut  bool
+}
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.data = append(t.data, p...)
+	if len(t.data) > 2*logOctets {
+		t.drop()
+	}
+	return len(p), nil
+}
+
+func (t *tail) drop() {
+	t.data = append(t.data[:0], t.data[len(t.data)-logOctets:]...)
+	t.cut = true
+}
+
+func (t *tail) lines() []byte {
+	if len(t.data) > logOctets {
+		t.drop()
+	}
+	if _, rest, more := bytes.Cut(t.data, []byte("\n")); t.cut && more {
+		return rest
+	}
+	return t.data
 }
 
 func (p *restPods) Exec(ctx context.Context, pod, container string, argv ...string) ([]byte, error) {

@@ -336,8 +336,7 @@ func (t *tool) logPart(pod, container string, previous bool, since time.Duration
 		path = "logs/" + pod + "/" + container + ".previous.log"
 	}
 	return part{path, listLimit, func(ctx context.Context) ([]byte, error) {
-		log := &corev1.PodLogOptions{Container: container, Previous: previous, Timestamps: true,
-			TailLines: ptr.To[int64](logLines), LimitBytes: ptr.To[int64](logOctets)}
+		log := &corev1.PodLogOptions{Container: container, Previous: previous, Timestamps: true, TailLines: ptr.To[int64](logLines)}
 		if since > 0 {
 			log.SinceSeconds = ptr.To(int64(since.Seconds()))
 		}

@@ -8,12 +8,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -313,12 +315,27 @@ func (c canceling) Exec(ctx context.Context, pod, container string, argv ...stri
 	return c.fakePods.Exec(ctx, pod, container, argv...)
 }
 
-// TestPods: logs and commands as an API server gets them: a command's output is kept when it fails.
+// longLog is the number of lines of a log that is longer than sysdump keeps: 1,000 bytes each.
+const longLog = 3 * logOctets / 1000
+
+// TestPods: logs and commands as an API server gets them. Of a long log the end is kept, and the output of a command also
+// when it fails.
 func TestPods(t *testing.T) {
 	const pod = "/api/v1/namespaces/ironlb-system/pods/p"
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+pod+"/log", func(w http.ResponseWriter, r *http.Request) {
-		fmt.Fprint(w, r.URL.RawQuery)
+		if r.URL.Query().Get("container") != "long" {
+			fmt.Fprint(w, r.URL.RawQuery)
+			return
+		}
+		limit, err := strconv.Atoi(r.URL.Query().Get("limitBytes"))
+		if err != nil {
+			limit = math.MaxInt
+		}
+		for i, written := 0, 0; i < longLog && written < limit; i++ {
+			n, _ := fmt.Fprintf(w, "line %d %01000d\n", i, i) // a failure is one of the client
+			written += n
+		}
 	})
 	mux.Handle("GET "+pod+"/exec", websocket.Server{
 		Handshake: func(c *websocket.Config, _ *http.Request) error {
@@ -352,6 +369,11 @@ func TestPods(t *testing.T) {
 	}
 	if log, err := pods.Logs(t.Context(), "p", &corev1.PodLogOptions{Container: "c", Previous: true}); err != nil || string(log) != "container=c&previous=true" {
 		t.Errorf("log %q, %v", log, err)
+	}
+	log, err := (&tool{pods: pods}).logPart("p", "long", false, 0).get(t.Context())
+	if last := fmt.Sprintf("line %d ", longLog-1); err != nil || len(log) > logOctets || len(log) < logOctets-2000 || !bytes.HasPrefix(log, []byte("line ")) ||
+		!bytes.Contains(log[len(log)-1100:], []byte(last)) {
+		t.Errorf("of a long log there are %d bytes, from %.20q to %.20q, %v", len(log), log, log[max(0, len(log)-1100):], err)
 	}
 	out, err := pods.Exec(t.Context(), "p", "c", "ironlb-speaker", "dump")
 	if string(out) != "ironlb-speaker dump" || err == nil || !strings.Contains(err.Error(), "exit code 1: why") {
