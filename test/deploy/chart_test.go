@@ -46,9 +46,10 @@ func template(t *testing.T, c *chart.Chart, release, namespace string, flags ...
 
 // all is every object that the chart can create.
 var all = []string{"--set", "namespace.create=true", "--set=pools.a.addresses={192.0.2.1/32},bgpPeers.a.myASN=1,bfdProfiles.a.receiveInterval=300,communities.a.communities[0].name=x",
+	"--set=serviceProxy=true,apiServer.host=192.0.2.10,apiServer.port=6443,kubeProxyCleanup.image=registry.example/kube-proxy:v1",
 	"--set=l2Advertisements.a.ipAddressPools={a},bgpAdvertisements.a.ipAddressPools={a}",
 	"--set=metrics.secure=true,metrics.tlsSecret=c,metrics.readers[0].namespace=b,metrics.readers[0].name=a",
-	"--set=metrics.serviceMonitor.enabled=true,metrics.prometheusRule.enabled=true,metrics.dashboard.enabled=true"}
+	"--set=metrics.serviceMonitor.enabled=true,metrics.serviceMonitor.tlsConfig.serverName=x,metrics.prometheusRule.enabled=true,metrics.dashboard.enabled=true"}
 
 // TestGenerated: the files in the repository equal those generated from the chart.
 func TestGenerated(t *testing.T) {
@@ -104,6 +105,7 @@ func TestRefused(t *testing.T) {
 		{"serviceProxy=yes", "'/serviceProxy': got string, want boolean"},
 		{"apiServer.host=192.0.2.1", "apiServer.host is set and apiServer.port is not"},
 		{"apiServer.port=6443", "apiServer.port is set and apiServer.host is not"},
+		{"kubeProxyCleanup.image=registry.example/kube-proxy:v1", "kubeProxyCleanup.image needs serviceProxy: true"},
 		{"image.registry=ironlb", "'/image/registry': 'ironlb' does not match pattern"},
 		{"image.registry=", "'/image/registry': '' does not match pattern"},
 		{"ccm.image.digest=sha256:1", "'/ccm/image/digest': 'sha256:1' does not match pattern"},
@@ -112,6 +114,7 @@ func TestRefused(t *testing.T) {
 		{"speaker.metricsBindAddress=0.0.0.0:1", "'/speaker/metricsBindAddress': '0.0.0.0:1' does not match pattern"},
 		{"bgpd.metricsBindAddress=127.0.0.1:1", "'/bgpd': additional properties 'metricsBindAddress' not allowed"},
 		{"metrics.serviceMonitor.enabled=true", "metrics.serviceMonitor.enabled: true needs metrics.secure: true"},
+		{"metrics.secure=true,metrics.tlsSecret=c,metrics.serviceMonitor.enabled=true", "metrics.tlsSecret needs metrics.serviceMonitor.tlsConfig, so that Prometheus"},
 		{"metrics.serviceMonitor.interval=soon", "'/metrics/serviceMonitor/interval': 'soon' does not match pattern"},
 		{"metrics.readers[0].name=prometheus-k8s", "missing property 'namespace'"},
 		{"pools.A.addresses={}", "invalid propertyName 'A'"},
@@ -193,6 +196,7 @@ func TestMetricsBindAddress(t *testing.T) {
 func TestContainers(t *testing.T) {
 	allowed := map[string][]corev1.Capability{
 		"ironlb-speaker": {"NET_ADMIN", "NET_RAW", "SYS_NICE"}, "ironlb-bgpd": {"SYS_NICE"}, "cleanup": {"NET_ADMIN"},
+		"kube-proxy-cleanup": {"NET_ADMIN", "NET_RAW"},
 	}
 	found := workloads(t, template(t, open(t), "ironlb", "ironlb-system", all...))
 	var names []string
@@ -224,8 +228,38 @@ func TestContainers(t *testing.T) {
 		}
 	}
 	slices.Sort(names)
-	if want := []string{"cleaned", "cleanup", "crds", "ironlb-bgpd", "ironlb-ccm", "ironlb-speaker", "prepare", "release"}; !slices.Equal(names, want) {
+	if want := []string{"cleaned", "cleaned", "cleanup", "crds", "ironlb-bgpd", "ironlb-ccm", "ironlb-speaker", "kube-proxy-cleanup", "prepare", "release"}; !slices.Equal(names, want) {
 		t.Errorf("containers %q, want %q", names, want)
+	}
+}
+
+// TestKubeProxyCleanup: kube-proxy's own image removes its rules in the network of every node on which the speaker runs,
+// without a token, and touches IPVS only on request.
+func TestKubeProxyCleanup(t *testing.T) {
+	c := open(t)
+	values := "serviceProxy=true,apiServer.host=192.0.2.10,apiServer.port=6443"
+	if text := template(t, c, "ironlb", "ironlb-system", "--set", values).String(); strings.Contains(text, "kube-proxy-cleanup") {
+		t.Error("by default there is a cleanup")
+	}
+	for _, ipvs := range []bool{false, true} {
+		docs := template(t, c, "ironlb", "ironlb-system", "--set", fmt.Sprintf("%s,kubeProxyCleanup.image=registry.example/kube-proxy:v1,kubeProxyCleanup.ipvs=%t", values, ipvs))
+		all := workloads(t, docs)
+		speaker := all[slices.IndexFunc(all, func(w workload) bool { return w.name == "ironlb-speaker" })].pod.Spec
+		i := slices.IndexFunc(all, func(w workload) bool { return w.name == "ironlb-kube-proxy-cleanup" })
+		if i < 0 || all[i].kind != "DaemonSet" {
+			t.Fatalf("no DaemonSet in %v", all)
+		}
+		pod := all[i].pod.Spec
+		cleanup := pod.InitContainers[0]
+		if cleanup.Image != "registry.example/kube-proxy:v1" || strings.Join(cleanup.Command, " ") != "kube-proxy --cleanup" || !pod.HostNetwork {
+			t.Errorf("it runs %q of %s, in the node's network: %t", cleanup.Command, cleanup.Image, pod.HostNetwork)
+		}
+		if !reflect.DeepEqual(pod.NodeSelector, speaker.NodeSelector) || !reflect.DeepEqual(pod.Tolerations, speaker.Tolerations) || *pod.AutomountServiceAccountToken {
+			t.Errorf("it runs on nodes %v with tolerations %v, and a token: %t", pod.NodeSelector, pod.Tolerations, *pod.AutomountServiceAccountToken)
+		}
+		if modules := slices.ContainsFunc(cleanup.VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == "/lib/modules" }); modules != ipvs {
+			t.Errorf("ipvs %t: it has the kernel's modules: %t", ipvs, modules)
+		}
 	}
 }
 
@@ -474,7 +508,7 @@ func TestMetrics(t *testing.T) {
 		}
 	}
 	docs := template(t, c, "blue", "lb", "--set", "speaker.metricsBindAddress=127.0.0.1:7473,metrics.secure=true,metrics.serviceMonitor.enabled=true",
-		"--set", "metrics.tlsSecret=cert,metrics.readers[0].namespace=monitoring,metrics.readers[0].name=prometheus,metrics.serviceMonitor.labels.release=p")
+		"--set", "metrics.tlsSecret=cert,metrics.serviceMonitor.tlsConfig.serverName=lb,metrics.readers[0].namespace=monitoring,metrics.readers[0].name=prometheus,metrics.serviceMonitor.labels.release=p")
 	for _, w := range workloads(t, docs) {
 		for _, container := range w.pod.Spec.Containers {
 			args := strings.ReplaceAll(strings.Join(container.Args, " "), "=", " ")
@@ -496,7 +530,7 @@ func TestMetrics(t *testing.T) {
 		}
 		if w.name == "blue-ironlb-ccm" || w.name == "blue-ironlb-speaker" {
 			i := slices.IndexFunc(w.pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == "certificate" })
-			if i < 0 || w.pod.Spec.Volumes[i].Secret.SecretName != "cert" {
+			if i < 0 || w.pod.Spec.Volumes[i].Secret.SecretName != "cert" || !*w.pod.Spec.Volumes[i].Secret.Optional { // it starts without
 				t.Errorf("%s has volumes %v", w.name, w.pod.Spec.Volumes)
 			}
 		}
@@ -508,7 +542,7 @@ func TestMetrics(t *testing.T) {
 	var have []string
 	for _, e := range endpoints {
 		have = append(have, fmt.Sprintf("%s %s:%d%s", e.Job(), e.Scheme, e.Number, e.Path))
-		if !e.TLSConfig.InsecureSkipVerify || e.BearerTokenFile == "" || e.Service.Spec.ClusterIP != "None" || e.Service.Namespace != "lb" {
+		if e.TLSConfig.InsecureSkipVerify || e.TLSConfig.ServerName != "lb" || e.BearerTokenFile == "" || e.Service.Spec.ClusterIP != "None" || e.Service.Namespace != "lb" {
 			t.Errorf("%s has %+v", e.Job(), e)
 		}
 	}
@@ -526,12 +560,12 @@ func TestMetrics(t *testing.T) {
 	}
 	endpoints, err = chart.Endpoints(template(t, c, "ironlb", "ironlb-system",
 		"--set", "metrics.secure=true,metrics.serviceMonitor.enabled=true,bgpd.enabled=false",
-		"--set", "metrics.serviceMonitor.tokenSecret=reader,metrics.serviceMonitor.interval=30s,metrics.serviceMonitor.tlsConfig.serverName=lb"))
+		"--set", "metrics.serviceMonitor.tokenSecret=reader,metrics.serviceMonitor.interval=30s"))
 	if err != nil || len(endpoints) != 2 {
 		t.Fatalf("without ironlb-bgpd: %v, %v", endpoints, err)
 	}
 	for _, e := range endpoints {
-		if e.TLSConfig.InsecureSkipVerify || e.TLSConfig.ServerName != "lb" || e.Authorization == nil || e.Authorization.Credentials.Name != "reader" ||
+		if !e.TLSConfig.InsecureSkipVerify || e.Authorization == nil || e.Authorization.Credentials.Name != "reader" ||
 			e.Authorization.Credentials.Key != "token" || e.BearerTokenFile != "" || e.Interval != "30s" {
 			t.Errorf("%s has %+v", e.Job(), e)
 		}
