@@ -7,6 +7,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
+	"testing"
+	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -73,6 +76,23 @@ func (c *Cluster) Plugin(ctx context.Context, args ...string) (string, error) {
 		err = nil
 	}
 	return string(out), err
+}
+
+// AwaitExplained waits until "kubectl ironlb explain" of a Service in namespace default has this cause after its name and
+// addresses, and a line of this step; both are regular expressions.
+func (c *Cluster) AwaitExplained(t testing.TB, limit time.Duration, service, cause, step string) {
+	t.Helper()
+	first, want := regexp.MustCompile(`^Service default/`+service+` \(.*\): `+cause+`\n`), regexp.MustCompile(`(?m)^  `+step)
+	c.Await(t, limit, "kubectl ironlb explain svc "+service, func(ctx context.Context) error {
+		out, err := c.Plugin(ctx, "explain", "svc", service)
+		if err != nil {
+			return err
+		}
+		if !first.MatchString(out) || !want.MatchString(out) {
+			return fmt.Errorf("want %s and %s, got:\n%s", first, want, out)
+		}
+		return nil
+	})
 }
 
 // adminEnv is the environment of an administrator's kubectl and Helm. They keep nothing in the user's home: the kinds

@@ -120,6 +120,9 @@ func TestNoSession(t *testing.T) {
 	if took := time.Since(began); took > 10*time.Second {
 		t.Errorf("it took %s", took)
 	}
+	for _, r := range tors {
+		cluster.AwaitExplained(t, patience, "web", "Problem NoSession", `BGP +`+cluster.Node(0).Name+` to `+r.name+` +Info +Refused: `)
+	}
 	restore()
 	warns(false)
 	initial(t)

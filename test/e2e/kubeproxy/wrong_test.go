@@ -124,6 +124,8 @@ func TestAlongsideServiceProxy(t *testing.T) {
 	scene.Endpoints(t, "both", "a1", "b1")
 	vip := svc.Status.LoadBalancer.Ingress[0].IP
 	waitForReports(t, vip, "KubeProxyAlongsideServiceProxy", "set serviceProxy: false", "in mode iptables")
+	cluster.AwaitExplained(t, patience, svc.Name, "Problem KubeProxyAlongsideServiceProxy",
+		`kube-proxy +`+node().Name+` +Problem +KubeProxyAlongsideServiceProxy: .*set serviceProxy: false`)
 	kubeProxy.stop(t)
 	waitForReports(t, vip, "KubeProxyResidualRules", "kube-proxy --cleanup")
 	argv, err := node().KubeProxyArgv(t.Context(), "iptables", nil)

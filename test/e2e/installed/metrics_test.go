@@ -1,0 +1,102 @@
+package installed
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ironlb/ironlb/test/lab"
+	"github.com/ironlb/ironlb/test/rare"
+)
+
+// TestSecureMetrics: with metrics.secure, a ServiceAccount of metrics.readers reads the metrics of all programs at the
+// addresses of their Pods, those of nodes for speaker and ironlb-bgpd. No other client does.
+func TestSecureMetrics(t *testing.T) {
+	rare.Test(t)
+	cluster.Need(t)
+	serve(t)
+	t.Cleanup(func() {
+		if err := start(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := cluster.Install(t.Context(), "--values", "test/lab/demo/values.yaml", "--set", "speaker.minReadySeconds=0,bgpd.minReadySeconds=0",
+		"--set", "metrics.secure=true,metrics.readers[0].namespace=default,metrics.readers[0].name=reader"); err != nil {
+		t.Fatal(err)
+	}
+	settled(t)
+	pods, err := cluster.Kube.CoreV1().Pods(lab.SystemNamespace).List(t.Context(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/name in (ironlb-ccm, ironlb-speaker)"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	targets := map[string]string{} // a metric that each has
+	for _, p := range pods.Items {
+		switch p.Labels["app.kubernetes.io/name"] {
+		case "ironlb-ccm":
+			targets["https://"+net.JoinHostPort(p.Status.PodIP, "10258")+"/metrics"] = "ironlb_ccm_"
+		default:
+			if p.Status.PodIP != p.Status.HostIP {
+				t.Errorf("%s has the address %s, not that of its node, %s", p.Name, p.Status.PodIP, p.Status.HostIP)
+			}
+			base := "https://" + net.JoinHostPort(p.Status.HostIP, "7950") + "/metrics"
+			targets[base], targets[base+"/bgpd"] = "ironlb_speaker_", "ironlb_bgp_"
+		}
+	}
+	if len(targets) != 2+2*len(cluster.Nodes) {
+		t.Fatalf("targets %v", targets)
+	}
+	reader, other := token(t, "reader"), token(t, "other")
+	for target, metric := range targets {
+		cluster.Await(t, time.Minute, target, func(ctx context.Context) error { // ironlb-bgpd may restart
+			if status, body := scrape(ctx, target, reader); status != "200" || !strings.Contains(body, "\n"+metric) {
+				return fmt.Errorf("status %s, %.300s", status, body)
+			}
+			return nil
+		})
+		for name, client := range map[string]struct{ token, want string }{"another": {other, "403"}, "an invalid token": {"x.y.z", "401"}, "no token": {"", "401"}} {
+			if status, body := scrape(t.Context(), target, client.token); status != client.want || strings.Contains(body, metric) {
+				t.Errorf("%s for %s: status %s, %.300s", target, name, status, body)
+			}
+		}
+	}
+}
+
+// token returns one of a new ServiceAccount.
+func token(t *testing.T, name string) string {
+	t.Helper()
+	accounts := cluster.Kube.CoreV1().ServiceAccounts(metav1.NamespaceDefault)
+	if _, err := accounts.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := accounts.Delete(context.WithoutCancel(t.Context()), name, metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
+	answer, err := accounts.CreateToken(t.Context(), name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer.Status.Token
+}
+
+// scrape returns the status and the body of an answer, as a Pod on the first node gets it.
+func scrape(ctx context.Context, target, token string) (status, body string) {
+	argv := []string{"curl", "-sSk", "--max-time", "5", "-w", "\n%{http_code}", target}
+	if token != "" {
+		argv = append(argv, "-H", "Authorization: Bearer "+token)
+	}
+	out, err := cluster.Node(0).Exec(ctx, argv...)
+	if err != nil {
+		return err.Error(), out
+	}
+	end := strings.LastIndex(out, "\n")
+	return out[end+1:], out[:end]
+}
