@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -68,7 +69,11 @@ func (t *tool) explain(ctx context.Context, args []string, all bool) error {
 }
 
 func explanations(c *diagnose.Cluster, namespace, name string, all bool) ([]diagnose.Explanation, error) {
-	if why := c.Unread["Services"]; why != "" {
+	why := c.Unread["Services"]
+	if all && name == "" {
+		why = cmp.Or(why, c.Unread[diagnose.OtherServices])
+	}
+	if why != "" {
 		return nil, fmt.Errorf("listing Services: %s", why)
 	}
 	if name != "" {
@@ -81,10 +86,8 @@ func explanations(c *diagnose.Cluster, namespace, name string, all bool) ([]diag
 	out := []diagnose.Explanation{}
 	for i := range c.Services {
 		svc := &c.Services[i]
-		if (all || svc.Namespace == namespace) && c.Affected(svc) {
-			if e := c.Explain(svc); e.Cause() != nil {
-				out = append(out, e)
-			}
+		if (all || svc.Namespace == namespace) && c.Affected(svc) && c.Cause(svc) != nil {
+			out = append(out, c.Explain(svc))
 		}
 	}
 	return out, nil

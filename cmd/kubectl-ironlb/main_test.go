@@ -14,6 +14,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -267,6 +268,72 @@ Service shop/web: Problem NoPool
 	expect(t, "in another namespace", run(cl, "explain", "svc", "-n", "default"), "No Service with problems.")
 	expect(t, "unknown", run(cl, "explain", "svc", "nothing", "-n", "shop"), "error: there is no Service nothing in namespace shop: name another namespace with -n")
 	expect(t, "another kind", run(cl, "explain", "pod", "web"), `error: "pod web" is no Service: write svc NAME, with -n for its namespace`)
+}
+
+// TestExplainForbidden: a user who may list Services of one namespace only gets its explanations, with a note of what is
+// not considered.
+func TestExplainForbidden(t *testing.T) {
+	web := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer}}
+	web.Status.Conditions = []metav1.Condition{conditionOf(v1alpha1.ConditionAllocated, "False", "NoPool", "No pool accepts the Service: create one")}
+	cl := interceptor.NewClient(cluster(web), interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, l client.ObjectList, o ...client.ListOption) error {
+		var options client.ListOptions
+		options.ApplyOptions(o)
+		switch l.(type) {
+		case *corev1.ServiceList, *discoveryv1.EndpointSliceList:
+			if options.Namespace != "shop" {
+				return apierrors.NewForbidden(schema.GroupResource{Resource: "services"}, "", errors.New("not in all namespaces"))
+			}
+		}
+		return c.List(ctx, l, o...)
+	}})
+	one := run(cl, "explain", "svc", "web", "-n", "shop")
+	if !strings.Contains(one, "Service shop/web: Problem NoPool\n") || !strings.Contains(one, "Services of other namespaces are not considered: ") {
+		t.Errorf("one Service:\n%s", one)
+	}
+	if got := run(cl, "explain", "svc", "-n", "shop"); got != one {
+		t.Errorf("all of the namespace:\n%s", got)
+	}
+	for _, args := range [][]string{{"svc", "-A", "-n", "shop"}, {"svc", "web", "-n", "other"}} {
+		if got := run(cl, append([]string{"explain"}, args...)...); !strings.HasPrefix(got, "error: ") || !strings.Contains(got, "not in all namespaces") {
+			t.Errorf("%q:\n%s", args, got)
+		}
+	}
+}
+
+// TestWatch: --watch prints again after a change, and not because ages grow.
+func TestWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := vip("192.0.2.9", "default/web", "a b", "a", conditionOf("Announced", "True", "Owner", ""))
+		v.Status.Since = ptr.To(metav1.Now())
+		cl, out, done := cluster(v), &bytes.Buffer{}, make(chan int)
+		ctx, stop := context.WithCancel(t.Context())
+		cmd := command(func(*genericclioptions.ConfigFlags) (client.Client, error) { return cl, nil }, time.Now)
+		cmd.SetOut(out)
+		cmd.SetArgs([]string{"status", "--watch"})
+		go func() { done <- exitCode(out, cmd.ExecuteContext(ctx)) }()
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if n := strings.Count(out.String(), "192.0.2.9 "); n != 1 {
+			t.Errorf("within an hour without a change it prints %d times:\n%.2000s", n, out)
+		}
+		out.Reset()
+		if err := cl.Get(t.Context(), client.ObjectKeyFromObject(v), v); err != nil {
+			t.Fatal(err)
+		}
+		v.Status.Node = "b"
+		if err := cl.Status().Update(t.Context(), v); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(3 * watchEvery)
+		synctest.Wait()
+		if got := out.String(); strings.Count(got, "192.0.2.9 ") != 1 || !strings.Contains(got, " b      60m ") {
+			t.Errorf("after a change:\n%s", got)
+		}
+		stop()
+		if code := <-done; code != 0 {
+			t.Errorf("Ctrl-C: exit code %d", code)
+		}
+	})
 }
 
 // drain labels the node, and waits until it holds nothing.

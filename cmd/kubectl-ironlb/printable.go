@@ -12,8 +12,8 @@ import (
 )
 
 // list lists objects whose texts can be printed: a router or a tenant determines some of them.
-func (t *tool) list(ctx context.Context, objects client.ObjectList) error {
-	if err := t.client.List(ctx, objects); err != nil {
+func (t *tool) list(ctx context.Context, objects client.ObjectList, in ...client.ListOption) error {
+	if err := t.client.List(ctx, objects, in...); err != nil {
 		return fmt.Errorf("listing %s: %w", strings.TrimPrefix(fmt.Sprintf("%T", objects), "*v1alpha1."), err)
 	}
 	makePrintable(reflect.ValueOf(objects).Elem())

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 
 	"golang.org/x/sync/errgroup"
@@ -98,8 +99,13 @@ func kinds() *runtime.Scheme {
 	return s
 }
 
-// read lists the objects of a diagnosis. A kind that cannot be listed is noted, unless none can.
+// read lists the objects of a diagnosis. A kind that cannot be listed is noted, unless none can. Users who may read one
+// namespace only get its Services.
 func (t *tool) read(ctx context.Context) (*diagnose.Cluster, error) {
+	namespace, err := t.namespace()
+	if err != nil {
+		return nil, err
+	}
 	c := &diagnose.Cluster{Now: t.now(), Unread: map[string]string{}}
 	var services corev1.ServiceList
 	var endpoints discoveryv1.EndpointSliceList
@@ -131,7 +137,11 @@ func (t *tool) read(ctx context.Context) (*diagnose.Cluster, error) {
 		case !apierrors.IsForbidden(err): // no connection
 			return nil, err
 		default:
-			c.Unread[kindOf(lists[i])] = printable(err.Error())
+			kind := kindOf(lists[i])
+			if slices.Contains([]string{"Services", "EndpointSlices"}, kind) && t.list(ctx, lists[i], client.InNamespace(namespace)) == nil {
+				kind += diagnose.OfOthers
+			}
+			c.Unread[kind] = printable(err.Error())
 		}
 	}
 	c.Services, c.Slices, c.Nodes, c.Namespaces = services.Items, endpoints.Items, nodes.Items, namespaces.Items

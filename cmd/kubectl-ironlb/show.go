@@ -31,31 +31,43 @@ func (t *tool) outputFlags(cmd *cobra.Command) {
 // view makes of the objects a value for json and yaml, its worst state, and its text.
 type view func(*diagnose.Cluster) (value any, worst diagnose.State, text func(*bytes.Buffer), err error)
 
-// show reads the objects and prints the view, with --watch after each change.
+// show reads the objects and prints the view, with --watch after each change. Ages alone are no change: compared is the
+// view at the time of the first.
 func (t *tool) show(ctx context.Context, of view) error {
 	var before []byte
-	last := diagnose.Unknown
+	first, last := t.now(), diagnose.Unknown
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
 	for {
-		out, worst, err := t.once(ctx, of)
+		c, err := t.read(ctx)
+		var compared []byte
+		var worst diagnose.State
+		if err == nil {
+			compared, worst, err = t.render(c, of, first)
+		}
 		switch {
 		case err != nil && ctx.Err() != nil && before != nil: // Ctrl-C
 			return outcome(last)
 		case err != nil && before == nil:
 			return err
 		case err != nil: // --watch goes on
-			out, worst = []byte("error: "+printable(err.Error())+"\n"), diagnose.Unknown
+			compared, worst = []byte("error: "+printable(err.Error())+"\n"), diagnose.Unknown
 		}
 		last = worst
-		if !bytes.Equal(out, before) {
+		if !bytes.Equal(compared, before) {
+			out := compared
+			if err == nil && t.watch {
+				if out, _, err = t.render(c, of, t.now()); err != nil {
+					return err
+				}
+			}
 			if f, is := t.out.(*os.File); is && t.watch && term.IsTerminal(int(f.Fd())) {
 				fmt.Fprint(f, "\x1b[H\x1b[2J")
 			}
 			if _, err := t.out.Write(out); err != nil {
 				return fmt.Errorf("writing the output: %w", err)
 			}
-			before = out
+			before = compared
 		}
 		if !t.watch {
 			return outcome(worst)
@@ -68,11 +80,10 @@ func (t *tool) show(ctx context.Context, of view) error {
 	}
 }
 
-func (t *tool) once(ctx context.Context, of view) ([]byte, diagnose.State, error) {
-	c, err := t.read(ctx)
-	if err != nil {
-		return nil, "", err
-	}
+// render returns the output of a view at a time, and its worst state.
+func (t *tool) render(c *diagnose.Cluster, of view, at time.Time) ([]byte, diagnose.State, error) {
+	defer func(now func() time.Time) { t.now = now }(t.now)
+	c.Now, t.now = at, func() time.Time { return at }
 	value, worst, text, err := of(c)
 	if err != nil {
 		return nil, "", err

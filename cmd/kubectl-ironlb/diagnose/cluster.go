@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"github.com/ironlb/ironlb/ccm/servicerecord"
@@ -43,7 +44,64 @@ type Cluster struct {
 	Unread map[string]string
 
 	absent map[string]v1alpha1.Absence // both once asked for
-	index  *pools.Index
+	found  *index
+}
+
+// index finds objects, so that a diagnosis of all Services takes time in proportion to their number.
+type index struct {
+	services   map[types.NamespacedName]*corev1.Service
+	holders    map[netip.Addr][]*corev1.Service
+	slices     map[types.NamespacedName][]*discoveryv1.EndpointSlice // by Service
+	nodes      map[string]*corev1.Node
+	pools      map[string]*v1alpha1.IPAddressPool
+	speakers   map[string]*v1alpha1.SpeakerStatus
+	virtualIPs map[string]*v1alpha1.VirtualIP // by address
+	inForce    pools.Index
+	ads        []selecting
+	announcers map[string][]*v1alpha1.SpeakerStatus // by the names of the advertisements
+}
+
+// find indexes the objects once.
+func (c *Cluster) find() *index {
+	if c.found != nil {
+		return c.found
+	}
+	f := &index{
+		services: map[types.NamespacedName]*corev1.Service{}, holders: map[netip.Addr][]*corev1.Service{},
+		slices: map[types.NamespacedName][]*discoveryv1.EndpointSlice{}, virtualIPs: map[string]*v1alpha1.VirtualIP{},
+		nodes: byName(c.Nodes, (*corev1.Node).GetName), pools: byName(c.Pools, (*v1alpha1.IPAddressPool).GetName),
+		speakers: byName(c.Speakers, (*v1alpha1.SpeakerStatus).GetName), announcers: map[string][]*v1alpha1.SpeakerStatus{},
+		inForce: pools.NewIndex(c.poolsInForce()), ads: c.advertisements(),
+	}
+	for i := range c.Services {
+		svc := &c.Services[i]
+		f.services[types.NamespacedName{Namespace: svc.Namespace, Name: svc.Name}] = svc
+		records, _ := v1alpha1.RecordsOf(svc)
+		for _, r := range records {
+			f.holders[r.Addr] = append(f.holders[r.Addr], svc)
+		}
+	}
+	for i := range c.Slices {
+		of := types.NamespacedName{Namespace: c.Slices[i].Namespace, Name: c.Slices[i].Labels[discoveryv1.LabelServiceName]}
+		f.slices[of] = append(f.slices[of], &c.Slices[i])
+	}
+	for i := range c.VirtualIPs {
+		for _, addr := range c.VirtualIPs[i].Spec.Addresses {
+			if f.virtualIPs[addr] == nil {
+				f.virtualIPs[addr] = &c.VirtualIPs[i]
+			}
+		}
+	}
+	c.found = f
+	return f
+}
+
+func byName[T any](all []T, name func(*T) string) map[string]*T {
+	out := make(map[string]*T, len(all))
+	for i := range all {
+		out[name(&all[i])] = &all[i]
+	}
+	return out
 }
 
 // Settings of ironlb-ccm, from the arguments of its Deployment.
@@ -69,17 +127,11 @@ func (c *Cluster) Absent() map[string]v1alpha1.Absence {
 	return c.absent
 }
 
-func (c *Cluster) speaker(node string) *v1alpha1.SpeakerStatus {
-	return named(c.Speakers, func(s *v1alpha1.SpeakerStatus) bool { return s.Name == node })
-}
+func (c *Cluster) speaker(node string) *v1alpha1.SpeakerStatus { return c.find().speakers[node] }
 
-func (c *Cluster) node(name string) *corev1.Node {
-	return named(c.Nodes, func(n *corev1.Node) bool { return n.Name == name })
-}
+func (c *Cluster) node(name string) *corev1.Node { return c.find().nodes[name] }
 
-func (c *Cluster) pool(name string) *v1alpha1.IPAddressPool {
-	return named(c.Pools, func(p *v1alpha1.IPAddressPool) bool { return p.Name == name })
-}
+func (c *Cluster) pool(name string) *v1alpha1.IPAddressPool { return c.find().pools[name] }
 
 // poolsInForce parses the pools, as ironlb-ccm uses them: while a spec cannot be read, the last good one is in force.
 func (c *Cluster) poolsInForce() (all []pools.Pool) {
@@ -97,31 +149,16 @@ func (c *Cluster) poolsInForce() (all []pools.Pool) {
 }
 
 // poolOf returns the name of the pool that has the address, empty for none.
-func (c *Cluster) poolOf(addr netip.Addr) string {
-	if c.index == nil {
-		index := pools.NewIndex(c.poolsInForce())
-		c.index = &index
-	}
-	return c.index.PoolOf(addr)
-}
+func (c *Cluster) poolOf(addr netip.Addr) string { return c.find().inForce.PoolOf(addr) }
 
 // Service returns the Service, nil if it does not exist.
 func (c *Cluster) Service(namespace, name string) *corev1.Service {
-	return named(c.Services, func(s *corev1.Service) bool { return s.Namespace == namespace && s.Name == name })
+	return c.find().services[types.NamespacedName{Namespace: namespace, Name: name}]
 }
 
 // virtualIP returns the VirtualIP that has the address, nil if there is none.
 func (c *Cluster) virtualIP(addr netip.Addr) *v1alpha1.VirtualIP {
-	return named(c.VirtualIPs, func(v *v1alpha1.VirtualIP) bool { return slices.Contains(v.Spec.Addresses, addr.String()) })
-}
-
-func named[T any](all []T, is func(*T) bool) *T {
-	for i := range all {
-		if is(&all[i]) {
-			return &all[i]
-		}
-	}
-	return nil
+	return c.find().virtualIPs[addr.String()]
 }
 
 // readyOn returns how many ready endpoints of a port and family a Service has on each node, or, without any, how many
@@ -131,12 +168,10 @@ func (c *Cluster) readyOn(svc *corev1.Service, port *corev1.ServicePort, ipv4 bo
 	if ipv4 {
 		family = discoveryv1.AddressTypeIPv4
 	}
-	for i := range c.Slices {
-		s := &c.Slices[i]
-		if s.Namespace != svc.Namespace || s.Labels[discoveryv1.LabelServiceName] != svc.Name || s.AddressType != family ||
-			!slices.ContainsFunc(s.Ports, func(p discoveryv1.EndpointPort) bool {
-				return p.Port != nil && ptr.Deref(p.Name, "") == port.Name && ptr.Deref(p.Protocol, corev1.ProtocolTCP) == cmp.Or(port.Protocol, corev1.ProtocolTCP)
-			}) {
+	for _, s := range c.find().slices[types.NamespacedName{Namespace: svc.Namespace, Name: svc.Name}] {
+		if s.AddressType != family || !slices.ContainsFunc(s.Ports, func(p discoveryv1.EndpointPort) bool {
+			return p.Port != nil && ptr.Deref(p.Name, "") == port.Name && ptr.Deref(p.Protocol, corev1.ProtocolTCP) == cmp.Or(port.Protocol, corev1.ProtocolTCP)
+		}) {
 			continue
 		}
 		for _, e := range s.Endpoints {

@@ -75,6 +75,12 @@ const (
 	ReasonUnread          = "Unread"
 )
 
+// OfOthers follows a kind in Cluster.Unread of which only the objects of one namespace could be listed.
+const (
+	OfOthers      = " of other namespaces"
+	OtherServices = "Services" + OfOthers
+)
+
 // Finding is what was found out about one step.
 type Finding struct {
 	Step    Step   `json:"step"`
@@ -109,6 +115,7 @@ type explainer struct {
 	svc       *corev1.Service
 	addresses []v1alpha1.Record // with their pools
 	absence   map[string]v1alpha1.Absence
+	brief     bool // only the cause counts
 	out       Explanation
 }
 
@@ -128,8 +135,16 @@ func (e *explainer) unread(step Step, kinds ...string) bool {
 }
 
 // Explain follows a Service of the Cluster to the network. It ends at a step without which there is no next one.
-func (c *Cluster) Explain(svc *corev1.Service) Explanation {
-	e := &explainer{Cluster: c, svc: svc, absence: c.Absent(), out: Explanation{Namespace: svc.Namespace, Name: svc.Name}}
+func (c *Cluster) Explain(svc *corev1.Service) Explanation { return c.explain(svc, false) }
+
+// Cause returns the cause that an explanation of the Service would have, for less than the explanation costs.
+func (c *Cluster) Cause(svc *corev1.Service) *Finding {
+	e := c.explain(svc, true)
+	return e.Cause()
+}
+
+func (c *Cluster) explain(svc *corev1.Service, brief bool) Explanation {
+	e := &explainer{Cluster: c, svc: svc, absence: c.Absent(), brief: brief, out: Explanation{Namespace: svc.Namespace, Name: svc.Name}}
 	e.addresses, _ = v1alpha1.RecordsOf(svc)
 	for _, r := range e.addresses {
 		e.out.Addresses = append(e.out.Addresses, r.Addr.String())
@@ -209,7 +224,7 @@ func (e *explainer) allocation() bool {
 		state = Warning // it keeps what it has
 	}
 	e.add(StepAddress, "", state, c.Reason, "%s", c.Message)
-	if state == Problem {
+	if state == Problem && !e.brief {
 		e.pools()
 	}
 	for _, r := range e.addresses {
@@ -226,6 +241,9 @@ func (e *explainer) allocation() bool {
 func (e *explainer) pools() {
 	if e.unread(StepPool, "IPAddressPools") {
 		return
+	}
+	if why := e.Unread[OtherServices]; why != "" {
+		e.add(StepPool, "", Info, ReasonUnread, "addresses and sharing keys of %s are not considered: %s", OtherServices, why)
 	}
 	alloc := pools.New()
 	alloc.SetPools(e.poolsInForce())
@@ -321,22 +339,18 @@ type selecting struct {
 
 // selectsSharers reports whether an advertisement selects all Services on an address.
 func (e *explainer) selectsSharers(a *selecting, addr netip.Addr) bool {
-	return !slices.ContainsFunc(e.Services, func(svc corev1.Service) bool {
-		records, _ := v1alpha1.RecordsOf(&svc)
-		_, holds := v1alpha1.PoolOf(records, addr)
-		return holds && !a.SelectsService(svc.Labels)
-	})
+	return !slices.ContainsFunc(e.find().holders[addr], func(svc *corev1.Service) bool { return !a.SelectsService(svc.Labels) })
 }
 
-func (e *explainer) advertisements() (out []selecting) {
-	for i := range e.L2 {
-		s, _ := advertisement.OfL2(&e.L2[i]) // its condition has the error
-		out = append(out, selecting{kind: "L2Advertisement", name: e.L2[i].Name, Selection: s})
+func (c *Cluster) advertisements() (out []selecting) {
+	for i := range c.L2 {
+		s, _ := advertisement.OfL2(&c.L2[i]) // its condition has the error
+		out = append(out, selecting{kind: "L2Advertisement", name: c.L2[i].Name, Selection: s})
 	}
-	for i := range e.BGP {
-		s, _ := advertisement.OfBGP(&e.BGP[i])
-		ready := meta.FindStatusCondition(e.BGP[i].Status.Conditions, condition.Ready)
-		out = append(out, selecting{kind: "BGPAdvertisement", name: e.BGP[i].Name, Selection: s, peers: e.BGP[i].Spec.Peers,
+	for i := range c.BGP {
+		s, _ := advertisement.OfBGP(&c.BGP[i])
+		ready := meta.FindStatusCondition(c.BGP[i].Status.Conditions, condition.Ready)
+		out = append(out, selecting{kind: "BGPAdvertisement", name: c.BGP[i].Name, Selection: s, peers: c.BGP[i].Spec.Peers,
 			withheld: ready != nil && ready.Reason == "UnknownCommunity"})
 	}
 	return out
@@ -349,7 +363,7 @@ func (e *explainer) announcement() {
 	if e.unread(StepAdvertisement, "L2Advertisements", "BGPAdvertisements", "IPAddressPools") {
 		return
 	}
-	ads := e.advertisements()
+	ads := e.find().ads
 	var explained []*v1alpha1.VirtualIP
 	for _, r := range e.addresses {
 		r.Pool = cmp.Or(e.poolOf(r.Addr), r.Pool) // the record may lag behind
@@ -385,6 +399,10 @@ func (e *explainer) announcement() {
 			continue
 		}
 		e.add(StepAdvertisement, r.Addr.String(), OK, "", "%s", some(names))
+		if why := e.Unread[OtherServices]; len(bgp) > 0 && why != "" {
+			e.add(StepAdvertisement, r.Addr.String(), Info, ReasonUnread,
+				"BGP announces the address only while all Services on it are selected, and %s cannot be listed: %s", OtherServices, why)
+		}
 		if len(l2) > 0 {
 			switch v := e.virtualIP(r.Addr); {
 			case v != nil && slices.Contains(explained, v):
@@ -440,7 +458,9 @@ func (e *explainer) owner(v *v1alpha1.VirtualIP, ads []selecting) {
 	if owner != "" {
 		e.dataPlane(owner)
 	}
-	e.others(v, ads)
+	if !e.brief {
+		e.others(v, ads)
+	}
 	if c := trueCondition(v.Status.Conditions, v1alpha1.ConditionNotDirect); c != nil {
 		e.add(StepForwarding, subject, Warning, c.Reason, "%s", c.Message)
 	}
@@ -487,26 +507,64 @@ func (e *explainer) others(v *v1alpha1.VirtualIP, ads []selecting) {
 	}
 }
 
+// announcers returns the speakers of the nodes that may announce an address of the advertisements by BGP.
+func (c *Cluster) announcers(ads []selecting) []*v1alpha1.SpeakerStatus {
+	key := strings.Join(namesOf(ads), ",")
+	out, known := c.find().announcers[key]
+	if known {
+		return out
+	}
+	for i := range c.Speakers {
+		s := &c.Speakers[i]
+		n := c.node(s.Name)
+		switch {
+		case s.Status.BGP == nil, c.Absent()[s.Name] != "":
+		case n != nil && !slices.ContainsFunc(ads, func(a selecting) bool { return a.SelectsNode(n) }):
+		case n != nil && watch.ExclusionReason(n, c.Settings.IgnoreExclude) != "":
+		default:
+			out = append(out, s)
+		}
+	}
+	c.find().announcers[key] = out
+	return out
+}
+
+// unserved reports whether a node does not serve the address, and else whether it may be one that is only counted: the
+// lowest ones are listed.
+func unserved(all []v1alpha1.UnservedStatus, addr netip.Addr) (listed, counted bool) {
+	for i := range all {
+		u := &all[i]
+		if slices.Contains(u.Addresses, addr.String()) {
+			return true, false
+		}
+		if last := len(u.Addresses) - 1; last >= 0 && int(u.Count) > last+1 {
+			highest, err := netip.ParseAddr(u.Addresses[last])
+			counted = counted || err == nil && highest.Less(addr)
+		}
+	}
+	return false, counted
+}
+
 // sessions explains by which BGP sessions an address is announced.
 func (e *explainer) sessions(addr netip.Addr, ads []selecting) {
 	family := corev1.IPv6Protocol
 	if addr.Is4() {
 		family = corev1.IPv4Protocol
 	}
-	var up []string
-	for i := range e.Speakers {
-		s := &e.Speakers[i]
-		n := e.node(s.Name)
-		switch {
-		case s.Status.BGP == nil, e.absence[s.Name] != "":
+	var up, unsure []string
+	serves := e.serving(addr.Is4())
+	for _, s := range e.announcers(ads) {
+		if !serves(s.Name) {
 			continue
-		case n != nil && !slices.ContainsFunc(ads, func(a selecting) bool { return a.SelectsNode(n) }):
-			continue
-		case n != nil && watch.ExclusionReason(n, e.Settings.IgnoreExclude) != "":
-			continue
-		case e.local() && !e.serves(s.Name, addr.Is4()):
-			continue
-		case slices.ContainsFunc(s.Status.BGP.Unserved, func(u v1alpha1.UnservedStatus) bool { return slices.Contains(u.Addresses, addr.String()) }):
+		}
+		if e.brief && len(up) > 0 {
+			break
+		}
+		listed, counted := unserved(s.Status.BGP.Unserved, addr)
+		if counted {
+			unsure = append(unsure, s.Name)
+		}
+		if listed || counted {
 			continue
 		}
 		for _, session := range s.Status.BGP.Sessions {
@@ -532,6 +590,9 @@ func (e *explainer) sessions(addr netip.Addr, ads []selecting) {
 	}
 	switch {
 	case reported:
+	case len(up) == 0 && len(unsure) > 0:
+		e.add(StepSession, addr.String(), Unknown, ReasonNotReported,
+			"%s do not serve all addresses and list only the lowest ones: \"ironlb-speaker dump\" in their Pods shows whether they serve this one", some(unsure))
 	case len(up) == 0:
 		e.add(StepSession, addr.String(), Problem, ReasonNoSession, "no established session of a node that %s selects carries %s", some(namesOf(ads)), family)
 	default:
@@ -544,12 +605,21 @@ func (e *explainer) local() bool {
 	return e.svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal && e.Settings.ForwardingOf(e.svc) != v1alpha1.ForwardingDirect
 }
 
-// serves reports whether a node has an endpoint of each port that has any, in the family.
-func (e *explainer) serves(node string, ipv4 bool) bool {
-	return !slices.ContainsFunc(e.svc.Spec.Ports, func(p corev1.ServicePort) bool {
-		on := e.readyOn(e.svc, &p, ipv4)
-		return len(on) > 0 && on[node] == 0
-	})
+// serving returns whether a node may announce an address of the family: with policy Local it needs an endpoint of each port
+// that has any.
+func (e *explainer) serving(ipv4 bool) func(node string) bool {
+	if !e.local() {
+		return func(string) bool { return true }
+	}
+	var ports []map[string]int
+	for i := range e.svc.Spec.Ports {
+		if on := e.readyOn(e.svc, &e.svc.Spec.Ports[i], ipv4); len(on) > 0 {
+			ports = append(ports, on)
+		}
+	}
+	return func(node string) bool {
+		return !slices.ContainsFunc(ports, func(on map[string]int) bool { return on[node] == 0 })
+	}
 }
 
 // endpoints counts the ready endpoints of each port, in each family of the addresses.

@@ -1,6 +1,10 @@
 package diagnose
 
 import (
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -180,6 +184,19 @@ func TestExplain(t *testing.T) {
 		"unserved": {func(c *Cluster) {
 			c.BGP[0].Status.Unserved = []v1alpha1.UnservedStatus{{Reason: "NoPeer", Message: "create a BGPPeer", Count: 1, Addresses: []string{"192.0.2.10"}}}
 		}, StepSession, "NoPeer", "create a BGPPeer", ""},
+		"unserved, by the lowest listed ones only": {func(c *Cluster) {
+			for i := range c.Speakers {
+				c.Speakers[i].Status.BGP.Unserved = []v1alpha1.UnservedStatus{{Reason: "DataPlaneNotReady", Count: 12, Addresses: []string{"192.0.2.8", "192.0.2.9"}}}
+			}
+		}, StepSession, ReasonNotReported, "a, b do not serve all addresses", ""},
+		"served, by the lowest listed ones": {change: func(c *Cluster) {
+			for i := range c.Speakers {
+				c.Speakers[i].Status.BGP.Unserved = []v1alpha1.UnservedStatus{{Reason: "DataPlaneNotReady", Count: 12, Addresses: []string{"192.0.2.9", "192.0.2.11"}}}
+			}
+		}},
+		"served by one node": {change: func(c *Cluster) {
+			c.Speakers[0].Status.BGP.Unserved = []v1alpha1.UnservedStatus{{Reason: "DataPlaneNotReady", Count: 12, Addresses: []string{"192.0.2.9"}}}
+		}},
 		"no advertisement": {func(c *Cluster) {
 			c.BGP, c.L2[0].Spec.IPAddressPools, c.VirtualIPs = nil, []string{"other"}, nil
 		}, StepAdvertisement, ReasonNotAdvertised, "L2Advertisement lan does not select pool lan", ""},
@@ -240,6 +257,9 @@ func TestExplain(t *testing.T) {
 			c := healthy()
 			test.change(c)
 			e := c.Explain(&c.Services[0])
+			if brief := c.Cause(&c.Services[0]); !reflect.DeepEqual(brief, e.Cause()) {
+				t.Errorf("without the explanation the cause is %+v, want %+v", brief, e.Cause())
+			}
 			switch cause := e.Cause(); {
 			case cause == nil:
 				if test.step != "" {
@@ -251,6 +271,75 @@ func TestExplain(t *testing.T) {
 			for _, f := range e.Findings {
 				if f.Step == StepPool && f.Subject == "lan" && !strings.HasPrefix(f.Reason+": "+f.Message, test.pool) {
 					t.Errorf("pool %+v, want %s", f, test.pool)
+				}
+			}
+		})
+	}
+}
+
+// Without the right to list the Services of all namespaces the steps that need them have a note.
+func TestExplainInNamespace(t *testing.T) {
+	for name, change := range map[string]func(*Cluster){
+		"Advertisement": func(*Cluster) {},
+		"Pool":          func(c *Cluster) { waiting(c, "PoolExhausted", "every pool is full") },
+	} {
+		c := healthy()
+		c.Unread[OtherServices] = "forbidden"
+		change(c)
+		e := c.Explain(&c.Services[0])
+		if !slices.ContainsFunc(e.Findings, func(f Finding) bool {
+			return f.Step == Step(name) && f.State == Info && f.Reason == ReasonUnread && strings.Contains(f.Message, "forbidden")
+		}) {
+			t.Errorf("%s: no note in %+v", name, e.Findings)
+		}
+	}
+}
+
+// large returns a cluster of nodes, half of which are dead, and Services, a tenth of which wait for an address.
+func large(services, nodes int) *Cluster {
+	c := healthy()
+	base := *c
+	c.Services, c.Slices, c.VirtualIPs, c.Nodes, c.Speakers = nil, nil, nil, nil, nil
+	c.Pools[0].Spec.Addresses = []string{"198.18.0.0/15"}
+	var names []string
+	for i := range nodes {
+		node, speaker := *base.Nodes[0].DeepCopy(), *base.Speakers[0].DeepCopy()
+		node.Name, speaker.Name = fmt.Sprintf("node-%04d", i), fmt.Sprintf("node-%04d", i)
+		if i%2 == 0 {
+			speaker.Status.Stopped = ptr.To(ago(time.Minute))
+		}
+		c.Nodes, c.Speakers, names = append(c.Nodes, node), append(c.Speakers, speaker), append(names, node.Name)
+	}
+	first := netip.MustParseAddr("198.18.0.0").As4()
+	for i := range services {
+		addr := netip.AddrFrom4([4]byte{first[0], first[1], byte(i >> 8), byte(i)}).String()
+		svc, slice, vip := *base.Services[0].DeepCopy(), *base.Slices[0].DeepCopy(), *base.VirtualIPs[0].DeepCopy()
+		svc.Name = fmt.Sprintf("web-%05d", i)
+		slice.Name, slice.Labels[discoveryv1.LabelServiceName] = svc.Name+"-1", svc.Name
+		c.Slices = append(c.Slices, slice)
+		if i%10 == 0 {
+			svc.Status.LoadBalancer.Ingress = nil
+			svc.Status.Conditions = []metav1.Condition{conditionOf(v1alpha1.ConditionAllocated, metav1.ConditionFalse, "NoPool", "no pool for "+svc.Name)}
+			c.Services = append(c.Services, svc)
+			continue
+		}
+		svc.Status.LoadBalancer.Ingress[0].IP, svc.Status.Conditions[1].Message = addr, addr+"=lan"
+		vip.Name, vip.Spec.Addresses, vip.Spec.Nodes, vip.Status.Node = addr, []string{addr}, names, names[i%nodes]
+		c.Services, c.VirtualIPs = append(c.Services, svc), append(c.VirtualIPs, vip)
+	}
+	return c
+}
+
+// BenchmarkProblems is what "kubectl ironlb status" computes: ten times the Services and nodes take ten times as long.
+func BenchmarkProblems(b *testing.B) {
+	for _, services := range []int{1000, 10000} {
+		c := large(services, services/10)
+		b.Run(fmt.Sprint(services), func(b *testing.B) {
+			for b.Loop() {
+				once := *c
+				once.absent, once.found = nil, nil
+				if got := once.Problems(); len(got) < services/10 {
+					b.Fatalf("%d problems", len(got))
 				}
 			}
 		})

@@ -26,7 +26,7 @@ type Group struct {
 // Problems returns all problems of the cluster, grouped by cause: the worst first, then in the order of the kinds below
 // and of the first object.
 func (c *Cluster) Problems() []Group {
-	g := &groups{Cluster: c, absence: c.Absent()}
+	g := &groups{Cluster: c, absence: c.Absent(), of: map[problem]int{}}
 	for _, kind := range slices.Sorted(maps.Keys(c.Unread)) {
 		g.add("Cluster", Unknown, ReasonUnread, "cannot be listed: "+c.Unread[kind], kind)
 	}
@@ -38,8 +38,7 @@ func (c *Cluster) Problems() []Group {
 	}
 	for i := range c.Services {
 		if svc := &c.Services[i]; c.Affected(svc) {
-			e := c.Explain(svc)
-			if f := e.Cause(); f != nil && f.Reason != ReasonUnread {
+			if f := c.Cause(svc); f != nil && f.Reason != ReasonUnread {
 				g.add("Service", f.State, f.Reason, f.Message, svc.Namespace+"/"+svc.Name)
 			}
 		}
@@ -61,15 +60,23 @@ type groups struct {
 	*Cluster
 	absence map[string]v1alpha1.Absence
 	all     []Group
+	of      map[problem]int // index in all
+}
+
+// problem identifies a Group.
+type problem struct {
+	kind            string
+	state           State
+	reason, message string
 }
 
 // add adds an object to the group of its problem. Messages that differ only in the object are one.
 func (g *groups) add(kind string, state State, reason, message, object string) {
-	i := slices.IndexFunc(g.all, func(p Group) bool {
-		return p.Kind == kind && p.State == state && p.Reason == reason && p.Message == message
-	})
-	if i < 0 {
+	key := problem{kind, state, reason, message}
+	i, known := g.of[key]
+	if !known {
 		i, g.all = len(g.all), append(g.all, Group{Kind: kind, State: state, Reason: reason, Message: message})
+		g.of[key] = i
 	}
 	g.all[i].Objects = append(g.all[i].Objects, object)
 }
