@@ -51,7 +51,7 @@ func TestKubeProxyReplaced(t *testing.T) {
 		}
 	})
 	kubectl(t, "-n", "kube-system", "patch", "daemonset", "kube-proxy", "--type", "merge", "-p", kubeProxyOn(`"yes"`))
-	kubectl(t, "-n", "kube-system", "wait", "--for=delete", "--timeout=60s", "pod", "-l", "k8s-app=kube-proxy")
+	kubectl(t, "-n", "kube-system", "wait", "--for=delete", "--timeout=120s", "pod", "-l", "k8s-app=kube-proxy")
 	served(t, service)
 	for _, n := range cluster.Nodes {
 		if !strings.Contains(tables(t, n), "kube-proxy") {
@@ -75,9 +75,13 @@ func TestKubeProxyReplaced(t *testing.T) {
 	if err := install(replace); err != nil {
 		t.Fatal(err)
 	}
-	if left := kubectl(t, "-n", lab.SystemNamespace, "get", "daemonset,pod", "-l", "app.kubernetes.io/name=ironlb-kube-proxy-cleanup", "-o", "name"); left != "" {
-		t.Errorf("the cleanup leaves %s", left)
-	}
+	cluster.Await(t, time.Minute, "the cleanup to be gone", func(ctx context.Context) error {
+		left, err := cluster.Kubectl(ctx, "-n", lab.SystemNamespace, "get", "daemonset,pod", "-l", "app.kubernetes.io/name=ironlb-kube-proxy-cleanup", "-o", "name")
+		if err == nil && left != "" {
+			err = fmt.Errorf("there are %s", left)
+		}
+		return err
+	})
 	served(t, service)
 }
 
