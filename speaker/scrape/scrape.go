@@ -85,11 +85,7 @@ func (g *Gate) decide(ctx context.Context, client, token string) (user string, p
 	if age < reviewAfter {
 		return "", true, nil
 	}
-	if err = fmt.Errorf("%s: %w", client, errBudget); g.budget.take(client) {
-		ctx, cancel := context.WithTimeout(ctx, reviewLimit)
-		defer cancel()
-		user, permitted, err = g.review(ctx, token)
-	}
+	user, permitted, err = g.limited(ctx, client, token)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {
@@ -107,6 +103,16 @@ func (g *Gate) decide(ctx context.Context, client, token string) (user string, p
 		delete(g.permitted, key)
 	}
 	return user, permitted, err
+}
+
+// limited is a review within the budget of the client and the time limit.
+func (g *Gate) limited(ctx context.Context, client, token string) (user string, permitted bool, err error) {
+	if !g.budget.take(client) {
+		return "", false, fmt.Errorf("%s: %w", client, errBudget)
+	}
+	ctx, cancel := context.WithTimeout(ctx, reviewLimit)
+	defer cancel()
+	return g.review(ctx, token)
 }
 
 // remember records a permission, in place of the oldest one if there are too many.
