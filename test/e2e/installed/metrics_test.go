@@ -92,8 +92,8 @@ func secret(t *testing.T, name string) string {
 	return strings.TrimSpace(first)
 }
 
-// ccmMetric is the beginning of a metric of ironlb-ccm.
-const ccmMetric = "ironlb_ccm_"
+// ccmMetric is a metric of each replica of ironlb-ccm. Only the leader has others of its own.
+const ccmMetric = "kubernetes_build_info"
 
 // metricsOf returns where the Pods serve metrics, with the beginning of a metric that is there.
 func metricsOf(t *testing.T) map[string]string {
