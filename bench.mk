@@ -40,7 +40,7 @@ bench-starved: root deps ## stalls and moves of speakers with the CPU shares of 
 bench-failover: root deps ## what clients notice when a node fails or leaves, compared with keepalived and MetalLB; a day, ROWS=pods FLAGS='-rounds 1 -peers standard,metallb -faults power-off-owner' less (root)
 	@for rows in $(or $(ROWS),address pods); do go run ./test/bench/failover -rows $$rows $(FLAGS); done
 
-bench-sim: ## 100 speakers and 2,000 VirtualIPs by simulation: detection, traffic, false alarms, balance, CPU, unreachable nodes; three hours or so, FLAGS='-rounds 2 -watch 10s -long 2m -profiles standard' less; 1,000 nodes as in docs/performance.md
+bench-sim: ## 100 speakers and 2,000 VirtualIPs by simulation: detection, traffic, false alarms, balance, CPU, unreachable nodes; three hours or so, FLAGS='-rounds 2 -watch 10s -long 2m -profiles standard' less; 1,000 nodes as in docs/development/performance.md
 	@go run ./test/bench/sim $(FLAGS)
 
 e2e-upstream: root deps ## upstream's tests of Services, all configurations: two hours and a quarter, CONFIGS='a b' or FLAGS='-specs REGEXP' less (root)

@@ -1,5 +1,5 @@
 // Command connections counts the connections that break when the owner of an address changes or dies, a router chooses
-// other paths, or endpoints come and go. See package scenario for the lab, and docs/reference/connections.md for the
+// other paths, or endpoints come and go. See package scenario for the lab, and docs/development/connections.md for the
 // meaning of the columns.
 //
 // Each kind of forwarding (-modes) has its own lab, with the address on the client's LAN and then with the address

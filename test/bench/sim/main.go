@@ -1,5 +1,5 @@
 // Command sim measures a large simulated cluster of speakers: how soon dead nodes are detected and replaced, the cost,
-// and how often a node is wrongly considered dead. It prints Go's benchmark format. docs/design/simulation.md describes
+// and how often a node is wrongly considered dead. It prints Go's benchmark format. docs/development/simulation.md describes
 // each line. The progress is on standard error.
 package main
 

@@ -5,5 +5,5 @@
 //
 // Each configuration has its own cluster. The tests run on a machine behind the router, outside the subnet of the
 // nodes. A spec that fails, is skipped, or did not run fails the command. Inapplicable specs are listed in skips.yaml
-// with a reason each and are not run. docs/reference/upstream-tests.md has the results.
+// with a reason each and are not run. docs/development/upstream-tests.md has the results.
 package main
