@@ -73,11 +73,12 @@ demo: root deps ## a cluster of three nodes on this machine: Services, a downloa
 demo-shell: root deps ## a cluster with kubelets and the chart, left up with KUBECONFIG set until you type exit (root)
 	@go run ./test/lab/cmd/demo shell
 
-generate: tools images-tool ## CRDs, deep copies and docs/reference/api.md from pools/v1alpha1, plain manifests and README from the chart
+generate: tools images-tool ## CRDs, deep copies and docs/reference/api.md from pools/v1alpha1, plain manifests and README from the chart, docs/pictures
 	$(TOOLS)/controller-gen object paths=./pools/v1alpha1
 	$(TOOLS)/controller-gen crd paths=./pools/v1alpha1 output:crd:dir=deploy/chart/ironlb/crds
 	$(TOOLS)/crd-ref-docs --source-path=./pools/v1alpha1 --config=docs/reference/api.yaml --renderer=markdown --log-level=ERROR --output-path=docs/reference/api.md
 	go run ./test/deploy/render
+	go run ./docs/pictures
 	$(IMAGES) dockerfile deploy/images/ironlb-*.yaml >bin/Dockerfile
 	cmp -s bin/Dockerfile deploy/images/Dockerfile || cp bin/Dockerfile deploy/images/Dockerfile
 

@@ -24,7 +24,7 @@ bench-scale: root ## one ironlb-speaker with 1,000, 5,000 and 10,000 Services: s
 bench-direct: root deps ## forwarding direct compared with pod under load: requests per second, p99, CPU time, bytes through the owner; 5 minutes, FLAGS='-rounds 1 -sizes 1000' less (root)
 	@go run ./test/bench/direct $(FLAGS)
 
-bench-l2: root ## what foreign ARP and neighbour discovery cost, and how fast an owned address is answered (root)
+bench-l2: root ## what foreign ARP and neighbor discovery cost, and how fast an owned address is answered (root)
 	@go test -run '^$$' -bench Foreign -benchtime 50000x ./speaker/l2
 	@go test -run '^$$' -bench 'Answer|Announce' -benchtime 2000x ./speaker/l2
 

@@ -118,7 +118,7 @@ func newRig(t *testing.T, kind string, withBFD bool, flags ...string) *rig {
 	return r
 }
 
-// config returns the router's configuration, with the node as its neighbour.
+// config returns the router's configuration, with the node as its neighbor.
 func config(bfd view.BFD) router.Config {
 	n := router.Neighbor{Name: "node", Address: addr("192.0.2.1"), ASN: 65001, Password: password,
 		BFD: router.BFDTimers{Interval: bfd.Receive, Multiplier: int(bfd.Multiplier)}}

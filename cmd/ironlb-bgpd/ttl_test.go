@@ -9,9 +9,9 @@ import (
 	"github.com/ironlb/ironlb/test/lab/router"
 )
 
-// TestTTLSecurityWithBFD: BFD with a session that accepts only TTL 255. For an external neighbour with ttl-security FRR
+// TestTTLSecurityWithBFD: BFD with a session that accepts only TTL 255. For an external neighbor with ttl-security FRR
 // uses the multihop port, at any distance (bgpd: PEER_IS_MULTIHOP), so the BFDProfile must set minimumTtl. For an
-// internal neighbour, and with BIRD, it must not.
+// internal neighbor, and with BIRD, it must not.
 func TestTTLSecurityWithBFD(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

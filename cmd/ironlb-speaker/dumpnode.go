@@ -159,7 +159,7 @@ func dumpRoute(r netlink.Route, devices map[int]string) routeDump {
 	return d
 }
 
-// neighborStates are the names of ip-neighbour(8).
+// neighborStates are the names of ip-neighbor(8).
 var neighborStates = map[int]string{
 	netlink.NUD_INCOMPLETE: "incomplete", netlink.NUD_REACHABLE: "reachable", netlink.NUD_STALE: "stale", netlink.NUD_DELAY: "delay",
 	netlink.NUD_PROBE: "probe", netlink.NUD_FAILED: "failed", netlink.NUD_NOARP: "noarp", netlink.NUD_PERMANENT: "permanent",

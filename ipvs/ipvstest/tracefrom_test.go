@@ -41,7 +41,7 @@ func TestTraceFrom(t *testing.T) {
 	}
 	outside := ipvstest.Client{Addr: netip.MustParseAddr("198.51.100.7")}
 	pod, self := ipvstest.Client{Addr: netip.MustParseAddr("192.0.2.11")}, ipvstest.Client{Self: true}
-	neighbour := ipvstest.Client{Addr: netip.MustParseAddr("192.0.2.201")}
+	neighbor := ipvstest.Client{Addr: netip.MustParseAddr("192.0.2.201")}
 	for _, tt := range []struct {
 		from ipvstest.Client
 		to   ipvs.Key
@@ -54,7 +54,7 @@ func TestTraceFrom(t *testing.T) {
 		{outside, tcp(82), "dropped: not in the source ranges"},
 		{self, tcp(82), "dropped: not in the source ranges"},
 		{pod, tcp(82), "leaves to 192.0.2.11:8080 (masqueraded) or 192.0.2.12:8080"},
-		{neighbour, tcp(82), "leaves to 192.0.2.11:8080 or 192.0.2.12:8080, masqueraded"},
+		{neighbor, tcp(82), "leaves to 192.0.2.11:8080 or 192.0.2.12:8080, masqueraded"},
 		{pod, tcp(22), "refused: no such port"},
 		{outside, nodePort, "leaves to 192.0.2.11:8080"},
 		{outside, ipvs.Key{Addr: node, Protocol: ipvs.TCP, Port: 22}, "reaches the node's own socket"},

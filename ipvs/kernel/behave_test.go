@@ -110,7 +110,7 @@ func (l *lab) ask(t *testing.T, key ipvs.Key, from string) string {
 	return pod(answer)
 }
 
-// Affinity uses the full address, in both families: neighbours are spread. A client whose Pod has weight 0
+// Affinity uses the full address, in both families: neighbors are spread. A client whose Pod has weight 0
 // moves with its next connection, while its existing ones stay.
 func TestAffinity(t *testing.T) {
 	l := newLab(t)

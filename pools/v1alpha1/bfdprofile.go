@@ -59,7 +59,7 @@ type BFDProfileSpec struct {
 	// minimumTtl that packets of a session over several hops must have left, from 1 to 255. Such are the sessions of
 	// peers with ebgpMultiHop (default 254), and of internal peers whose profile names it. Sessions of all other peers
 	// are over one hop, where it is 255 (RFC 5881, 5); the condition Ready of the BGPPeer reports that it has no effect
-	// there. Name it, as 255, for an external peer with ttlSecurity that runs FRR: for such a neighbour FRR has BFD on
+	// there. Name it, as 255, for an external peer with ttlSecurity that runs FRR: for such a neighbor FRR has BFD on
 	// the UDP port of several hops, 4784.
 	//
 	// +kubebuilder:validation:Minimum=1

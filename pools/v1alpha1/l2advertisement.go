@@ -70,7 +70,7 @@ type L2AdvertisementSpec struct {
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=15
-	// +kubebuilder:validation:items:XValidation:rule="self != 'lo'",message="has no neighbours: name the interface towards the clients"
+	// +kubebuilder:validation:items:XValidation:rule="self != 'lo'",message="has no neighbors: name the interface towards the clients"
 	// +kubebuilder:validation:items:XValidation:rule="self.matches('^[^/ \\t\\n]+$') && self != '.' && self != '..'",message="is not an interface name: write it as ip link shows it, without spaces or slashes"
 	// +listType=set
 	// +optional

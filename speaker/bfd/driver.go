@@ -286,7 +286,7 @@ const (
 )
 
 // raisePriority gives the loop priority over others until lower, or logs the consequence if that fails
-// (docs/design/bfd.md has figures).
+// (docs/development/performance.md has figures).
 func raisePriority(log *slog.Logger) (lower func()) {
 	class, lower, err := priority.Raise(share, shareOf)
 	switch class {
@@ -302,7 +302,7 @@ func raisePriority(log *slog.Logger) (lower func()) {
 // limit should be several times what the process needs.
 //
 // While the collector scans the stack of the loop's goroutine, the loop waits for it and uses up its share (see
-// priority.Raise), and may continue only in the next period. docs/design/bfd.md has figures.
+// priority.Raise), and may continue only in the next period. docs/development/performance.md has figures.
 func CollectRarely(limit int64) {
 	debug.SetGCPercent(-1)
 	debug.SetMemoryLimit(limit)

@@ -12,7 +12,7 @@ import (
 	"github.com/ironlb/ironlb/test/lab/router"
 )
 
-// peer is a router that has BFD sessions with a node. BIRD's sessions follow from its BGP neighbours, which never
+// peer is a router that has BFD sessions with a node. BIRD's sessions follow from its BGP neighbors, which never
 // answer here; FRR's are configured directly.
 type peer struct {
 	kind  string

@@ -1,4 +1,4 @@
-// Package l2 answers ARP requests and neighbour solicitations for the addresses that this node owns, announces an
+// Package l2 answers ARP requests and neighbor solicitations for the addresses that this node owns, announces an
 // address when the node takes it over, probes for another host before the first use of an address, and defends the
 // addresses that it holds.
 //

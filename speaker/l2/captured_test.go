@@ -125,7 +125,7 @@ func TestCodecOfTheTests(t *testing.T) {
 			}
 			continue
 		}
-		n, err := parseNeighbour(frame)
+		n, err := parseNeighbor(frame)
 		switch {
 		case name == "linux-rs", name == "linux-ns-dad", name == "ndisc6-ns": // a router's, a nonce, a flow label
 		case err != nil || !bytes.Equal(n.bytes(), frame):

@@ -69,7 +69,7 @@ func (s station) frame(dst mac, t ethernet.EtherType, payload []byte) ([]byte, e
 	return b[:headerLen+len(payload)], nil
 }
 
-// codec is ARP or neighbour discovery: it contains all that differs between the families.
+// codec is ARP or neighbor discovery: it contains all that differs between the families.
 type codec interface {
 	// family is the label in metrics and messages.
 	family() string

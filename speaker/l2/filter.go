@@ -105,7 +105,7 @@ func compare(off uint32, p netip.Prefix, known int) []comparison {
 	return out
 }
 
-// cover returns at most limit prefixes that contain all addresses: the addresses in order, split where neighbours have
+// cover returns at most limit prefixes that contain all addresses: the addresses in order, split where neighbors have
 // the least in common. There must be at least one address, and all must be of one family.
 func cover(addrs []netip.Addr, limit int) []netip.Prefix {
 	sorted := slices.Clone(addrs)

@@ -46,11 +46,11 @@ func TestFilterMatchesTheAddresses(t *testing.T) {
 	use := func(a netip.Addr) []byte {
 		return request(func(f *arpFrame) { f.op, f.senderIP, f.targetIP = opReply, a, host }).bytes()
 	}
-	question6 := func(a netip.Addr) []byte { return solicit(func(n *neighbour) { n.target = a }).bytes() }
+	question6 := func(a netip.Addr) []byte { return solicit(func(n *neighbor) { n.target = a }).bytes() }
 	use6 := func(a netip.Addr) []byte {
-		return solicit(func(n *neighbour) { n.kind, n.target = typeAdvertisement, a }).bytes()
+		return solicit(func(n *neighbor) { n.kind, n.target = typeAdvertisement, a }).bytes()
 	}
-	source6 := func(a netip.Addr) []byte { return solicit(func(n *neighbour) { n.from = a }).bytes() }
+	source6 := func(a netip.Addr) []byte { return solicit(func(n *neighbor) { n.from = a }).bytes() }
 	for name, tt := range map[string]struct {
 		codec codec
 		first string
@@ -128,7 +128,7 @@ func TestFilterOfThousands(t *testing.T) {
 			if a.Is4() {
 				return run(t, prog, request(func(f *arpFrame) { f.targetIP = a }).bytes())
 			}
-			return run(t, prog, solicit(func(n *neighbour) { n.target = a }).bytes())
+			return run(t, prog, solicit(func(n *neighbor) { n.target = a }).bytes())
 		}
 		for _, a := range addrs {
 			if !arpRequest(a) {

@@ -60,9 +60,9 @@ func (f arpFrame) bytes() []byte {
 	return append(b, f.targetIP.AsSlice()...)
 }
 
-// Values of neighbour discovery over Ethernet (RFC 4861, 4.3 and 4.4; RFC 2464; RFC 8200).
+// Values of neighbor discovery over Ethernet (RFC 4861, 4.3 and 4.4; RFC 2464; RFC 8200).
 const (
-	ndpFrameLen   = headerLen + ip6Len + neighbourLen + linkOptionLen
+	ndpFrameLen   = headerLen + ip6Len + neighborLen + linkOptionLen
 	etherTypeIPv6 = 0x86dd
 	hopLimit      = 255
 
@@ -74,9 +74,9 @@ const (
 	flagOverride  = 1 << 29
 )
 
-// neighbour is a neighbour solicitation or advertisement with its headers. lladdr is the sender's link-layer address
+// neighbor is a neighbor solicitation or advertisement with its headers. lladdr is the sender's link-layer address
 // option, zero if there is none.
-type neighbour struct {
+type neighbor struct {
 	dst, src mac
 	from, to netip.Addr
 	kind     byte
@@ -85,26 +85,26 @@ type neighbour struct {
 	lladdr   mac
 }
 
-// parseNeighbour parses a frame and rejects packets that RFC 4861, 7.1.1 and 7.1.2, requires to discard silently,
+// parseNeighbor parses a frame and rejects packets that RFC 4861, 7.1.1 and 7.1.2, requires to discard silently,
 // including those with a wrong checksum.
-func parseNeighbour(b []byte) (neighbour, error) {
-	if len(b) < headerLen+ip6Len+neighbourLen || binary.BigEndian.Uint16(b[12:]) != etherTypeIPv6 {
-		return neighbour{}, errNotNDP
+func parseNeighbor(b []byte) (neighbor, error) {
+	if len(b) < headerLen+ip6Len+neighborLen || binary.BigEndian.Uint16(b[12:]) != etherTypeIPv6 {
+		return neighbor{}, errNotNDP
 	}
 	ip := b[headerLen:]
 	payload := int(binary.BigEndian.Uint16(ip[4:]))
-	if ip[0]>>4 != 6 || ip[6] != nextICMPv6 || ip[7] != hopLimit || payload < neighbourLen || len(ip) < ip6Len+payload {
-		return neighbour{}, errNotNDP
+	if ip[0]>>4 != 6 || ip[6] != nextICMPv6 || ip[7] != hopLimit || payload < neighborLen || len(ip) < ip6Len+payload {
+		return neighbor{}, errNotNDP
 	}
 	icmp := ip[ip6Len : ip6Len+payload]
-	n := neighbour{
+	n := neighbor{
 		dst: mac(b[0:6]), src: mac(b[6:12]),
 		from: netip.AddrFrom16([16]byte(ip[8:24])), to: netip.AddrFrom16([16]byte(ip[24:40])),
 		kind: icmp[0], flags: binary.BigEndian.Uint32(icmp[4:]),
 		target: netip.AddrFrom16([16]byte(icmp[8:24])),
 	}
 	if icmp[1] != 0 || checksum(n.from, n.to, icmp) != 0 || n.target.IsMulticast() || n.from.IsMulticast() {
-		return neighbour{}, errNotNDP
+		return neighbor{}, errNotNDP
 	}
 	want := byte(optionSource)
 	switch n.kind {
@@ -112,17 +112,17 @@ func parseNeighbour(b []byte) (neighbour, error) {
 	case typeAdvertisement:
 		want = optionTarget
 		if n.flags&flagSolicited != 0 && n.to.IsMulticast() {
-			return neighbour{}, errNotNDP
+			return neighbor{}, errNotNDP
 		}
 	default:
-		return neighbour{}, errNotNDP
+		return neighbor{}, errNotNDP
 	}
 	var ok bool
-	if n.lladdr, ok = linkOption(icmp[neighbourLen:], want); !ok {
-		return neighbour{}, errNotNDP
+	if n.lladdr, ok = linkOption(icmp[neighborLen:], want); !ok {
+		return neighbor{}, errNotNDP
 	}
 	if n.kind == typeSolicitation && n.from.IsUnspecified() && (n.to != solicitedNode(n.target) || n.lladdr != mac{}) {
-		return neighbour{}, errNotNDP
+		return neighbor{}, errNotNDP
 	}
 	return n, nil
 }
@@ -147,8 +147,8 @@ func linkOption(options []byte, kind byte) (addr mac, ok bool) {
 }
 
 // bytes returns the frame in wire format.
-func (n neighbour) bytes() []byte {
-	size := neighbourLen
+func (n neighbor) bytes() []byte {
+	size := neighborLen
 	if n.lladdr != (mac{}) {
 		size += linkOptionLen
 	}
@@ -220,7 +220,7 @@ func (f arpFrame) message() (m message, ok bool) {
 }
 
 // message returns what the frame means; ok is false if it is a solicitation to another group or station.
-func (n neighbour) message() (m message, ok bool) {
+func (n neighbor) message() (m message, ok bool) {
 	m = message{dst: n.dst, from: n.lladdr, sender: n.target, reply: true}
 	if m.from == (mac{}) {
 		m.from = n.src

@@ -267,7 +267,7 @@ func subnets() (map[int][]netip.Prefix, error) {
 }
 
 // withoutLinkLocal returns the interfaces whose link-local addresses are all tentative or duplicates. The kernel
-// solicits no neighbour there (net/ipv6/ndisc.c, ndisc_send_ns), so it cannot forward IPv6. An interface without a
+// solicits no neighbor there (net/ipv6/ndisc.c, ndisc_send_ns), so it cannot forward IPv6. An interface without a
 // link-local address is not included.
 func withoutLinkLocal(addrs []netlink.Addr) map[int]struct{} {
 	out, usable := map[int]struct{}{}, map[int]bool{}

@@ -20,8 +20,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}
 		return c
 	}
-	answers := counter("answers_total", "ARP requests and neighbour solicitations answered.")
-	announcements := counter("announcements_total", "Gratuitous ARP frames and unsolicited neighbour advertisements sent.")
+	answers := counter("answers_total", "ARP requests and neighbor solicitations answered.")
+	announcements := counter("announcements_total", "Gratuitous ARP frames and unsolicited neighbor advertisements sent.")
 	probes := counter("probes_total", "Probes sent for addresses before their first use.")
 	conflicts := counter("conflicts_total", "Times that another host was found to use a VirtualIP address, at its probe or while this node holds it.")
 	defences := counter("defences_total", "Answers to other hosts' probes for held addresses, and announcements against other hosts that use them.")

@@ -50,11 +50,11 @@ ironlb_l2_announce_duration_seconds_bucket{family="ipv6",le="5"} 0
 ironlb_l2_announce_duration_seconds_bucket{family="ipv6",le="+Inf"} 0
 ironlb_l2_announce_duration_seconds_sum{family="ipv6"} 0
 ironlb_l2_announce_duration_seconds_count{family="ipv6"} 0
-# HELP ironlb_l2_announcements_total Gratuitous ARP frames and unsolicited neighbour advertisements sent.
+# HELP ironlb_l2_announcements_total Gratuitous ARP frames and unsolicited neighbor advertisements sent.
 # TYPE ironlb_l2_announcements_total counter
 ironlb_l2_announcements_total{family="ipv4"} 0
 ironlb_l2_announcements_total{family="ipv6"} 0
-# HELP ironlb_l2_answers_total ARP requests and neighbour solicitations answered.
+# HELP ironlb_l2_answers_total ARP requests and neighbor solicitations answered.
 # TYPE ironlb_l2_answers_total counter
 ironlb_l2_answers_total{family="ipv4"} 0
 ironlb_l2_answers_total{family="ipv6"} 0

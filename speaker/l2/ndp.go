@@ -10,10 +10,10 @@ import (
 	"golang.org/x/net/bpf"
 )
 
-// Sizes and values of neighbour discovery (RFC 4861, 4.3 and 4.4; RFC 8200).
+// Sizes and values of neighbor discovery (RFC 4861, 4.3 and 4.4; RFC 8200).
 const (
 	ip6Len        = 40
-	neighbourLen  = 24 // a solicitation or advertisement without options
+	neighborLen   = 24 // a solicitation or advertisement without options
 	linkOptionLen = 8
 
 	nextICMPv6        = 58
@@ -35,9 +35,9 @@ func groupMAC(group netip.Addr) mac {
 	return mac{0x33, 0x33, b[12], b[13], b[14], b[15]}
 }
 
-var errNotNDP = errors.New("not a valid neighbour solicitation or advertisement")
+var errNotNDP = errors.New("not a valid neighbor solicitation or advertisement")
 
-// ndpCodec implements codec for neighbour discovery (RFC 4861, 4862).
+// ndpCodec implements codec for neighbor discovery (RFC 4861, 4862).
 type ndpCodec struct{}
 
 func (ndpCodec) family() string { return "ipv6" }
@@ -134,7 +134,7 @@ func parseIPv6(ip []byte) (from, to netip.Addr, icmp []byte, err error) {
 		return from, to, nil, errNotNDP
 	}
 	end := ip6Len + int(binary.BigEndian.Uint16(ip[4:]))
-	if end < ip6Len+neighbourLen || end > len(ip) || ip[ip6Len+1] != 0 || !validChecksum(ip[8:end]) {
+	if end < ip6Len+neighborLen || end > len(ip) || ip[ip6Len+1] != 0 || !validChecksum(ip[8:end]) {
 		return from, to, nil, errNotNDP
 	}
 	from, to = netip.AddrFrom16([16]byte(ip[8:24])), netip.AddrFrom16([16]byte(ip[24:40]))
@@ -168,14 +168,14 @@ func relevantOption(icmp []byte) ([]byte, error) {
 	if icmp[0] == typeAdvertisement {
 		keep = byte(ndp.Target)
 	}
-	out := icmp[:neighbourLen:neighbourLen]
-	for rest := icmp[neighbourLen:]; len(rest) > 0; {
+	out := icmp[:neighborLen:neighborLen]
+	for rest := icmp[neighborLen:]; len(rest) > 0; {
 		if len(rest) < 2 || rest[1] == 0 || 8*int(rest[1]) > len(rest) {
 			return nil, errNotNDP
 		}
 		option := rest[:8*int(rest[1])]
 		if option[0] == keep && len(option) == linkOptionLen {
-			out = append(out[:neighbourLen:neighbourLen], option...)
+			out = append(out[:neighborLen:neighborLen], option...)
 		}
 		rest = rest[len(option):]
 	}
@@ -183,7 +183,7 @@ func relevantOption(icmp []byte) ([]byte, error) {
 }
 
 // answer: a probe has no source address to answer to, so the answer is an unsolicited advertisement to all nodes (RFC
-// 4861, 7.2.4). The override flag is always set: a neighbour with the MAC of a previous owner must replace it.
+// 4861, 7.2.4). The override flag is always set: a neighbor with the MAC of a previous owner must replace it.
 func (c ndpCodec) answer(self station, m message) ([]byte, error) {
 	if m.probe() {
 		return c.announcement(self, m.target, asRequest)

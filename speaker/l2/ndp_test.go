@@ -14,9 +14,9 @@ var (
 )
 
 // solicit is the host's solicitation for the VIP.
-func solicit(change func(*neighbour)) neighbour {
+func solicit(change func(*neighbor)) neighbor {
 	group := solicitedNode(vip6)
-	n := neighbour{dst: groupMAC(group), src: asker, from: host6, to: group, kind: typeSolicitation, target: vip6, lladdr: asker}
+	n := neighbor{dst: groupMAC(group), src: asker, from: host6, to: group, kind: typeSolicitation, target: vip6, lladdr: asker}
 	if change != nil {
 		change(&n)
 	}
@@ -39,18 +39,18 @@ func TestNDPParse(t *testing.T) {
 	solicitation := message{dst: groupOf, group: groupOf, from: asker, sender: host6, target: vip6}
 	with := func(change func(*message)) message { m := solicitation; change(&m); return m }
 	tests := map[string]struct {
-		change func(*neighbour)
+		change func(*neighbor)
 		want   message
 	}{
 		"solicitation":                 {nil, solicitation},
-		"without source option":        {func(n *neighbour) { n.lladdr = mac{} }, solicitation},
-		"source option of another MAC": {func(n *neighbour) { n.lladdr = other }, with(func(m *message) { m.from = other })},
-		"to one station":               {func(n *neighbour) { n.dst, n.to = self, vip6 }, with(func(m *message) { m.dst = self })},
-		"group, in a unicast frame":    {func(n *neighbour) { n.dst = self }, with(func(m *message) { m.dst = self })},
-		"duplicate address detection":  {func(n *neighbour) { n.from, n.lladdr = netip.IPv6Unspecified(), mac{} }, with(func(m *message) { m.sender = netip.IPv6Unspecified() })},
-		"advertisement": {func(n *neighbour) { n.kind = typeAdvertisement; n.to = allNodes; n.dst = groupMAC(allNodes) },
+		"without source option":        {func(n *neighbor) { n.lladdr = mac{} }, solicitation},
+		"source option of another MAC": {func(n *neighbor) { n.lladdr = other }, with(func(m *message) { m.from = other })},
+		"to one station":               {func(n *neighbor) { n.dst, n.to = self, vip6 }, with(func(m *message) { m.dst = self })},
+		"group, in a unicast frame":    {func(n *neighbor) { n.dst = self }, with(func(m *message) { m.dst = self })},
+		"duplicate address detection":  {func(n *neighbor) { n.from, n.lladdr = netip.IPv6Unspecified(), mac{} }, with(func(m *message) { m.sender = netip.IPv6Unspecified() })},
+		"advertisement": {func(n *neighbor) { n.kind = typeAdvertisement; n.to = allNodes; n.dst = groupMAC(allNodes) },
 			message{dst: groupMAC(allNodes), from: asker, sender: vip6, reply: true}},
-		"advertisement, no option": {func(n *neighbour) { n.kind = typeAdvertisement; n.lladdr = mac{} },
+		"advertisement, no option": {func(n *neighbor) { n.kind = typeAdvertisement; n.lladdr = mac{} },
 			message{dst: groupOf, from: asker, sender: vip6, reply: true}},
 	}
 	for name, tt := range tests {
@@ -73,7 +73,7 @@ func TestNDPRefuses(t *testing.T) {
 		"other next header":                  func() []byte { b := solicit(nil).bytes(); b[20] = 17; return b }(),
 		"IPv4":                               func() []byte { b := solicit(nil).bytes(); b[14] = 0x45; return b }(),
 		"checksum":                           func() []byte { b := solicit(nil).bytes(); b[56]++; return b }(),
-		"cut":                                solicit(nil).bytes()[:headerLen+ip6Len+neighbourLen],
+		"cut":                                solicit(nil).bytes()[:headerLen+ip6Len+neighborLen],
 		"code":                               func() []byte { b := solicit(nil).bytes(); b[55] = 1; return sealed(b) }(),
 		"other type":                         func() []byte { b := solicit(nil).bytes(); b[54] = 134; return sealed(b) }(),
 		"router solicitation":                func() []byte { b := solicit(nil).bytes(); b[54] = 133; return sealed(b) }(),
@@ -81,15 +81,15 @@ func TestNDPRefuses(t *testing.T) {
 		"payload beyond the end":             func() []byte { b := solicit(nil).bytes(); b[19]++; return b }(),
 		"payload of 8 bytes":                 func() []byte { b := solicit(nil).bytes(); b[19] = 8; return b }(),
 		"tagged":                             func() []byte { b := solicit(nil).bytes(); return slices.Concat(b[:12], []byte{0x81, 0, 0, 7}, b[12:]) }(),
-		"mapped target":                      solicit(func(n *neighbour) { n.target = mapped; n.to = solicitedNode(mapped) }).bytes(),
+		"mapped target":                      solicit(func(n *neighbor) { n.target = mapped; n.to = solicitedNode(mapped) }).bytes(),
 		"option length 0":                    func() []byte { b := solicit(nil).bytes(); b[79] = 0; return sealed(b) }(),
 		"option too long":                    func() []byte { b := solicit(nil).bytes(); b[79] = 2; return sealed(b) }(),
-		"group as target":                    solicit(func(n *neighbour) { n.target = allNodes }).bytes(),
-		"group as source":                    solicit(func(n *neighbour) { n.from = allNodes }).bytes(),
-		"other destination":                  solicit(func(n *neighbour) { n.to = allNodes }).bytes(),
-		"detection with source option":       solicit(func(n *neighbour) { n.from = netip.IPv6Unspecified() }).bytes(),
-		"detection to one station":           solicit(func(n *neighbour) { n.from, n.lladdr, n.to = netip.IPv6Unspecified(), mac{}, vip6 }).bytes(),
-		"solicited advertisement to a group": solicit(func(n *neighbour) { n.kind, n.flags = typeAdvertisement, flagSolicited }).bytes(),
+		"group as target":                    solicit(func(n *neighbor) { n.target = allNodes }).bytes(),
+		"group as source":                    solicit(func(n *neighbor) { n.from = allNodes }).bytes(),
+		"other destination":                  solicit(func(n *neighbor) { n.to = allNodes }).bytes(),
+		"detection with source option":       solicit(func(n *neighbor) { n.from = netip.IPv6Unspecified() }).bytes(),
+		"detection to one station":           solicit(func(n *neighbor) { n.from, n.lladdr, n.to = netip.IPv6Unspecified(), mac{}, vip6 }).bytes(),
+		"solicited advertisement to a group": solicit(func(n *neighbor) { n.kind, n.flags = typeAdvertisement, flagSolicited }).bytes(),
 	}
 	for name, b := range tests {
 		if got, err := (ndpCodec{}).parse(b); err == nil {
@@ -102,21 +102,21 @@ func TestNDPFrames(t *testing.T) {
 	router, plain := station{mac: self, router: true}, station{mac: self}
 	solicitation := message{dst: self, from: asker, sender: host6, target: vip6}
 	probe := message{dst: self, from: asker, sender: netip.IPv6Unspecified(), target: vip6}
-	all := neighbour{dst: mac{0x33, 0x33, 0, 0, 0, 1}, src: self, from: vip6, to: allNodes, kind: typeAdvertisement,
+	all := neighbor{dst: mac{0x33, 0x33, 0, 0, 0, 1}, src: self, from: vip6, to: allNodes, kind: typeAdvertisement,
 		flags: flagOverride, target: vip6, lladdr: self}
-	with := func(change func(*neighbour)) neighbour { n := all; change(&n); return n }
-	answer := func(n *neighbour) { n.dst, n.to, n.flags = asker, host6, flagSolicited|flagOverride }
+	with := func(change func(*neighbor)) neighbor { n := all; change(&n); return n }
+	answer := func(n *neighbor) { n.dst, n.to, n.flags = asker, host6, flagSolicited|flagOverride }
 	tests := map[string]struct {
 		frame []byte
-		want  neighbour
+		want  neighbor
 	}{
 		"announcement of a router": {must(ndpCodec{}.announcement(router, vip6, asRequest)),
-			with(func(n *neighbour) { n.flags |= flagRouter })},
+			with(func(n *neighbor) { n.flags |= flagRouter })},
 		"announcement":       {must(ndpCodec{}.announcement(plain, vip6, asRequest)), all},
 		"answer":             {must(ndpCodec{}.answer(plain, solicitation)), with(answer)},
-		"answer of a router": {must(ndpCodec{}.answer(router, solicitation)), with(func(n *neighbour) { answer(n); n.flags |= flagRouter })},
+		"answer of a router": {must(ndpCodec{}.answer(router, solicitation)), with(func(n *neighbor) { answer(n); n.flags |= flagRouter })},
 		"defence":            {must(ndpCodec{}.answer(plain, probe)), all},
-		"probe": {must(ndpCodec{}.probe(router, vip6)), neighbour{dst: mac{0x33, 0x33, 0xff, 0, 0, 4}, src: self,
+		"probe": {must(ndpCodec{}.probe(router, vip6)), neighbor{dst: mac{0x33, 0x33, 0xff, 0, 0, 4}, src: self,
 			from: netip.IPv6Unspecified(), to: netip.MustParseAddr("ff02::1:ff00:4"), kind: typeSolicitation, target: vip6}},
 	}
 	for name, tt := range tests {
@@ -162,7 +162,7 @@ func TestNDPOptions(t *testing.T) {
 		"broken list of domains":     {typeSolicitation, slices.Concat(sized(31, 2), link(optionSource, other)), other},
 		"prefix without a prefix":    {typeAdvertisement, slices.Concat(sized(3, 1), link(optionTarget, other)), other},
 	} {
-		b := sealed(slices.Concat(solicit(func(n *neighbour) { n.kind, n.lladdr = tt.kind, mac{} }).bytes(), tt.options))
+		b := sealed(slices.Concat(solicit(func(n *neighbor) { n.kind, n.lladdr = tt.kind, mac{} }).bytes(), tt.options))
 		if got, err := (ndpCodec{}).parse(b); err != nil || got.from != tt.want {
 			t.Errorf("%s: from %x, %v; want %x", name, got.from, err, tt.want)
 		}
@@ -171,7 +171,7 @@ func TestNDPOptions(t *testing.T) {
 		"length 0": {optionSource, 0, 0, 0, 0, 0, 0, 0}, "cut": {optionSource, 2, 0, 0, 0, 0, 0, 0}, "one byte": {optionSource},
 		"length 0 of an unknown option, after a good one": append(link(optionSource, other), 253, 0, 0, 0, 0, 0, 0, 0),
 	} {
-		b := sealed(slices.Concat(solicit(func(n *neighbour) { n.lladdr = mac{} }).bytes(), options))
+		b := sealed(slices.Concat(solicit(func(n *neighbor) { n.lladdr = mac{} }).bytes(), options))
 		if got, err := (ndpCodec{}).parse(b); err == nil {
 			t.Errorf("%s: parsed as %+v", name, got)
 		}
@@ -190,7 +190,7 @@ func sealed(b []byte) []byte {
 // FuzzParseNDP: the codec and the one of the tests accept the same frames, and find the same in them.
 func FuzzParseNDP(f *testing.F) {
 	f.Add(solicit(nil).bytes())
-	f.Add(solicit(func(n *neighbour) { n.from, n.lladdr = netip.IPv6Unspecified(), mac{} }).bytes())
+	f.Add(solicit(func(n *neighbor) { n.from, n.lladdr = netip.IPv6Unspecified(), mac{} }).bytes())
 	f.Add(must(ndpCodec{}.announcement(station{mac: self}, vip6, asRequest)))
 	f.Add(make([]byte, 90))
 	f.Add([]byte{})
@@ -199,7 +199,7 @@ func FuzzParseNDP(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		wantBoth(t, b)
-		if len(b) < headerLen+ip6Len+neighbourLen {
+		if len(b) < headerLen+ip6Len+neighborLen {
 			return
 		}
 		wantBoth(t, sealed(bytes.Clone(b[:min(len(b), 1514)]))) // the fuzzer seldom finds a checksum
@@ -210,7 +210,7 @@ func FuzzParseNDP(f *testing.F) {
 func wantBoth(t *testing.T, b []byte) {
 	t.Helper()
 	got, err := ndpCodec{}.parse(b)
-	n, otherErr := parseNeighbour(b)
+	n, otherErr := parseNeighbor(b)
 	want, ok := n.message()
 	ok = ok && otherErr == nil && !n.target.Is4In6() // the library refuses that, no address of ours is one
 	if ok != (err == nil) || ok && got != want {

@@ -10,7 +10,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
-// A host may answer for every address (proxy ARP, RFC 1027; a proxy of neighbour discovery, RFC 4861, 7.2.8). It is
+// A host may answer for every address (proxy ARP, RFC 1027; a proxy of neighbor discovery, RFC 4861, 7.2.8). It is
 // detected by its answer for an address that no host can have: the dummy address of IPv4 (RFC 7600), and one of the
 // discard prefix of IPv6 (RFC 6666). The latter has random low bits, so that no other host has its group.
 var (
@@ -22,7 +22,7 @@ var (
 	controlBlocks = [families]netip.Prefix{
 		ipv4: netip.MustParsePrefix("192.0.0.0/24"), ipv6: netip.MustParsePrefix("100::/64"),
 	}
-	// controlFor is how long an answer is awaited after the last probe. A proxy of neighbour discovery may delay it by
+	// controlFor is how long an answer is awaited after the last probe. A proxy of neighbor discovery may delay it by
 	// a random time of up to a second (RFC 4861, 7.2.8, MAX_ANYCAST_DELAY_TIME).
 	controlFor = [families]time.Duration{ipv4: 300 * time.Millisecond, ipv6: 1300 * time.Millisecond}
 )

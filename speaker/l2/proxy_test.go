@@ -333,7 +333,7 @@ func TestSubnetIsNoProxy(t *testing.T) {
 	})
 }
 
-// TestSlowProxy: a proxy that answers late, as one of neighbour discovery may, is detected, whenever the probes are
+// TestSlowProxy: a proxy that answers late, as one of neighbor discovery may, is detected, whenever the probes are
 // sent. The conflict with a host that is no proxy is reported when the time for an answer is over.
 func TestSlowProxy(t *testing.T) {
 	for family, test := range map[int]struct {

@@ -90,7 +90,7 @@ func (r *responder) serve() {
 		case r.closed.Load():
 			return
 		case errors.Is(err, unix.ENETDOWN):
-			// The socket works again when the interface comes up, but neighbours may have lost the earlier
+			// The socket works again when the interface comes up, but neighbors may have lost the earlier
 			// announcements.
 			r.broken.Store(true)
 			r.of.lost()

@@ -215,7 +215,7 @@ func (s *side) request(sender, target netip.Addr) []byte {
 	if s.family == ipv4 {
 		return arpFrame{dst: broadcast, src: s.peer, op: opRequest, senderMAC: s.peer, senderIP: sender, targetIP: target}.bytes()
 	}
-	n := neighbour{dst: groupMAC(solicitedNode(target)), src: s.peer, from: sender, to: solicitedNode(target),
+	n := neighbor{dst: groupMAC(solicitedNode(target)), src: s.peer, from: sender, to: solicitedNode(target),
 		kind: typeSolicitation, target: target, lladdr: s.peer}
 	if sender.IsUnspecified() {
 		n.lladdr = mac{}
@@ -267,7 +267,7 @@ func (s *side) wantReply(t testing.TB, target netip.Addr) {
 	if s.family == ipv4 {
 		want = arpFrame{dst: s.peer, src: s.self, op: opReply, senderMAC: s.self, senderIP: target, targetMAC: s.peer, targetIP: s.host}.bytes()
 	} else {
-		want = neighbour{dst: s.peer, src: s.self, from: target, to: s.host, kind: typeAdvertisement,
+		want = neighbor{dst: s.peer, src: s.self, from: target, to: s.host, kind: typeAdvertisement,
 			flags: flagSolicited | flagOverride, target: target, lladdr: s.self}.bytes()
 	}
 	if got := s.reply(t); !bytes.Equal(got[:len(want)], want) {
@@ -282,8 +282,8 @@ func (s *side) answered(t testing.TB, target netip.Addr) {
 	s.wantReply(t, target)
 }
 
-// neighbour returns the host's neighbour entry of an address.
-func (s *side) neighbour(t testing.TB, addr netip.Addr) mac {
+// neighbor returns the host's neighbor entry of an address.
+func (s *side) neighbor(t testing.TB, addr netip.Addr) mac {
 	t.Helper()
 	list, err := dump.Complete(func() ([]netlink.Neigh, error) {
 		return s.segment.host.Handle.NeighList(linkOf(t, s.segment.host, s.port).Attrs().Index, netlink.FAMILY_ALL)
@@ -299,8 +299,8 @@ func (s *side) neighbour(t testing.TB, addr netip.Addr) mac {
 	return mac{}
 }
 
-// setNeighbour gives the host an entry of an earlier owner.
-func (s *side) setNeighbour(t testing.TB, addr netip.Addr, m mac) {
+// setNeighbor gives the host an entry of an earlier owner.
+func (s *side) setNeighbor(t testing.TB, addr netip.Addr, m mac) {
 	t.Helper()
 	err := s.segment.host.Handle.NeighSet(&netlink.Neigh{LinkIndex: linkOf(t, s.segment.host, s.port).Attrs().Index,
 		Family: map[int]int{ipv4: netlink.FAMILY_V4, ipv6: netlink.FAMILY_V6}[s.family],
@@ -310,9 +310,9 @@ func (s *side) setNeighbour(t testing.TB, addr netip.Addr, m mac) {
 	}
 }
 
-func (s *side) wantNeighbour(t testing.TB, addr netip.Addr, want mac) {
+func (s *side) wantNeighbor(t testing.TB, addr netip.Addr, want mac) {
 	t.Helper()
-	eventually.True(t, patience, "the host's neighbour entry of "+addr.String()+" is the node's", func() bool { return s.neighbour(t, addr) == want })
+	eventually.True(t, patience, "the host's neighbor entry of "+addr.String()+" is the node's", func() bool { return s.neighbor(t, addr) == want })
 }
 
 // learns makes the host's own kernel resolve the address, as for any packet that it sends.
@@ -327,7 +327,7 @@ func (s *side) learns(t testing.TB, addr netip.Addr) {
 		_, err = conn.Write([]byte("hello"))
 		return err
 	})
-	s.wantNeighbour(t, addr, s.self)
+	s.wantNeighbor(t, addr, s.self)
 }
 
 // addresses lists the addresses of an interface; an interrupted dump is repeated.

@@ -48,13 +48,13 @@ func TestOnlyWhatIsOursIsAnswered(t *testing.T) {
 	})
 }
 
-// A neighbour that verifies its entry sends a request to this station only.
+// A neighbor that verifies its entry sends a request to this station only.
 func TestUnicastRequest(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, s *side) {
 		s.hold(t, s.vip[0])
 		frame := s.request(s.host, s.vip[0])
 		if s.family == ipv6 {
-			frame = neighbour{dst: s.self, src: s.peer, from: s.host, to: s.vip[0], kind: typeSolicitation, target: s.vip[0]}.bytes()
+			frame = neighbor{dst: s.self, src: s.peer, from: s.host, to: s.vip[0], kind: typeSolicitation, target: s.vip[0]}.bytes()
 		}
 		copy(frame, s.self[:])
 		s.transmit(t, frame)
@@ -66,7 +66,7 @@ func TestSolicitationWithoutSourceOption(t *testing.T) {
 	s := newSegment(t, nil).side(t, ipv6)
 	s.hold(t, s.vip[0])
 	group := solicitedNode(s.vip[0])
-	s.transmit(t, neighbour{dst: groupMAC(group), src: s.peer, from: s.host, to: group, kind: typeSolicitation, target: s.vip[0]}.bytes())
+	s.transmit(t, neighbor{dst: groupMAC(group), src: s.peer, from: s.host, to: group, kind: typeSolicitation, target: s.vip[0]}.bytes())
 	s.wantReply(t, s.vip[0])
 }
 
@@ -76,9 +76,9 @@ func TestRouterFlag(t *testing.T) {
 	s.node.Sysctl(t, "net.ipv6.conf.all.forwarding", "1")
 	s.hold(t, s.vip[0])
 	s.transmit(t, s.request(s.host, s.vip[0]))
-	want := neighbour{dst: s.peer, src: s.self, from: s.vip[0], to: s.host, kind: typeAdvertisement,
+	want := neighbor{dst: s.peer, src: s.self, from: s.vip[0], to: s.host, kind: typeAdvertisement,
 		flags: flagRouter | flagSolicited | flagOverride, target: s.vip[0], lladdr: s.self}
-	if got, err := parseNeighbour(s.reply(t)); err != nil || got != want {
+	if got, err := parseNeighbor(s.reply(t)); err != nil || got != want {
 		t.Errorf("answer %+v, %v; want %+v", got, err, want)
 	}
 }
@@ -161,11 +161,11 @@ func TestThousandsOfAddresses(t *testing.T) {
 	})
 }
 
-func TestTakingOverCorrectsNeighbours(t *testing.T) {
+func TestTakingOverCorrectsNeighbors(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, s *side) {
-		s.setNeighbour(t, s.vip[0], mac{2, 0, 0, 0, 0, 0x77})
+		s.setNeighbor(t, s.vip[0], mac{2, 0, 0, 0, 0, 0x77})
 		s.hold(t, s.vip[0])
-		s.wantNeighbour(t, s.vip[0], s.self)
+		s.wantNeighbor(t, s.vip[0], s.self)
 		// The request form in every step; the reply form once.
 		request := must(s.codec.announcement(station{mac: s.self}, s.vip[0], asRequest))
 		reply := must(s.codec.announcement(station{mac: s.self}, s.vip[0], asReply))
@@ -206,10 +206,10 @@ func TestInterfaceDownAndUp(t *testing.T) {
 		}
 		waitCarrier(t, s.node, "eth0")
 		waitCarrier(t, s.segment.host, "eth0")
-		s.setNeighbour(t, s.vip[0], mac{2, 0, 0, 0, 0, 0x77})
+		s.setNeighbor(t, s.vip[0], mac{2, 0, 0, 0, 0, 0x77})
 		s.announcer.Refresh()
 		s.hold(t, s.vip[0])
-		s.wantNeighbour(t, s.vip[0], s.self)
+		s.wantNeighbor(t, s.vip[0], s.self)
 		s.answered(t, s.vip[0])
 	})
 }
@@ -232,10 +232,10 @@ func TestCarrierAndMACAreFollowed(t *testing.T) {
 		waitCarrier(t, s.node, "eth0")
 		waitCarrier(t, other, "eth0")
 		s.conn = s.socket(t, other, s.family) // the other socket still reports that the interface was down
-		s.setNeighbour(t, s.vip[0], mac{2, 0, 0, 0, 0, 0x77})
+		s.setNeighbor(t, s.vip[0], mac{2, 0, 0, 0, 0, 0x77})
 		s.announcer.Refresh()
 		s.hold(t, s.vip[0])
-		s.wantNeighbour(t, s.vip[0], s.self)
+		s.wantNeighbor(t, s.vip[0], s.self)
 
 		s.self = mac{2, 0, 0, 0, 0, 0x55}
 		if err := s.node.Handle.LinkSetHardwareAddr(linkOf(t, s.node, "eth0"), s.self[:]); err != nil {
@@ -243,7 +243,7 @@ func TestCarrierAndMACAreFollowed(t *testing.T) {
 		}
 		s.announcer.Refresh()
 		s.hold(t, s.vip[0])
-		s.wantNeighbour(t, s.vip[0], s.self)
+		s.wantNeighbor(t, s.vip[0], s.self)
 		s.answered(t, s.vip[0])
 	})
 }
@@ -341,7 +341,7 @@ func TestLinksOfOneSubnet(t *testing.T) {
 	}
 }
 
-// While the link-local address is tentative, the kernel solicits no neighbour, so nothing can be forwarded to it.
+// While the link-local address is tentative, the kernel solicits no neighbor, so nothing can be forwarded to it.
 func TestLinksWithoutLinkLocalAddress(t *testing.T) {
 	s := join(t)
 	eth0 := linkOf(t, s.node, "eth0")
@@ -582,7 +582,7 @@ func reported(t *testing.T, conn *packet.Conn, group string) {
 	}
 }
 
-// Another node has answered as well for a while, and neighbours may have recorded its hardware address.
+// Another node has answered as well for a while, and neighbors may have recorded its hardware address.
 func TestReannounced(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, s *side) {
 		s.hold(t, s.vip[0], s.vip[1])
@@ -590,11 +590,11 @@ func TestReannounced(t *testing.T) {
 		per := float64(len(steps) - s.family) // the reply form is ARP's
 		eventually.True(t, patience, "the announcements are over", func() bool { return announced() == 2*per })
 		s.learns(t, s.vip[0])
-		s.setNeighbour(t, s.vip[0], mac{2, 0, 0, 0, 0, 0x66})
+		s.setNeighbor(t, s.vip[0], mac{2, 0, 0, 0, 0, 0x66})
 		again := on(s.on)
 		again.Epoch = 1
 		s.announce(t, map[netip.Addr]ownership.Announcement{s.vip[0]: again, s.vip[1]: on(s.on)})
-		s.wantNeighbour(t, s.vip[0], s.self)
+		s.wantNeighbor(t, s.vip[0], s.self)
 		eventually.True(t, patience, "one of the two is announced again", func() bool { return announced() == 3*per })
 	})
 }

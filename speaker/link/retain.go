@@ -17,7 +17,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/link/dump"
 )
 
-// Retain makes the kernel itself answer ARP and neighbour discovery for our addresses, each on its interfaces, until
+// Retain makes the kernel itself answer ARP and neighbor discovery for our addresses, each on its interfaces, until
 // Release or the end of the lifetime, even if this process ends. The lifetime counts in full seconds. If it fails,
 // nothing is retained.
 func (l *Link) Retain(addrs map[netip.Addr][]string, lifetime time.Duration) error {

@@ -47,7 +47,7 @@ type Needs struct {
 func Wanted(needs Needs) ([]Sysctl, error) {
 	sysctls := []Sysctl{
 		// The kernel answers ARP only for addresses of the receiving interface, so never for a virtual one; and it
-		// sends requests with an address of the sending interface. Neighbour discovery does so by default. 2 answers
+		// sends requests with an address of the sending interface. Neighbor discovery does so by default. 2 answers
 		// fewer hosts and 8 none, so these values stay; 3 answers for addresses of other interfaces, and every other
 		// value for all (arp_ignore, net/ipv4/arp.c).
 		{Key: "net.ipv4.conf.all.arp_ignore", Value: "1", Stricter: "2 8"},

@@ -57,7 +57,7 @@ type Facts struct {
 	BridgeCall [2]string
 	// IPVS is set if it forwards, CalicoPolices if rules of Calico apply to packets forwarded to Pods.
 	IPVS, CalicoPolices bool
-	// Proxies are the hosts that answer ARP or neighbour discovery for every address.
+	// Proxies are the hosts that answer ARP or neighbor discovery for every address.
 	Proxies []view.Proxy
 	// Links are the interfaces that can announce addresses.
 	Links []view.Link
@@ -110,7 +110,7 @@ func (f Facts) proxyARP() report.NodeCondition {
 		hosts = append(hosts, fmt.Sprintf("%s (interface %s, %s)", p.MAC, p.Interface, p.Family))
 	}
 	return report.NodeCondition{Type: NoProxyARP, Reason: ProxyARP, Message: "a host answers for every address, " +
-		"so clients may send it packets for VirtualIPs: switch proxy ARP, or the proxy of neighbour discovery, off at " +
+		"so clients may send it packets for VirtualIPs: switch proxy ARP, or the proxy of neighbor discovery, off at " +
 		strings.Join(hosts, ", ") + "; its answers to this node's probes do not count"}
 }
 

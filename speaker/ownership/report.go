@@ -70,7 +70,7 @@ type Announcement struct {
 	Interfaces []string
 	// Probe requests a probe before the first answer: no earlier owner of the address is known.
 	Probe bool
-	// Epoch changes each time the address must be re-announced: another owner has stopped answering, and a neighbour
+	// Epoch changes each time the address must be re-announced: another owner has stopped answering, and a neighbor
 	// may have learned that one (rule 4 of docs/design/failover.md).
 	Epoch int
 }

@@ -162,7 +162,7 @@ var kindCases = []struct{ plural, spec, field, message string }{
 		serviceSelectors: [{matchExpressions: [{key: app, operator: Exists}]}], nodeSelectors: [{matchLabels: {rack: a}}], interfaces: [eth0, vlan.7],
 		preferredNodeSelectors: [{weight: 1, preference: {matchLabels: {rack: a}}}, {weight: 100, preference: {matchExpressions: [{key: old, operator: DoesNotExist}]}}]}`, "", ""},
 	{"l2advertisements", `{ipAddressPools: [Web]}`, "spec.ipAddressPools[0]", `Invalid value: "Web": is no name that an IPAddressPool can have`},
-	{"l2advertisements", `{interfaces: [lo]}`, "spec.interfaces[0]", `Invalid value: "lo": has no neighbours: name the interface towards the clients`},
+	{"l2advertisements", `{interfaces: [lo]}`, "spec.interfaces[0]", `Invalid value: "lo": has no neighbors: name the interface towards the clients`},
 	{"l2advertisements", `{interfaces: [a/b]}`, "spec.interfaces[0]", "is not an interface name"},
 	{"l2advertisements", `{preferredNodeSelectors: [{weight: 0, preference: {matchLabels: {rack: a}}}]}`, "spec.preferredNodeSelectors[0].weight", "Invalid value: 0"},
 	{"l2advertisements", `{preferredNodeSelectors: [{weight: 101, preference: {matchLabels: {rack: a}}}]}`, "spec.preferredNodeSelectors[0].weight", "Invalid value: 101"},

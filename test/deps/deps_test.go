@@ -110,6 +110,7 @@ var rules = []rule{
 	{of: "ccm/ccmtest", own: []string{"pools", "pools/v1alpha1"}},
 	{of: "pools/v1alpha1", own: []string{"pools"}},
 	{of: "deploy", std: true, own: []string{}},
+	{of: "docs/pictures", std: true, own: []string{}},
 	{
 		of:    "cmd/kubectl-ironlb/diagnose",
 		own:   []string{"ccm/advertisement", "ccm/condition", "ccm/servicerecord", "ccm/watch", "pools", "pools/v1alpha1"},

@@ -80,7 +80,7 @@ var addressCases = []struct {
 	{name: "IPv6 range over groups", addresses: []string{"2001:db8::ffff-2001:db8::1:0"}},
 	{name: "IPv6 range with other texts", addresses: []string{"2001:db8::0:1-2001:db8::2", "2001:db8:1:0:0::5-2001:db8:1::6", "2001:db8:2::1:2-2001:DB8:2:0::1:0:0"}},
 	{name: "bare addresses", addresses: []string{"192.0.2.1", "2001:db8::1"}},
-	{name: "neighbours", addresses: []string{"192.0.2.0/28", "192.0.2.16-192.0.2.31", "192.0.2.32", "2001:db8::/64", "2001:db8:0:1::/64"}},
+	{name: "neighbors", addresses: []string{"192.0.2.0/28", "192.0.2.16-192.0.2.31", "192.0.2.32", "2001:db8::/64", "2001:db8:0:1::/64"}},
 	{name: "next to loopback", addresses: []string{"126.255.255.255", "128.0.0.0"}},
 	{name: "next to link-local", addresses: []string{"169.253.255.255", "169.255.0.0/24"}},
 	{name: "below multicast", addresses: []string{"223.255.255.0/24"}},

@@ -274,7 +274,7 @@ func policiesOf(variant string) func(t *testing.T, l *lab) {
 	return func(t *testing.T, l *lab) {
 		program, icmp := "iptables-"+variant, "icmp"
 		if l.raw == "ip6" {
-			program, icmp = "ip6tables-"+variant, "ipv6-icmp" // neighbour discovery uses it
+			program, icmp = "ip6tables-"+variant, "ipv6-icmp" // neighbor discovery uses it
 		}
 		s := l.service(l.vip, l.family.pods[0]).and(l.service(l.family.node, l.family.pods[0]))
 		check := ipvs.Key{Addr: netip.MustParseAddr(l.family.node), Protocol: ipvs.TCP, Port: 31000} // a healthCheckNodePort

@@ -28,14 +28,14 @@ func run(ctx context.Context, o options) error {
 	return nil
 }
 
-// connect creates the interface of the node, and a silent neighbour.
+// connect creates the interface of the node, and a silent neighbor.
 func connect() error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = link
-	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "neighbour"}); err != nil {
+	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "neighbor"}); err != nil {
 		return fmt.Errorf("add an interface: %w", err)
 	}
-	for _, name := range []string{"lo", "neighbour", link} {
+	for _, name := range []string{"lo", "neighbor", link} {
 		l, err := netlink.LinkByName(name)
 		if err == nil {
 			err = netlink.LinkSetUp(l)

@@ -143,7 +143,7 @@ func secondInterface(t *testing.T, n *lab.Node, route string) {
 	}
 }
 
-// connectUncached connects ten times, each time with an empty neighbour cache of the client, and returns the errors.
+// connectUncached connects ten times, each time with an empty neighbor cache of the client, and returns the errors.
 func connectUncached(t *testing.T, to netip.AddrPort) (failed []string) {
 	t.Helper()
 	for range 10 {

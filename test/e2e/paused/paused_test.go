@@ -89,8 +89,8 @@ func (s *scene) unchanged(owner, resumed *lab.Node) {
 		if r := s.clients[i].Report(since, until); r.Failed > 0 || r.Tried == 0 {
 			s.t.Errorf("client of %v: %d of %d connections failed later than %v after it gave up", a, r.Failed, r.Tried, calm)
 		}
-		if have := s.neighbour(a); have != owner.MAC() {
-			s.t.Errorf("the client's neighbour table has %s for %v, want %s", have, a, owner.MAC())
+		if have := s.neighbor(a); have != owner.MAC() {
+			s.t.Errorf("the client's neighbor table has %s for %v, want %s", have, a, owner.MAC())
 		}
 	}
 	for _, n := range cluster.Nodes[1:] {

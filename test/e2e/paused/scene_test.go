@@ -231,8 +231,8 @@ func (s *scene) uptime(n *lab.Node) time.Duration {
 	return time.Duration(seconds * float64(time.Second))
 }
 
-// neighbour returns the client's neighbor table entry for an address.
-func (s *scene) neighbour(addr netip.Addr) string {
+// neighbor returns the client's neighbor table entry for an address.
+func (s *scene) neighbor(addr netip.Addr) string {
 	s.t.Helper()
 	out, err := cluster.Client.Exec(s.t.Context(), "ip", "neigh", "show", addr.String(), "dev", "eth0")
 	if err != nil {

@@ -89,7 +89,7 @@ func TestPair(t *testing.T) {
 				}
 			}
 			if none, err := learning.RIB(ctx, reported[0].String()); err != nil || len(none) != 0 {
-				t.Errorf("paths after the neighbour went: %+v, %v", none, err)
+				t.Errorf("paths after the neighbor went: %+v, %v", none, err)
 			}
 		})
 	}

@@ -15,7 +15,7 @@ type Session struct {
 	Since time.Time
 	// Count is the number of times it was established. BIRD does not report it.
 	Count int
-	// ASN and ID are the neighbour's, once known.
+	// ASN and ID are the neighbor's, once known.
 	ASN uint32
 	ID  netip.Addr
 	// Hold is the negotiated hold time.

@@ -13,10 +13,10 @@ import (
 	"github.com/ironlb/ironlb/test/eventually"
 )
 
-// TestKernelDoesNotAnswerNeighbours solicits a virtual address in an on-link subnet. No parameter is needed: the kernel
+// TestKernelDoesNotAnswerNeighbors solicits a virtual address in an on-link subnet. No parameter is needed: the kernel
 // answers only for addresses of the interface (ndisc_recv_ns in net/ipv6/ndisc.c), and does so once the interface has
 // it.
-func TestKernelDoesNotAnswerNeighbours(t *testing.T) {
+func TestKernelDoesNotAnswerNeighbors(t *testing.T) {
 	node, client := netspace.New(t), netspace.New(t)
 	netspace.Join(t, client, "eth0", "2001:db8::81/64", node, "eth0", "2001:db8::82/64")
 	node.Sysctl(t, "net.ipv6.conf.all.forwarding", "1")
