@@ -28,7 +28,6 @@ func TestMetricsAreDocumented(t *testing.T) {
 		dataplaneMetric(reg)
 		traffic.New(nil, traffic.Endpoints, log, reg)
 		newChecks(nil, log, reg)
-		newPairing(log, reg)
 		newNodeChecks(log, reg)
 	})
 }

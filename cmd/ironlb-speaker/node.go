@@ -79,11 +79,11 @@ func prepare(c config, log *slog.Logger) {
 		_ = exec.Command("modprobe", "nf_conntrack").Run()
 	}
 	settings := &sysctls{ipvs: func() bool { return inIPVS }, serviceProxy: c.ServiceProxy, limits: c.Conntrack}
-	changed, wrong := settings.Apply(c.IPv6Forwarding)
+	changed, _ := settings.Apply(c.IPv6Forwarding)
 	for _, setting := range changed {
 		log.Info("set sysctl", "setting", setting)
 	}
-	if err := errors.Join(wrong.All, wrong.ARP, wrong.IPv6, wrong.Limits); err != nil {
+	if _, err := settings.state(); err != nil {
 		log.Error("cannot set all sysctls", "error", err)
 	}
 }

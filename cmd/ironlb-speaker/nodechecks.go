@@ -6,14 +6,20 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"reflect"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/ironlb/ironlb/speaker/forwarding"
+	"github.com/ironlb/ironlb/ipvs/nft"
+	"github.com/ironlb/ironlb/ipvs/nftlb"
 	"github.com/ironlb/ironlb/speaker/kube"
+	"github.com/ironlb/ironlb/speaker/kubeproxy"
+	"github.com/ironlb/ironlb/speaker/l2"
 	"github.com/ironlb/ironlb/speaker/nodecheck"
 	"github.com/ironlb/ironlb/speaker/report"
 )
@@ -21,32 +27,49 @@ import (
 // checkNodeEvery is how often the node is evaluated.
 const checkNodeEvery = 15 * time.Second
 
-// nodeChecks reports whether the node is as the configuration assumes, and the speaker in time: conditions of the
-// SpeakerStatus. A False one also causes a Warning Event of the Node, a metric, and a line of /readyz and of the log.
+// nodeChecks reports whether the node is as the speaker needs it: conditions of the SpeakerStatus. Each problem is also
+// a Warning Event of the Node, a metric, and a line of /readyz and of the log; an advice is in the last two. A problem
+// with another service proxy is also a condition of the VirtualIPs that this node reports.
 type nodeChecks struct {
-	log    *slog.Logger
-	metric *prometheus.GaugeVec
-	detect forwarding.DetectLocal
+	log        *slog.Logger
+	conditions *prometheus.GaugeVec
+	proxies    *prometheus.GaugeVec
 	// facts returns not ok until the cluster is known. With an error it returns the facts that could be determined.
 	facts func() (f nodecheck.Facts, ok bool, err error)
-	// warn writes an Event; an empty text means that the reason no longer applies. report publishes the conditions.
-	warn   func(reason, text string)
-	report func([]report.NodeCondition)
+	// warn writes an Event; an empty text means that the reason no longer applies. report publishes the conditions,
+	// conflict the one of VirtualIPs.
+	warn     func(reason, text string)
+	report   func([]report.NodeCondition)
+	conflict func(kube.Conflict)
+	wake     chan struct{}
 
 	mu      sync.Mutex
-	last    []report.NodeCondition
+	last    []nodecheck.Result
 	lastErr string
 	// uncovered is set if the last evaluation found Pods that are not covered.
 	uncovered bool
 }
 
 func newNodeChecks(log *slog.Logger, reg prometheus.Registerer) *nodeChecks {
-	c := &nodeChecks{log: log, metric: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+	c := &nodeChecks{log: log, wake: make(chan struct{}, 1), conditions: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Namespace: "ironlb", Name: "node_condition",
 		Help: "1 if a condition of the node's SpeakerStatus is True, 0 if it is False. Absent until it is evaluated.",
-	}, []string{"type"})}
-	reg.MustRegister(c.metric)
+	}, []string{"type"}), proxies: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Namespace: "ironlb", Name: "kube_proxy_problem", Help: "1 if kube-proxy on this node and the speaker conflict for this reason.",
+	}, []string{"reason"})}
+	reg.MustRegister(c.conditions, c.proxies)
+	for _, reason := range nodecheck.ProxyReasons {
+		c.proxies.WithLabelValues(reason).Set(0)
+	}
 	return c
+}
+
+// soon triggers an evaluation. It never blocks.
+func (c *nodeChecks) soon() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
 }
 
 // run evaluates periodically until ctx ends.
@@ -64,6 +87,7 @@ func (c *nodeChecks) run(ctx context.Context) error {
 			return nil
 		case <-ticker.C:
 		case <-retry.C:
+		case <-c.wake:
 		}
 	}
 }
@@ -82,41 +106,78 @@ func (c *nodeChecks) evaluate() bool {
 		failed = err.Error()
 	}
 	if failed != "" && failed != c.lastErr {
-		c.log.Warn("cannot evaluate all of the node's network", "error", err)
+		c.log.Warn("cannot determine every fact about the node", "error", err)
 	}
 	c.lastErr = failed
-	conditions := c.current(c.sure(nodecheck.Evaluate(facts, c.detect)))
-	if slices.Equal(conditions, c.last) {
+	results := c.current(c.sure(nodecheck.Evaluate(facts)))
+	if reflect.DeepEqual(results, c.last) {
 		return true
 	}
-	for _, now := range conditions {
-		before, value := c.before(now.Type), 1.0
-		if !now.True {
+	c.publishProblems(problemsOf(c.last), problemsOf(results))
+	c.last = results
+	var conditions []report.NodeCondition
+	conflict := kube.Conflict{}
+	for _, r := range results {
+		value := 1.0
+		if !r.True {
 			value = 0
 		}
-		c.metric.WithLabelValues(now.Type).Set(value)
-		if before.Reason != now.Reason {
-			c.warn(before.Reason, "")
+		c.conditions.WithLabelValues(r.Type).Set(value)
+		if r.Type == nodecheck.ServiceProxies && !r.True {
+			conflict = kube.Conflict{Reason: r.Reason, Message: r.Message}
 		}
-		switch {
-		case before == now:
-		case !now.True:
-			c.warn(now.Reason, now.Message)
-			c.log.Warn("a condition of the node is False", "condition", now.Type, "reason", now.Reason,
-				"remediation", now.Message)
-		case before != (report.NodeCondition{}) && !before.True:
-			c.log.Info("a condition of the node is True again", "condition", now.Type)
+		conditions = append(conditions, r.NodeCondition)
+	}
+	c.report(conditions)
+	c.conflict(conflict)
+	return true
+}
+
+// publishProblems logs the new problems, and writes Events and metrics about those that are no advice.
+func (c *nodeChecks) publishProblems(before, now map[nodecheck.Problem]bool) {
+	texts := map[string][]string{}
+	for p := range before {
+		if !p.Advice {
+			texts[p.Reason] = nil
+		}
+		if !now[p] {
+			c.log.Info("a problem of the node is solved", "reason", p.Reason)
 		}
 	}
-	c.last = conditions
-	c.report(conditions)
-	return true
+	for p := range now {
+		level := slog.LevelWarn
+		if p.Advice {
+			level = slog.LevelInfo
+		} else {
+			texts[p.Reason] = append(texts[p.Reason], p.Message)
+		}
+		if !before[p] {
+			c.log.Log(context.Background(), level, "a check of the node failed", "reason", p.Reason, "advice", p.Advice, "remediation", p.Message)
+		}
+	}
+	for reason, messages := range texts {
+		slices.Sort(messages)
+		c.warn(reason, strings.Join(messages, "; "))
+		if slices.Contains(nodecheck.ProxyReasons, reason) {
+			c.proxies.WithLabelValues(reason).Set(float64(min(1, len(messages))))
+		}
+	}
+}
+
+func problemsOf(results []nodecheck.Result) map[nodecheck.Problem]bool {
+	out := map[nodecheck.Problem]bool{}
+	for _, r := range results {
+		for _, p := range r.Problems {
+			out[p] = true
+		}
+	}
+	return out
 }
 
 // sure omits the finding of uncovered Pods unless the last evaluation had it as well: a Pod ends before its endpoint is
 // removed, and its interface may appear after the endpoint.
-func (c *nodeChecks) sure(found []report.NodeCondition) []report.NodeCondition {
-	return slices.DeleteFunc(found, func(now report.NodeCondition) bool {
+func (c *nodeChecks) sure(found []nodecheck.Result) []nodecheck.Result {
+	return slices.DeleteFunc(found, func(now nodecheck.Result) bool {
 		if now.Type != nodecheck.PodTrafficDetected {
 			return false
 		}
@@ -126,64 +187,91 @@ func (c *nodeChecks) sure(found []report.NodeCondition) []report.NodeCondition {
 	})
 }
 
-// current returns the current conditions: those found, and the last ones of other types.
-func (c *nodeChecks) current(found []report.NodeCondition) (all []report.NodeCondition) {
+// current returns the current results: those found, and the last ones of other types.
+func (c *nodeChecks) current(found []nodecheck.Result) (all []nodecheck.Result) {
 	for _, kind := range nodecheck.Types {
-		now := c.before(kind)
-		if i := slices.IndexFunc(found, func(f report.NodeCondition) bool { return f.Type == kind }); i >= 0 {
-			now = found[i]
-		}
-		if now.Type != "" {
-			all = append(all, now)
+		of := func(r nodecheck.Result) bool { return r.Type == kind }
+		if i := slices.IndexFunc(found, of); i >= 0 {
+			all = append(all, found[i])
+		} else if i := slices.IndexFunc(c.last, of); i >= 0 {
+			all = append(all, c.last[i])
 		}
 	}
 	return all
 }
 
-// before returns the last condition of a type, the zero value for none.
-func (c *nodeChecks) before(kind string) report.NodeCondition {
-	for _, condition := range c.last {
-		if condition.Type == kind {
-			return condition
-		}
-	}
-	return report.NodeCondition{}
-}
-
-// readyz adds the problems to the response of ready. It does not change the status: see pairing.
+// readyz adds the problems to the response of ready. It does not change the status: a speaker that is not ready because
+// of a problem that only an operator can fix would block its own update.
 func (c *nodeChecks) readyz(ready http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		ready(w, r)
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		for _, now := range c.last {
-			if !now.True {
-				fmt.Fprintf(w, "problem: %s: %s\n", now.Reason, now.Message)
+			for _, p := range now.Problems {
+				kind := "problem"
+				if p.Advice {
+					kind = "advice"
+				}
+				fmt.Fprintf(w, "%s: %s: %s\n", kind, p.Reason, p.Message)
 			}
 		}
 	}
 }
 
-// nodeFacts returns the facts of this node, and why some could not be determined.
-func nodeFacts(source *kube.Source, node string, routes *nodecheck.Routes, inIPVS func() bool, calico func() (bool, error)) (
-	f nodecheck.Facts, ok bool, err error,
-) {
-	endpoints, podCIDRs, ok := source.Endpoints(node)
+// nodeFacts gathers the facts of this node. Those of other tasks are nil until these have determined them.
+type nodeFacts struct {
+	*process
+	kernel  string
+	routes  nodecheck.Routes
+	proxy   atomic.Pointer[kubeproxy.Facts]
+	foreign atomic.Pointer[[]nft.Problem] // of other firewalls
+}
+
+// gather returns the facts, and why some could not be determined.
+func (n *nodeFacts) gather() (f nodecheck.Facts, ok bool, err error) {
+	endpoints, podCIDRs, ok := n.api.Source.Endpoints(n.nodeName)
 	if !ok {
 		return f, false, nil
 	}
 	var errs []error
-	found := func(err error, types ...string) {
-		if err != nil {
+	found := func(known bool, err error, types ...string) {
+		if !known || err != nil {
 			errs, f.Unknown = append(errs, err), append(f.Unknown, types...)
 		}
 	}
-	f.PodCIDRs, f.IPVS = podCIDRs, inIPVS()
-	f.Endpoints, err = routes.To(endpoints)
-	found(err, nodecheck.PodTrafficDetected, nodecheck.BridgeNetfilter)
+	f.DataPlane, f.Kernel, f.DataPlaneError = string(n.servers.kind()), n.kernel, n.servers.openError()
+	found(f.DataPlane != "" || f.DataPlaneError != nil, nil, nodecheck.DataPlaneAvailable)
+	f.Schedulers, f.Fallback = n.servers.unsupportedSchedulers(), nftlb.Fallback
+	known, parameters := n.settings.state()
+	f.Parameters = parameters
+	found(known, nil, nodecheck.KernelParametersSet)
+	if firewalls := n.foreign.Load(); firewalls != nil {
+		for _, p := range *firewalls {
+			f.Firewalls = append(f.Firewalls, nodecheck.Problem{Reason: string(p.Reason), Message: p.Text})
+		}
+	}
+	found(n.foreign.Load() != nil, nil, nodecheck.FirewallsCompatible)
+	if proxy := n.proxy.Load(); proxy != nil {
+		f.Proxy = *proxy
+	}
+	found(n.proxy.Load() != nil, nil, nodecheck.ServiceProxies)
+	ours := n.api.Source.Ours(n.nodeName)
+	f.Ours = nodecheck.Situation{Pools: ours.Pools, Complete: ours.Full, Proxy: ours.Forwarded,
+		ServiceProxy: n.config.ServiceProxy, IPVS: n.servers.inIPVS()}
+	f.Detect, f.PodCIDRs = n.config.DetectLocal, podCIDRs
+	f.Endpoints, err = n.routes.To(endpoints)
+	found(true, err, nodecheck.PodTrafficDetected, nodecheck.BridgeNetfilter)
 	f.BridgeCall, err = nodecheck.BridgeCall()
-	found(err, nodecheck.BridgeNetfilter)
-	f.CalicoPolices, err = calico()
-	found(err, nodecheck.NetworkPolicy)
+	found(true, err, nodecheck.BridgeNetfilter)
+	f.CalicoPolices, err = n.calico.polices()
+	found(true, err, nodecheck.NetworkPolicy)
+	f.Proxies = n.announcer.Proxies()
+	f.Links, err = l2.Links()
+	found(true, err, nodecheck.OneInterfacePerSubnet)
+	health := n.members.Health()
+	f.NoDeadline, f.Stall, f.StallMessage = health.Message, health.Stall, health.StallMessage
+	found(health.Class != "", nil, nodecheck.DeadlineScheduling)
+	f.Refused = n.api.Source.Refused()
 	return f, true, errors.Join(errs...)
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"log/slog"
-	"slices"
 	"time"
 
 	"github.com/ironlb/ironlb/ipvs/nft"
@@ -16,17 +15,17 @@ const policiesEvery = 10 * time.Second
 type applyFunc func(context.Context) (changed []string, problems []nft.Problem, err error)
 
 // keepPolicies lets connections to virtual servers pass firewalls that drop by policy, until ctx ends. It logs its
-// changes, and each new problem or error. It never fails: a blocking firewall does not stop the other tasks.
-func keepPolicies(ctx context.Context, log *slog.Logger, apply applyFunc) error {
-	return keepPoliciesBy(ctx, log, apply, nft.Generation)
+// changes and each new error, and passes on the problems of each check. It never fails: a blocking firewall does not
+// stop the other tasks.
+func keepPolicies(ctx context.Context, log *slog.Logger, apply applyFunc, found func([]nft.Problem)) error {
+	return keepPoliciesBy(ctx, log, apply, found, nft.Generation)
 }
 
 // keepPoliciesBy is keepPolicies with a function that detects whether any firewall may have changed. If the last check
 // found no problem, and nothing has changed, there is no check: it starts programs.
-func keepPoliciesBy(ctx context.Context, log *slog.Logger, apply applyFunc, generation func() (uint32, error)) error {
+func keepPoliciesBy(ctx context.Context, log *slog.Logger, apply applyFunc, found func([]nft.Problem), generation func() (uint32, error)) error {
 	ticker := time.NewTicker(policiesEvery)
 	defer ticker.Stop()
-	var known []nft.Problem
 	var failed string
 	var seen uint32
 	well := false
@@ -48,12 +47,9 @@ func keepPoliciesBy(ctx context.Context, log *slog.Logger, apply applyFunc, gene
 		for _, rule := range changed {
 			log.Info("add rule", "rule", rule, "reason", "FirewallPolicy")
 		}
-		for _, p := range problems {
-			if !slices.Contains(known, p) {
-				log.Warn("another firewall may drop packets to virtual servers", "where", p.Where, "reason", string(p.Reason), "remediation", p.Text)
-			}
+		if err == nil || len(problems) > 0 {
+			found(problems)
 		}
-		known = problems
 		if err == nil {
 			failed = ""
 		} else if text := err.Error(); text != failed {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -12,7 +13,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs/nft"
 )
 
-// A problem and an error are logged when they are new, a change each time. No log line means no problem.
+// An error is logged when it is new, a change each time. Problems are passed on each time, unless they are unknown.
 func TestKeepPoliciesLogs(t *testing.T) {
 	type result struct {
 		changed  []string
@@ -26,16 +27,15 @@ func TestKeepPoliciesLogs(t *testing.T) {
 	}{
 		{result{changed: []string{"a", "b"}}, 2},
 		{result{}, 0},
-		{result{problems: []nft.Problem{problem}}, 1},
 		{result{problems: []nft.Problem{problem}}, 0},
 		{result{err: errors.New("no nft")}, 1},
+		{result{err: errors.New("no nft"), problems: []nft.Problem{problem}}, 0},
 		{result{err: errors.New("no nft")}, 0},
-		{result{problems: []nft.Problem{problem}}, 1},
 	}
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var out bytes.Buffer
-		round, before := 0, 0
+		round, before, found := 0, 0, ""
 		generation := uint32(0)
 		always := func() (uint32, error) { generation++; return generation, nil }
 		err := keepPoliciesBy(ctx, slog.New(slog.NewTextHandler(&out, nil)), func(context.Context) ([]string, []nft.Problem, error) {
@@ -50,7 +50,10 @@ func TestKeepPoliciesLogs(t *testing.T) {
 			round++
 			r := rounds[round-1]
 			return r.changed, r.problems, r.err
-		}, always)
+		}, func(problems []nft.Problem) { found += fmt.Sprint(len(problems)) }, always)
+		if found != "0011" {
+			t.Errorf("numbers of problems passed on: %s", found)
+		}
 		if err != nil {
 			t.Errorf("keepPolicies = %v", err)
 		}
@@ -78,7 +81,7 @@ func TestKeepPoliciesResyncs(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			asked, lists := 0, 0
 			apply := func(context.Context) ([]string, []nft.Problem, error) { lists++; return nil, c.problems, c.failure }
-			err := keepPoliciesBy(ctx, slog.New(slog.DiscardHandler), apply, func() (uint32, error) {
+			err := keepPoliciesBy(ctx, slog.New(slog.DiscardHandler), apply, func([]nft.Problem) {}, func() (uint32, error) {
 				if asked++; asked == len(c.generations) {
 					cancel()
 				}

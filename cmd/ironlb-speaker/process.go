@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -24,7 +23,6 @@ import (
 	"github.com/ironlb/ironlb/speaker/l2"
 	"github.com/ironlb/ironlb/speaker/link"
 	"github.com/ironlb/ironlb/speaker/member"
-	"github.com/ironlb/ironlb/speaker/nodecheck"
 	"github.com/ironlb/ironlb/speaker/reach"
 	"github.com/ironlb/ironlb/speaker/traffic"
 )
@@ -50,7 +48,7 @@ type process struct {
 	retained  map[netip.Addr]struct{} // by an earlier process
 	announcer *l2.Announcer
 	bgp       advertise.Daemon // nil for none
-	pairing   *pairing
+	settings  *sysctls
 	proxies   *kubeproxy.Detector
 	checks    *nodeChecks
 	loop      *speaker.Speaker
@@ -67,7 +65,7 @@ func assemble(o options, log *slog.Logger) (*process, error) {
 	p.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	for _, step := range []func() error{
 		p.checkRequirements, p.findAPIServer, p.listen, p.openNode, p.watchCluster, p.watchHost, p.meet,
-		p.announce, p.joinBGP, p.serveMetrics, p.serveHealth, p.watchKubeProxy, p.checkNode, p.keepPolicies, p.addLoop, p.serveDump,
+		p.announce, p.joinBGP, p.serveMetrics, p.serveHealth, p.checkNode, p.addLoop, p.serveDump,
 	} {
 		if err := step(); err != nil {
 			p.close()
@@ -111,7 +109,7 @@ func (p *process) openNode() error {
 		return err
 	}
 	p.atEnd(closeNode)
-	p.node, p.link, p.servers = node, node.Addresses.(*link.Link), node.VirtualServers.(*virtualServers)
+	p.node, p.link, p.servers, p.settings = node, node.Addresses.(*link.Link), node.VirtualServers.(*virtualServers), node.Sysctls.(*sysctls)
 	p.calico = newCalico(p.options, p.log)
 	p.servers.calico = p.calico.policesOrDid
 	return nil
@@ -130,7 +128,6 @@ func (p *process) watchCluster() (err error) {
 	if err != nil {
 		return err
 	}
-	p.servers.warn = p.api.Events.Warn
 	p.run(p.api.Source.Run)
 	p.run(p.api.Status.Run)
 	p.run(p.api.Node.Run)
@@ -194,41 +191,27 @@ func (p *process) serveHealth() error {
 	return nil
 }
 
-func (p *process) watchKubeProxy() error {
-	p.pairing = newPairing(p.log, p.registry)
-	p.pairing.ours = situation(p.options, p.api.Source, p.servers.inIPVS)
-	p.pairing.warn, p.pairing.conflict = p.api.Events.Warn, p.api.Status.Conflict
-	p.proxies = kubeproxy.New(kubeproxy.Config{Log: p.log, Changed: p.pairing.found})
-	p.run(p.proxies.Run)
-	p.run(p.pairing.run)
-	return nil
-}
-
 func (p *process) checkNode() error {
 	p.checks = newNodeChecks(p.log, p.registry)
-	routes := &nodecheck.Routes{}
-	p.checks.facts = func() (nodecheck.Facts, bool, error) {
-		f, ok, err := nodeFacts(p.api.Source, p.nodeName, routes, p.servers.inIPVS, p.calico.polices)
-		f.Proxies = p.announcer.Proxies()
-		links, unknown := l2.Links()
-		if f.Links = links; unknown != nil {
-			f.Unknown = append(f.Unknown, nodecheck.OneInterfacePerSubnet)
-		}
-		health := p.members.Health()
-		f.NoDeadline, f.Stall, f.StallMessage = health.Message, health.Stall, health.StallMessage
-		if health.Class == "" {
-			f.Unknown = append(f.Unknown, nodecheck.DeadlineScheduling)
-		}
-		return f, ok, errors.Join(err, unknown)
+	kernel, err := kernelRelease()
+	if err != nil {
+		return err
 	}
-	p.checks.detect = p.config.DetectLocal
-	p.checks.warn, p.checks.report = p.api.Events.Warn, p.api.Node.ReportConditions
+	facts := &nodeFacts{process: p, kernel: kernel}
+	p.checks.facts = facts.gather
+	p.checks.warn, p.checks.report, p.checks.conflict = p.api.Events.Warn, p.api.Node.ReportConditions, p.api.Status.Conflict
+	p.proxies = kubeproxy.New(kubeproxy.Config{Log: p.log, Changed: func(f kubeproxy.Facts) {
+		facts.proxy.Store(&f)
+		p.checks.soon()
+	}})
+	p.run(p.proxies.Run)
+	p.run(func(ctx context.Context) error {
+		return keepPolicies(ctx, p.log, nft.Policies{}.Apply, func(problems []nft.Problem) {
+			facts.foreign.Store(&problems)
+			p.checks.soon()
+		})
+	})
 	p.run(p.checks.run)
-	return nil
-}
-
-func (p *process) keepPolicies() error {
-	p.run(func(ctx context.Context) error { return keepPolicies(ctx, p.log, nft.Policies{}.Apply) })
 	return nil
 }
 
@@ -262,7 +245,7 @@ func (p *process) addLoop() error {
 		return returnMemory(ctx, func() bool { return p.loop.Health().Ready })
 	})
 	p.run(func(ctx context.Context) error {
-		readyz := p.checks.readyz(p.pairing.readyz(p.loop.Readyz))
+		readyz := p.checks.readyz(p.loop.Readyz)
 		return serve(ctx, p.listener, p.handler(readyz))
 	})
 	return nil

@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -39,10 +37,10 @@ type virtualServers struct {
 	opening  sync.Mutex
 	selected atomic.Pointer[selected]
 	residual *residual // of the other kind, used only by the loop
-	// warn writes an Event about this node; nil for none.
-	warn func(reason, text string)
-	// unsupported are the reported schedulers that nftables lacks, used only by the loop.
-	unsupported map[string]struct{}
+	// failed is why the last open failed, if it did.
+	failed atomic.Pointer[error]
+	// unsupported are the requested schedulers that nftables lacks, sorted; only the loop adds to them.
+	unsupported atomic.Pointer[[]string]
 }
 
 // selected is the data plane in use.
@@ -63,12 +61,13 @@ func newVirtualServers(c config, log *slog.Logger, chosen func(dataplaneKind), o
 		calico: kubeproxy.CalicoPolices}
 }
 
-func (v *virtualServers) open() (dataplane.VirtualServers, error) {
+func (v *virtualServers) open() (d dataplane.VirtualServers, err error) {
 	v.opening.Lock()
 	defer v.opening.Unlock()
 	if s := v.selected.Load(); s != nil {
 		return s.driver, nil
 	}
+	defer func() { v.failed.Store(&err) }()
 	var missing error
 	bypassed, err := v.bypassesPolicies()
 	if err != nil {
@@ -165,6 +164,14 @@ func (v *virtualServers) mayBeIPVS() bool {
 	return cmp.Or(v.kind(), v.config.Dataplane) != dataplaneNFTables
 }
 
+// openError returns why the data plane could not be opened, nil for no reason or if that was not tried yet.
+func (v *virtualServers) openError() error {
+	if err := v.failed.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
 // kind returns the data plane; empty until it is known.
 func (v *virtualServers) kind() dataplaneKind {
 	if s := v.selected.Load(); s != nil {
@@ -218,28 +225,26 @@ func (v *virtualServers) Apply(ops []ipvs.Op) ([]ipvs.Op, error) {
 	return done, err
 }
 
-// schedulerUnsupported is the reason of the Event for schedulers that nftables lacks.
-const schedulerUnsupported = "SchedulerUnsupported"
-
-// reportSchedulers reports each scheduler once that nftables lacks, when a virtual server requests it.
+// reportSchedulers records each scheduler that nftables lacks, when a virtual server requests it, and logs it once.
 func (v *virtualServers) reportSchedulers(ops []ipvs.Op) {
-	known := len(v.unsupported)
 	for _, op := range ops {
-		name := op.Settings.Scheduler
-		if _, reported := v.unsupported[name]; name == "" || reported || nftlb.HasScheduler(name) {
+		name, known := op.Settings.Scheduler, v.unsupportedSchedulers()
+		if name == "" || slices.Contains(known, name) || nftlb.HasScheduler(name) {
 			continue
 		}
-		if v.unsupported == nil {
-			v.unsupported = map[string]struct{}{}
-		}
-		v.unsupported[name] = struct{}{}
 		v.log.Warn("Scheduler is not available with nftables", "scheduler", name, "used", nftlb.Fallback, "virtualServer", op.Virtual)
+		known = append(slices.Clone(known), name)
+		slices.Sort(known)
+		v.unsupported.Store(&known)
 	}
-	if len(v.unsupported) > known && v.warn != nil {
-		names := strings.Join(slices.Sorted(maps.Keys(v.unsupported)), ", ")
-		v.warn(schedulerUnsupported, fmt.Sprintf("nftables forwards on this node and has no scheduler %s: %s is used. "+
-			"Request rr, wrr, sh or mh, or use IPVS", names, nftlb.Fallback))
+}
+
+// unsupportedSchedulers returns the requested schedulers that nftables lacks, sorted.
+func (v *virtualServers) unsupportedSchedulers() []string {
+	if known := v.unsupported.Load(); known != nil {
+		return *known
 	}
+	return nil
 }
 
 // programmed is called by the loop when everything is programmed, also if that required no change.

@@ -58,12 +58,10 @@ func TestDataplane(t *testing.T) {
 	})
 }
 
-// Each scheduler that nftables lacks is reported once, when a virtual server requests it.
+// Each scheduler that nftables lacks is recorded and logged once, when a virtual server requests it.
 func TestSchedulersOfNFTables(t *testing.T) {
 	var log bytes.Buffer
-	var events []string
-	v := &virtualServers{log: slog.New(slog.NewTextHandler(&log, nil)),
-		warn: func(reason, text string) { events = append(events, reason+": "+text) }}
+	v := &virtualServers{log: slog.New(slog.NewTextHandler(&log, nil))}
 	v.choose(dataplaneNFTables, ipvstest.NewKernel())
 	for i, name := range []string{"rr", "lc", "mh", "lc", "wlc"} {
 		key := ipvs.Key{Addr: netip.AddrFrom4([4]byte{203, 0, 113, byte(i)}), Protocol: ipvs.TCP, Port: 80}
@@ -72,9 +70,8 @@ func TestSchedulersOfNFTables(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	text := "SchedulerUnsupported: nftables forwards on this node and has no scheduler %s: wrr is used. Request rr, wrr, sh or mh, or use IPVS"
-	if want := []string{fmt.Sprintf(text, "lc"), fmt.Sprintf(text, "lc, wlc")}; !slices.Equal(events, want) {
-		t.Errorf("Events\n%q, want\n%q", events, want)
+	if got := v.unsupportedSchedulers(); !slices.Equal(got, []string{"lc", "wlc"}) {
+		t.Errorf("unsupported are %v", got)
 	}
 	if n := strings.Count(log.String(), "level=WARN"); n != 2 {
 		t.Errorf("%d warnings: %s", n, &log)
@@ -117,11 +114,11 @@ func TestMissingSchedulerDoesNotChangeTheDataplane(t *testing.T) {
 	v := newVirtualServers(newConfig(), slog.New(slog.DiscardHandler), func(kind dataplaneKind) { reported = append(reported, kind) }, nil)
 	missing := fmt.Errorf("%w: module ip_vs_rr missing", ipvs.ErrNoScheduler)
 	v.openIPVS = func(config) (driver, error) { return ipvstest.NewKernel(), missing }
-	if _, err := v.Virtuals(); !errors.Is(err, ipvs.ErrNoScheduler) || len(reported) > 0 {
+	if _, err := v.Virtuals(); !errors.Is(err, ipvs.ErrNoScheduler) || !errors.Is(v.openError(), ipvs.ErrNoScheduler) || len(reported) > 0 {
 		t.Errorf("%v, reported %v; want ErrNoScheduler and nothing chosen", err, reported)
 	}
 	missing = nil
-	if _, err := v.Virtuals(); err != nil || !slices.Equal(reported, []dataplaneKind{dataplaneIPVS}) {
+	if _, err := v.Virtuals(); err != nil || v.openError() != nil || !slices.Equal(reported, []dataplaneKind{dataplaneIPVS}) {
 		t.Errorf("%v, reported %v; want IPVS when the module is there", err, reported)
 	}
 }

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/ironlb/ironlb/speaker/dataplane"
@@ -17,12 +19,26 @@ type sysctls struct {
 	serviceProxy bool
 	limits       conntrackLimits
 
+	// wrong are the errors of the last Apply; nil before it.
+	wrong atomic.Pointer[error]
 	// met is the last state found or put in force, for these needs. While it holds, nothing else is checked.
 	met   link.SysctlWatch
 	needs link.Needs
 }
 
+// state returns why parameters are not set; known is false before the first Apply.
+func (s *sysctls) state() (known bool, wrong error) {
+	if last := s.wrong.Load(); last != nil {
+		return true, *last
+	}
+	return false, nil
+}
+
 func (s *sysctls) Apply(ipv6 bool) (changed []string, wrong dataplane.SysctlErrors) {
+	defer func() {
+		err := errors.Join(wrong.All, wrong.ARP, wrong.IPv6, wrong.Limits)
+		s.wrong.Store(&err)
+	}()
 	needs := link.Needs{IPVS: s.ipvs(), IPv6: ipv6, ServiceProxy: s.serviceProxy}
 	if needs == s.needs && s.met.Met() {
 		return nil, wrong

@@ -120,7 +120,11 @@ type SpeakerStatusStatus struct {
 	// +optional
 	BGP *BGPStatus `json:"bgp,omitempty"`
 
-	// conditions of the node. PodTrafficDetected: detectLocalMode covers the Pods of the node.
+	// conditions of the node. DataPlaneAvailable: the kernel has what the data plane needs. SchedulersAvailable: the data
+	// plane has the requested schedulers. KernelParametersSet: the kernel parameters have the required values.
+	// FirewallsCompatible: no other firewall drops packets to virtual servers. ServiceProxiesCompatible: kube-proxy and
+	// other service proxies do not conflict with the speaker. APIAccess: the API server refuses no kind of object.
+	// PodTrafficDetected: detectLocalMode covers the Pods of the node.
 	// BridgeNetfilter: what Pods behind one bridge send one another passes the packet filter. NetworkPolicyEnforced:
 	// the data plane bypasses no NetworkPolicy of Calico. NoProxyARP: no host answers for every address.
 	// OneInterfacePerSubnet: no two interfaces have a subnet in common. DeadlineScheduling: the liveness thread has that
@@ -248,6 +252,11 @@ type InterfaceStatus struct {
 	Subnets []string `json:"subnets,omitempty"`
 	// up is true while it is up and has carrier.
 	Up bool `json:"up"`
+	// mtu in octets.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	MTU int32 `json:"mtu,omitempty"`
 }
 
 // MemberState is what one speaker thinks of another.

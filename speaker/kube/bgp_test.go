@@ -419,3 +419,27 @@ func TestRefusalMustLast(t *testing.T) {
 		}
 	}
 }
+
+// A refused kind is reported until it has been listed, but not a built-in one, which an older Kubernetes lacks.
+func TestRefusedKinds(t *testing.T) {
+	listed := false
+	kind := func(builtIn bool, err error) optionalKind {
+		r := &refusal{changed: func() {}, builtIn: builtIn}
+		for range refusedFor {
+			r.record(err)
+		}
+		return optionalKind{func() bool { return listed }, r}
+	}
+	resource := v1alpha1.GroupVersion.WithResource("bgppeers").GroupResource()
+	s := &Source{optional: []optionalKind{
+		kind(false, apierrors.NewForbidden(resource, "", errors.New("no role"))), kind(false, errors.New("connection refused")),
+		kind(true, apierrors.NewNotFound(resource, "")),
+	}}
+	if got := s.Refused(); len(got) != 1 || !strings.Contains(got[0], "bgppeers.ironlb.io is forbidden") {
+		t.Errorf("refused: %q", got)
+	}
+	listed = true
+	if got := s.Refused(); len(got) > 0 {
+		t.Errorf("refused once it is listed: %q", got)
+	}
+}

@@ -231,7 +231,7 @@ func (r *NodeReporter) status(all bool) (v1alpha1.SpeakerStatusStatus, bool) {
 	}
 	out.ReturnRoutes = returnRoutesOf(w.ReturnRoutes)
 	for _, name := range slices.Sorted(maps.Keys(w.Links)) {
-		on := v1alpha1.InterfaceStatus{Name: name, Up: true}
+		on := v1alpha1.InterfaceStatus{Name: name, Up: true, MTU: int32(w.Links[name].MTU)}
 		for _, p := range w.Links[name].Subnets {
 			on.Subnets = append(on.Subnets, p.String())
 		}

@@ -72,7 +72,7 @@ func (w *writes) set(fail error) (n int) {
 func nodeStatus(members map[string]report.MemberState) report.NodeStatus {
 	return report.NodeStatus{
 		Healthy: true, VirtualIPs: 2, Members: members, Tunnels: &view.Tunnels{MTU: 1450, VirtualServers: 3},
-		Links: map[string]view.Link{"eth0": {Name: "eth0", Subnets: []netip.Prefix{netip.MustParsePrefix("2001:db8::/64"), netip.MustParsePrefix("192.0.2.0/24")}}},
+		Links: map[string]view.Link{"eth0": {Name: "eth0", MTU: 1500, Subnets: []netip.Prefix{netip.MustParsePrefix("2001:db8::/64"), netip.MustParsePrefix("192.0.2.0/24")}}},
 	}
 }
 
@@ -110,7 +110,7 @@ func TestNodeStatus(t *testing.T) {
 		want := v1alpha1.SpeakerStatusStatus{
 			DataPlane: v1alpha1.DataPlaneStatus{Healthy: true}, VirtualIPs: 2, Alive: "2/2", Updated: last.Updated,
 			Tunnels:    &v1alpha1.TunnelsStatus{Available: true, MTU: 1450, VirtualServers: 3},
-			Interfaces: []v1alpha1.InterfaceStatus{{Name: "eth0", Up: true, Subnets: []string{"192.0.2.0/24", "2001:db8::/64"}}},
+			Interfaces: []v1alpha1.InterfaceStatus{{Name: "eth0", Up: true, MTU: 1500, Subnets: []string{"192.0.2.0/24", "2001:db8::/64"}}},
 			Members:    []v1alpha1.MemberStatus{{Node: "b", State: "Alive", Since: &began}, {Node: "c", State: "Alive", Since: since}},
 		}
 		if diff := cmp.Diff(want, last); diff != "" || since.Sub(began.Time) < 60*time.Second {

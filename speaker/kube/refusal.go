@@ -59,3 +59,14 @@ func (r *refusal) why() string {
 	defer r.mu.Unlock()
 	return r.text
 }
+
+// Refused returns the API server's message about each optional kind that it refuses. An older Kubernetes without a
+// built-in kind refuses nothing.
+func (s *Source) Refused() (messages []string) {
+	for _, o := range s.optional {
+		if why := o.refused.why(); why != "" && !o.refused.builtIn && !o.synced() {
+			messages = append(messages, why)
+		}
+	}
+	return messages
+}

@@ -1,3 +1,5 @@
+// Package kubeproxy detects a kube-proxy on this node, its mode and configuration, and other service proxies.
+// Whether they are compatible with the speaker is decided in speaker/nodecheck.
 package kubeproxy
 
 import (
@@ -13,6 +15,36 @@ import (
 	"strings"
 	"time"
 )
+
+// Mode is how a kube-proxy forwards.
+type Mode string
+
+// The modes of kube-proxy. Unknown means that the mode could not be determined, or that there is no kube-proxy.
+const (
+	Unknown  Mode = ""
+	IPTables Mode = "iptables"
+	IPVS     Mode = "ipvs"
+	NFTables Mode = "nftables"
+)
+
+// Facts are the known facts about the kube-proxy of this node.
+type Facts struct {
+	// Running is set when it responds.
+	Running bool
+	Mode    Mode
+	// Traces are what a kube-proxy has created in the kernel, running or not ("nftables table ip kube-proxy").
+	Traces []string
+	// Others are the service proxies of this node other than kube-proxy.
+	Others []Other
+	// Configured is set when its configuration could be read; it is in the fields below.
+	Configured        bool
+	ExcludeCIDRs      []string
+	NodePortAddresses []string
+	StrictARP         bool
+}
+
+// Present reports whether a kube-proxy runs, or may.
+func (f Facts) Present() bool { return f.Running || len(f.Traces) > 0 }
 
 // Config configures a Detector. Zero values have defaults.
 type Config struct {
@@ -78,7 +110,7 @@ func (d *Detector) Run(ctx context.Context) error {
 			return nil
 		}
 		if text := fmt.Sprint(err); err != nil && text != logged {
-			d.cfg.Log.Warn("cannot find out all about kube-proxy", "error", err)
+			d.cfg.Log.Warn("cannot fully inspect kube-proxy", "error", err)
 			logged = text
 		}
 		if last == nil || !reflect.DeepEqual(*last, facts) {

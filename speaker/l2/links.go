@@ -44,7 +44,8 @@ func Links() ([]view.Link, error) {
 	}
 	out := make([]view.Link, 0, len(n.links))
 	for _, l := range n.links {
-		out = append(out, view.Link{Name: l.name, Subnets: n.subnets[l.index], Index: l.index, MAC: net.HardwareAddr(l.mac[:]).String()})
+		out = append(out, view.Link{Name: l.name, Subnets: n.subnets[l.index], Index: l.index,
+			MAC: net.HardwareAddr(l.mac[:]).String(), MTU: n.mtus[l.index]})
 	}
 	return out, shareSubnets(out)
 }
@@ -111,8 +112,9 @@ type network struct {
 	unfit map[string]error
 	// ours are the hardware addresses of all interfaces.
 	ours map[mac]struct{}
-	// subnets are those of the interfaces, by index.
+	// subnets and mtus are those of the interfaces, by index.
 	subnets map[int][]netip.Prefix
+	mtus    map[int]int
 }
 
 func observe() (*network, error) {
@@ -128,7 +130,7 @@ func observe() (*network, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &network{unfit: map[string]error{}, ours: map[mac]struct{}{}, subnets: subnets}
+	n := &network{unfit: map[string]error{}, ours: map[mac]struct{}{}, subnets: subnets, mtus: map[int]int{}}
 	for _, d := range all {
 		at := d.Attrs()
 		if len(at.HardwareAddr) == len(mac{}) {
@@ -140,6 +142,7 @@ func observe() (*network, error) {
 		}
 		const up = unix.IFF_UP | unix.IFF_LOWER_UP
 		if at.RawFlags&up == up {
+			n.mtus[at.Index] = at.MTU
 			n.links = append(n.links, link{index: at.Index, name: at.Name, mac: mac(at.HardwareAddr), path: pathOf(d, by, 0)})
 		}
 	}

@@ -292,11 +292,11 @@ func TestLinks(t *testing.T) {
 	if err := third.Handle.LinkSetDown(linkOf(t, third, "eth0")); err != nil {
 		t.Fatal(err)
 	}
-	want := []view.Link{{Name: "eth0", Subnets: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24"), netip.MustParsePrefix("2001:db8::/64")}}}
+	want := []view.Link{{Name: "eth0", MTU: 1500, Subnets: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24"), netip.MustParsePrefix("2001:db8::/64")}}}
 	var got []view.Link
 	eventually.True(t, patience, "only eth0 has carrier, and its link-local address can be used", func() bool {
 		s.node.Must(t, func() (err error) { got, err = Links(); return err })
-		return slices.EqualFunc(got, want, func(a, b view.Link) bool { return a.Name == b.Name && slices.Equal(a.Subnets, b.Subnets) })
+		return slices.EqualFunc(got, want, func(a, b view.Link) bool { return a.Name == b.Name && a.MTU == b.MTU && slices.Equal(a.Subnets, b.Subnets) })
 	})
 }
 

@@ -1,11 +1,16 @@
 package nodecheck
 
 import (
+	"errors"
+	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/speaker/forwarding"
+	"github.com/ironlb/ironlb/speaker/kubeproxy"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -77,25 +82,40 @@ func TestEvaluate(t *testing.T) {
 			BridgeNetfilter, []string{"net.bridge.bridge-nf-call-ip6tables is 0"}},
 		{"only IPv4", Facts{Endpoints: at("192.0.2.10 cni0 bridge"), PodCIDRs: nodes, BridgeCall: [2]string{"1", "0"}},
 			node, "", nil},
-		{"Calico and IPVS", Facts{IPVS: true, CalicoPolices: true}, node, NetworkPolicy, []string{"dataplane: nftables"}},
+		{"Calico and IPVS", Facts{Ours: Situation{IPVS: true}, CalicoPolices: true}, node, NetworkPolicy, []string{"dataplane: nftables"}},
 		{"Calico and nftables", Facts{CalicoPolices: true}, node, "", nil},
-		{"IPVS without Calico", Facts{IPVS: true}, node, "", nil},
+		{"IPVS without Calico", Facts{Ours: Situation{IPVS: true}}, node, "", nil},
 		{"a subnet twice", Facts{Links: []view.Link{{Name: "eth1", Elsewhere: map[netip.Prefix]string{netip.MustParsePrefix("192.0.2.0/24"): "eth0"}}}},
 			node, OneInterfacePerSubnet, []string{"192.0.2.0/24 is on eth0 and eth1", "through eth0"}},
 		{"scheduling", Facts{NoDeadline: "operation not permitted"}, node, DeadlineScheduling, []string{"operation not permitted"}},
 		{"a stall", Facts{Stall: "ClockStopped", StallMessage: "the clock stopped"}, node, NoStall, []string{"the clock stopped: all"}},
+		{"no IPVS", Facts{Kernel: "6.1.0", DataPlaneError: fmt.Errorf("open: %w: module ip_vs is missing", ipvs.ErrNoModule)}, node,
+			DataPlaneAvailable, []string{"KernelLacksIPVS", "open: the kernel has no IPVS: module ip_vs is missing; the kernel is 6.1.0"}},
+		{"no scheduler", Facts{DataPlaneError: ipvs.ErrNoScheduler}, node, DataPlaneAvailable, []string{"KernelLacksScheduler"}},
+		{"no permission", Facts{DataPlaneError: ipvs.ErrPermission}, node, DataPlaneAvailable, []string{"NoPermission"}},
+		{"nftables fails", Facts{DataPlaneError: errors.New("nft: exit status 1")}, node, DataPlaneAvailable, []string{"DataPlaneFailed", "nft: exit status 1"}},
+		{"a scheduler of IPVS alone", Facts{DataPlane: "nftables", Schedulers: []string{"lc", "sed"}, Fallback: "wrr"}, node, SchedulersAvailable,
+			[]string{"SchedulerUnsupported", "nftables forwards on this node and has no scheduler lc, sed: wrr is used"}},
+		{"kernel parameters", Facts{Parameters: errors.Join(errors.New("set sysctl a=1"), errors.New("set sysctl b=1"))}, node,
+			KernelParametersSet, []string{"KernelParameterWrong", "set sysctl a=1; set sysctl b=1"}},
+		{"firewalls", Facts{Firewalls: []Problem{{Reason: "FirewallDropsUnknown", Message: "chain a"}, {Reason: "NoIPTables", Message: "iptables"}}}, node,
+			FirewallsCompatible, []string{"FirewallDropsUnknown", "chain a; iptables"}},
+		{"kube-proxy", Facts{Proxy: kubeproxy.Facts{Running: true}, Ours: Situation{ServiceProxy: true}}, node, ServiceProxies,
+			[]string{AlongsideServiceProxy, "set serviceProxy: false"}},
+		{"refused kinds", Facts{Refused: []string{"bgppeers is forbidden"}}, node, APIAccess, []string{"KindsRefused", "bgppeers is forbidden; apply the CRDs"}},
 		{"no bridge", Facts{Endpoints: at("192.0.2.10 cali1"), PodCIDRs: nodes}, node, "", nil},
 	} {
 		var wrong, types []string
 		text := ""
-		for _, condition := range Evaluate(c.facts, c.detect) {
+		c.facts.Detect = c.detect
+		for _, condition := range Evaluate(c.facts) {
 			types = append(types, condition.Type)
 			if condition.Reason == "" || condition.Message == "" {
 				t.Errorf("%s: %+v lacks a reason or a message", c.name, condition)
 			}
 			if !condition.True {
 				wrong = append(wrong, condition.Type)
-				text += condition.Message
+				text += condition.Reason + condition.Message
 			}
 		}
 		if got := strings.Join(wrong, " "); got != c.wrong {
@@ -110,4 +130,22 @@ func TestEvaluate(t *testing.T) {
 			}
 		}
 	}
+}
+
+// While a condition is True, an advice is its reason and message. A problem hides an advice, which stays in Problems.
+func TestAdvice(t *testing.T) {
+	f := Facts{Proxy: kubeproxy.Facts{Running: true, Mode: kubeproxy.NFTables, Configured: true}, Ours: Situation{Proxy: true, IPVS: true}}
+	find := func(reason string, isTrue bool, problems int) {
+		t.Helper()
+		results := Evaluate(f)
+		got := results[slices.Index(Types, ServiceProxies)]
+		if got.Reason != reason || got.True != isTrue || len(got.Problems) != problems {
+			t.Errorf("got %+v, want %s, %t, %d problems", got, reason, isTrue, problems)
+		}
+	}
+	find(Flushes, true, 1)
+	f.Proxy.Others = []kubeproxy.Other{kubeproxy.KubeRouter}
+	find(OtherDeletes, false, 2)
+	f.Ours.IPVS, f.Proxy.Others = false, nil
+	find("NoConflict", true, 0)
 }

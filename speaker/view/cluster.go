@@ -168,9 +168,10 @@ type Link struct {
 	// Elsewhere are subnets of its addresses that another interface, by name, has as well and that the kernel sends to
 	// through that one.
 	Elsewhere map[netip.Prefix]string
-	// Index and MAC identify it.
+	// Index and MAC identify it. MTU is in octets.
 	Index int
 	MAC   string
+	MTU   int
 }
 
 // Pool is an IPAddressPool.

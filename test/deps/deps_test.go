@@ -68,7 +68,7 @@ var rules = []rule{
 	{of: "speaker/link", own: []string{"speaker/link/dump"}, never: kubernetes},
 	{of: "speaker/link/dump", own: []string{}, never: kubernetes},
 	{of: "speaker/kubeproxy", own: []string{"speaker/link/dump"}, never: kubernetes},
-	{of: "speaker/nodecheck", own: []string{"speaker/forwarding", "speaker/report", "speaker/view"}, never: kubernetes},
+	{of: "speaker/nodecheck", own: []string{"ipvs", "speaker/forwarding", "speaker/kubeproxy", "speaker/report", "speaker/view"}, never: kubernetes},
 	{of: "speaker/member", own: []string{"speaker/view", "speaker/neighbor", "speaker/ppoll", "speaker/priority"}, never: kubernetes},
 	{of: "speaker/reach", own: []string{"speaker/view", "speaker/neighbor", "speaker/ppoll"}, never: kubernetes},
 	{of: "speaker/neighbor", own: []string{"speaker/link/dump"}, never: kubernetes},

@@ -1,39 +1,13 @@
-// Package kubeproxy detects a kube-proxy on this node and its mode, and checks that it is compatible with the speaker.
-package kubeproxy
+package nodecheck
 
 import (
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/ironlb/ironlb/speaker/kubeproxy"
 )
-
-// Mode is how a kube-proxy forwards.
-type Mode string
-
-// The modes of kube-proxy. Unknown means that the mode could not be determined, or that there is no kube-proxy.
-const (
-	Unknown  Mode = ""
-	IPTables Mode = "iptables"
-	IPVS     Mode = "ipvs"
-	NFTables Mode = "nftables"
-)
-
-// Facts are the known facts about the kube-proxy of this node.
-type Facts struct {
-	// Running is set when it responds.
-	Running bool
-	Mode    Mode
-	// Traces are what a kube-proxy has created in the kernel, running or not ("nftables table ip kube-proxy").
-	Traces []string
-	// Others are the service proxies of this node other than kube-proxy.
-	Others []Other
-	// Configured is set when its configuration could be read; it is in the fields below.
-	Configured        bool
-	ExcludeCIDRs      []string
-	NodePortAddresses []string
-	StrictARP         bool
-}
 
 // Situation is the configuration of this speaker.
 type Situation struct {
@@ -50,64 +24,60 @@ type Situation struct {
 	IPVS bool
 }
 
-// Reason identifies a conflict between the two.
-type Reason string
-
-// The reasons, in the order in which Evaluate returns them.
+// Reasons of ServiceProxiesCompatible, in the order in which they are found.
 const (
 	// AlongsideServiceProxy: two programs serve every Service.
-	AlongsideServiceProxy Reason = "KubeProxyAlongsideServiceProxy"
+	AlongsideServiceProxy = "KubeProxyAlongsideServiceProxy"
 	// ResidualState: residual rules of a kube-proxy that is removed, or does not respond, take IronLB's packets.
-	ResidualState Reason = "KubeProxyResidualRules"
+	ResidualState = "KubeProxyResidualRules"
 	// NotExcluded: kube-proxy deletes IronLB's virtual servers.
-	NotExcluded Reason = "KubeProxyDeletesVirtualServers"
+	NotExcluded = "KubeProxyDeletesVirtualServers"
 	// Flushes: kube-proxy deletes all virtual servers when it starts.
-	Flushes Reason = "KubeProxyFlushesVirtualServers"
+	Flushes = "KubeProxyFlushesVirtualServers"
 	// NodePorts: NodePorts are reachable through IronLB's addresses.
-	NodePorts Reason = "KubeProxyNodePortsOnVirtualAddresses"
+	NodePorts = "KubeProxyNodePortsOnVirtualAddresses"
 	// ARP: nodes answer for addresses that they do not own.
-	ARP Reason = "KubeProxyAnswersARP"
+	ARP = "KubeProxyAnswersARP"
 	// OtherAlongsideServiceProxy: another program than kube-proxy serves every Service as well.
-	OtherAlongsideServiceProxy Reason = "OtherProxyAlongsideServiceProxy"
+	OtherAlongsideServiceProxy = "OtherProxyAlongsideServiceProxy"
 	// OtherDeletes: that program deletes IronLB's virtual servers.
-	OtherDeletes Reason = "OtherProxyDeletesVirtualServers"
+	OtherDeletes = "OtherProxyDeletesVirtualServers"
 	// OtherFirst: its eBPF programs process packets before the speaker's data plane.
-	OtherFirst Reason = "OtherProxySeesPacketsFirst"
+	OtherFirst = "OtherProxySeesPacketsFirst"
 )
 
-// Reasons contains all reasons.
-var Reasons = []Reason{
+// ProxyReasons contains all of them.
+var ProxyReasons = []string{
 	AlongsideServiceProxy, ResidualState, NotExcluded, Flushes, NodePorts, ARP, OtherAlongsideServiceProxy, OtherDeletes, OtherFirst,
 }
 
-// Problem is an incompatible pairing and its remediation.
-type Problem struct {
-	Reason  Reason
-	Message string
-	// Advice is set when everything works nevertheless.
-	Advice bool
+// proxies checks the service proxies of the node against the speaker.
+func (f Facts) proxies() (message string, problems []Problem) {
+	message = "no kube-proxy was found"
+	if f.Proxy.Present() {
+		message = "kube-proxy" + modeClause(f.Proxy.Mode) + " and the speaker are compatible"
+	}
+	return message, append(kubeProxy(f.Proxy, f.Ours), otherProxies(f.Proxy.Others, f.Ours)...)
 }
 
-// Evaluate returns the problems, in a fixed order. It is pure.
-func Evaluate(f Facts, s Situation) (problems []Problem) {
-	add := func(reason Reason, advice bool, format string, args ...any) {
+// kubeProxy returns the problems with a kube-proxy, in a fixed order.
+func kubeProxy(f kubeproxy.Facts, s Situation) (problems []Problem) {
+	add := func(reason string, advice bool, format string, args ...any) {
 		problems = append(problems, Problem{Reason: reason, Message: fmt.Sprintf(format, args...), Advice: advice})
 	}
-	present := f.Running || len(f.Traces) > 0
-	defer func() { problems = append(problems, evaluateOthers(f.Others, s)...) }()
 	switch {
-	case !present:
+	case !f.Present():
 		return nil
 	case s.ServiceProxy && f.Running:
 		add(AlongsideServiceProxy, false, "kube-proxy%s runs on this node although serviceProxy is true, so both serve every Service: "+
-			"keep kube-proxy off the node, or set serviceProxy: false", f.Mode.clause())
+			"keep kube-proxy off the node, or set serviceProxy: false", modeClause(f.Mode))
 		return problems
 	case s.ServiceProxy:
 		add(ResidualState, false, "kube-proxy does not answer on this node, but what it makes is in the kernel (%s) and comes before serviceProxy: "+
 			"run \"kube-proxy --cleanup\" on the node, or restart the node without kube-proxy", strings.Join(f.Traces, ", "))
 		return problems
 	}
-	if f.Mode == IPVS {
+	if f.Mode == kubeproxy.IPVS {
 		if missing := uncovered(s.served(), f.ExcludeCIDRs); len(missing) > 0 {
 			add(NotExcluded, !f.Configured, "%s: add %s to ipvs.excludeCIDRs in kube-proxy's configuration and restart it",
 				choose(f.Configured, "kube-proxy in mode ipvs deletes the virtual servers of our addresses at each sync",
@@ -115,37 +85,37 @@ func Evaluate(f Facts, s Situation) (problems []Problem) {
 				join(missing))
 		}
 	}
-	if s.Proxy && s.IPVS && f.Mode == NFTables {
+	if s.Proxy && s.IPVS && f.Mode == kubeproxy.NFTables {
 		add(Flushes, true, "kube-proxy in mode nftables deletes all virtual servers of IPVS whenever it starts, which breaks connections until "+
 			"they are restored: set dataplane: nftables, or run kube-proxy in mode iptables")
 	}
 	if open := nodePortsOpen(f, s.Pools); len(open) > 0 {
 		add(NodePorts, s.Proxy, "kube-proxy%s serves NodePorts on every address of the node, also on ours (%s): "+
-			"set nodePortAddresses: [primary] in kube-proxy's configuration", f.Mode.clause(), join(open))
+			"set nodePortAddresses: [primary] in kube-proxy's configuration", modeClause(f.Mode), join(open))
 	}
-	if !s.Proxy && f.Mode == IPVS && f.Configured && !f.StrictARP {
+	if !s.Proxy && f.Mode == kubeproxy.IPVS && f.Configured && !f.StrictARP {
 		add(ARP, true, "kube-proxy in mode ipvs gives every node our addresses, and a node answers ARP for them while no speaker runs there: "+
 			"set ipvs.strictARP: true in kube-proxy's configuration")
 	}
 	return problems
 }
 
-// evaluateOthers returns the problems with service proxies other than kube-proxy.
-func evaluateOthers(others []Other, s Situation) (problems []Problem) {
+// otherProxies returns the problems with service proxies other than kube-proxy.
+func otherProxies(others []kubeproxy.Other, s Situation) (problems []Problem) {
 	for _, other := range others {
 		var now Problem
 		switch {
-		case s.ServiceProxy && other == Cilium:
+		case s.ServiceProxy && other == kubeproxy.Cilium:
 			now = Problem{Reason: OtherAlongsideServiceProxy, Advice: true, Message: "Cilium is on this node: " +
 				"serviceProxy works only where its kubeProxyReplacement is false"}
 		case s.ServiceProxy:
 			now = Problem{Reason: OtherAlongsideServiceProxy, Message: fmt.Sprintf("%s runs on this node although serviceProxy is "+
 				"true, so both serve every Service: disable it, or set serviceProxy: false", other)}
-		case s.Proxy && s.IPVS && other == KubeRouter:
+		case s.Proxy && s.IPVS && other == kubeproxy.KubeRouter:
 			now = Problem{Reason: OtherDeletes, Message: "kube-router's service proxy deletes the virtual servers of our " +
 				"addresses at each sync: set dataplane: nftables, or give kube-router --excluded-cidrs with the pools, " +
 				"or --run-service-proxy=false"}
-		case s.Proxy && other != KubeRouter:
+		case s.Proxy && other != kubeproxy.KubeRouter:
 			now = Problem{Reason: OtherFirst, Advice: true, Message: fmt.Sprintf("%s is on this node, and its eBPF programs "+
 				"see packets before nf_tables and IPVS do, which was not tested: where connections fail, use ipMode VIP "+
 				"(docs/reference/network-plugins.md)", other)}
@@ -169,9 +139,9 @@ func (s Situation) served() []netip.Prefix {
 	return all
 }
 
-// clause returns " in mode ipvs", or nothing.
-func (m Mode) clause() string {
-	if m == Unknown {
+// modeClause returns " in mode ipvs", or nothing.
+func modeClause(m kubeproxy.Mode) string {
+	if m == kubeproxy.Unknown {
 		return ""
 	}
 	return " in mode " + string(m)
@@ -212,11 +182,11 @@ func uncovered(pools []netip.Prefix, cidrs []string) []netip.Prefix {
 
 // nodePortsOpen returns the pools on whose addresses kube-proxy serves NodePorts. Mode ipvs uses the
 // addresses of interfaces, which do not have IronLB's while the speaker forwards. The other modes use local addresses.
-func nodePortsOpen(f Facts, pools []netip.Prefix) []netip.Prefix {
-	if !f.Configured || f.Mode != IPTables && f.Mode != NFTables {
+func nodePortsOpen(f kubeproxy.Facts, pools []netip.Prefix) []netip.Prefix {
+	if !f.Configured || f.Mode != kubeproxy.IPTables && f.Mode != kubeproxy.NFTables {
 		return nil
 	}
-	if len(f.NodePortAddresses) == 0 && f.Mode == NFTables || slices.Contains(f.NodePortAddresses, "primary") {
+	if len(f.NodePortAddresses) == 0 && f.Mode == kubeproxy.NFTables || slices.Contains(f.NodePortAddresses, "primary") {
 		return nil
 	}
 	served := parse(f.NodePortAddresses)
