@@ -27,7 +27,7 @@ moves addresses between nodes on request.
 
 It reads and writes objects of the API as the user of the kubeconfig; no component of IronLB needs to be reachable.
 
-Exit code of status, explain, pools, nodes, bgp, validate and import: 0 if all is well, 1 if there are problems, 2 if an
+Exit code of status, explain, doctor, pools, nodes, bgp, validate and import: 0 if all is well, 1 if there are problems, 2 if an
 object could not be read. Other commands: 0, or 2 after an error.`
 
 // Exit codes.
@@ -96,7 +96,7 @@ func command(dial func(*genericclioptions.ConfigFlags) (client.Client, error), n
 	flags := root.PersistentFlags()
 	t.flags.AddFlags(flags)
 	flags.StringVar(&t.system, "ironlb-namespace", v1alpha1.Namespace, "The namespace in which IronLB is installed.")
-	root.AddCommand(t.statusCommand(), t.explainCommand(), t.tableCommand("pools", "Show the address pools and their problems", []string{"Cluster", "IPAddressPool"}, (*tables).pools),
+	root.AddCommand(t.statusCommand(), t.explainCommand(), t.doctorCommand(), t.tableCommand("pools", "Show the address pools and their problems", []string{"Cluster", "IPAddressPool"}, (*tables).pools),
 		t.tableCommand("nodes", "Show the nodes and their problems", []string{"Cluster", "Node"}, (*tables).nodes),
 		t.tableCommand("bgp", "Show the BGP sessions and their problems", []string{"Cluster", "BGP session", "BGPPeer", "BGPAdvertisement"}, (*tables).sessions),
 		t.rebalanceCommand(), t.reallocateCommand(), t.drainCommand(), t.validateCommand(), t.sysdumpCommand(), t.importCommand(), t.versionCommand())

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -520,4 +521,62 @@ func TestVersion(t *testing.T) {
 	d.Spec.Template.Spec.Containers = []corev1.Container{{Image: "localhost/ironlb/ironlb-ccm:v0.1.0"}}
 	expect(t, "both", run(cluster(d), "version"), want+"ironlb-ccm image localhost/ironlb/ironlb-ccm:v0.1.0")
 	expect(t, "not installed", run(cluster(), "version"), want+"error: namespace ironlb-system has no Deployment ironlb-ccm: name the namespace of IronLB with --ironlb-namespace")
+}
+
+// TestDoctor: the problems come first, with the nodes that share them, then a table of the checks; -o wide has each
+// check of each node. The exit code is that of the worst outcome.
+func TestDoctor(t *testing.T) {
+	speaker := func(name, other string, conditions ...metav1.Condition) *v1alpha1.SpeakerStatus {
+		return &v1alpha1.SpeakerStatus{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: v1alpha1.SpeakerStatusStatus{
+			DataPlane: v1alpha1.DataPlaneStatus{Healthy: true}, Members: []v1alpha1.MemberStatus{{Node: other, State: v1alpha1.MemberAlive}}, Conditions: conditions,
+		}}
+	}
+	wrong := conditionOf("KernelParametersSet", "False", "KernelParameterWrong", "set sysctl net.ipv4.ip_forward=1")
+	fine := conditionOf("KernelParametersSet", "True", "AllSet", "the kernel parameters have the required values")
+	late := conditionOf("DeadlineScheduling", "False", "NoDeadline", "add CAP_SYS_NICE")
+	ill := cluster(speaker("a", "b", wrong), speaker("b", "a", wrong, late))
+	expect(t, "problems", run(ill, "doctor"), `
+Problem KernelParametersSet a, b: KernelParameterWrong: set sysctl net.ipv4.ip_forward=1
+Warning DeadlineScheduling b: NoDeadline: add CAP_SYS_NICE
+
+CHECK                OK  NOT OK
+DataPlaneProgrammed  2   -
+DeadlineScheduling   0   b
+Heartbeats           2   -
+KernelParametersSet  0   a, b
+MTU                  2   -
+Reachability         2   -
+Reporting            2   -
+`)
+	expect(t, "of a node", run(cluster(speaker("a", "b", wrong), speaker("b", "a", fine)), "doctor", "b", "-o", "wide"), `
+No problem.
+
+NODE  CHECK                STATE  REASON  MESSAGE
+b     DataPlaneProgrammed  OK     -       the node is programmed as planned
+b     Heartbeats           OK     -       receives the other speakers
+b     KernelParametersSet  OK     AllSet  the kernel parameters have the required values
+b     MTU                  OK     -       the MTU is that of the other nodes
+b     Reachability         OK     -       no node is unreachable
+b     Reporting            OK     -       the speaker reports
+`)
+	expect(t, "of no node", run(ill, "doctor", "d"), "error: node d has no speaker: nodes with one are a, b")
+	expect(t, "without a node", run(cluster(), "doctor"), "error: no node has a speaker: name the namespace of IronLB with --ironlb-namespace")
+	if got := run(ill, "doctor", "-o", "json"); !strings.Contains(got, `{"kind":"KernelParametersSet","state":"Problem","reason":"KernelParameterWrong","message":"set sysctl net.ipv4.ip_forward=1","objects":["a","b"]}`) {
+		t.Errorf("json:\n%s", got)
+	}
+	unread := interceptor.NewClient(cluster(speaker("a", "b", fine), speaker("b", "a", fine)), interceptor.Funcs{
+		List: func(ctx context.Context, cl client.WithWatch, list client.ObjectList, o ...client.ListOption) error {
+			if _, is := list.(*corev1.PodList); is {
+				return apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "", errors.New("no right"))
+			}
+			return cl.List(ctx, list, o...)
+		}})
+	for want, cl := range map[int]client.Client{0: cluster(speaker("a", "b", fine), speaker("b", "a", late)), exitProblems: ill, exitError: unread} {
+		cmd := command(func(*genericclioptions.ConfigFlags) (client.Client, error) { return cl, nil }, func() time.Time { return now })
+		cmd.SetOut(io.Discard)
+		cmd.SetArgs([]string{"doctor"})
+		if got := exitCode(io.Discard, cmd.ExecuteContext(t.Context())); got != want {
+			t.Errorf("exit code %d, want %d", got, want)
+		}
+	}
 }

@@ -71,7 +71,7 @@ func (t *tool) tableCommand(name, short string, kinds []string, table func(*tabl
 					value["sessions"] = s.Sessions
 				}
 				return value, s.worst(), func(out *bytes.Buffer) {
-					s.writeProblems(out)
+					s.tool.writeProblems(out, s.Problems)
 					table(s, out)
 				}, nil
 			})
@@ -190,7 +190,7 @@ func (s *tables) worst() diagnose.State {
 }
 
 func (s *tables) status(out *bytes.Buffer) {
-	s.writeProblems(out)
+	s.tool.writeProblems(out, s.Problems)
 	s.pools(out)
 	s.addresses(out)
 	s.nodes(out)
@@ -200,17 +200,21 @@ func (s *tables) status(out *bytes.Buffer) {
 // manyObjects is how many objects of a problem are named; -o wide names all.
 const manyObjects = 5
 
-func (s *tables) writeProblems(out *bytes.Buffer) {
-	if len(s.Problems) == 0 {
-		fmt.Fprintln(out, s.tool.colour(diagnose.OK, "No problem."))
+// some names objects.
+func (t *tool) some(objects []string) string {
+	if more := len(objects) - manyObjects; more > 0 && t.output != "wide" {
+		return fmt.Sprintf("%s and %d more", strings.Join(objects[:manyObjects], ", "), more)
+	}
+	return strings.Join(objects, ", ")
+}
+
+func (t *tool) writeProblems(out *bytes.Buffer, problems []diagnose.Group) {
+	if len(problems) == 0 {
+		fmt.Fprintln(out, t.colour(diagnose.OK, "No problem."))
 		return
 	}
-	for _, g := range s.Problems {
-		names := strings.Join(g.Objects, ", ")
-		if more := len(g.Objects) - manyObjects; more > 0 && s.tool.output != "wide" {
-			names = fmt.Sprintf("%s and %d more", strings.Join(g.Objects[:manyObjects], ", "), more)
-		}
-		fmt.Fprintf(out, "%s %s %s: %s\n", s.tool.colour(g.State, string(g.State)), g.Kind, names, strings.TrimSuffix(g.Reason+": "+g.Message, ": "))
+	for _, g := range problems {
+		fmt.Fprintf(out, "%s %s %s: %s\n", t.colour(g.State, string(g.State)), g.Kind, t.some(g.Objects), strings.TrimSuffix(g.Reason+": "+g.Message, ": "))
 	}
 }
 

@@ -34,6 +34,8 @@ type Cluster struct {
 	Peers      []v1alpha1.BGPPeer
 	VirtualIPs []v1alpha1.VirtualIP
 	Speakers   []v1alpha1.SpeakerStatus
+	// Pods are those of the speakers, of doctor only.
+	Pods []corev1.Pod
 
 	// Settings are those of ironlb-ccm.
 	Settings Settings

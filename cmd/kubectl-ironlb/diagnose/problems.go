@@ -27,9 +27,7 @@ type Group struct {
 // and of the first object.
 func (c *Cluster) Problems() []Group {
 	g := &groups{Cluster: c, absence: c.Absent(), of: map[problem]int{}}
-	for _, kind := range slices.Sorted(maps.Keys(c.Unread)) {
-		g.add("Cluster", Unknown, ReasonUnread, "cannot be listed: "+c.Unread[kind], kind)
-	}
+	g.unread(slices.Sorted(maps.Keys(c.Unread))...)
 	if c.Controller != "" {
 		g.add("Cluster", Problem, ReasonNotReady, c.Controller, "ironlb-ccm")
 	}
@@ -78,7 +76,18 @@ func (g *groups) add(kind string, state State, reason, message, object string) {
 		i, g.all = len(g.all), append(g.all, Group{Kind: kind, State: state, Reason: reason, Message: message})
 		g.of[key] = i
 	}
-	g.all[i].Objects = append(g.all[i].Objects, object)
+	if !slices.Contains(g.all[i].Objects, object) {
+		g.all[i].Objects = append(g.all[i].Objects, object)
+	}
+}
+
+// unread adds those of the kinds that could not be listed.
+func (g *groups) unread(kinds ...string) {
+	for _, kind := range kinds {
+		if why := g.Unread[kind]; why != "" {
+			g.add("Cluster", Unknown, ReasonUnread, "cannot be listed: "+why, kind)
+		}
+	}
 }
 
 // specs adds the problems of what the operator configures.
@@ -137,8 +146,8 @@ func (g *groups) node(speaker *v1alpha1.SpeakerStatus) {
 		g.add("Node", Problem, "CutOff", "may be cut off: most other nodes became unreachable at once, and no gateway answers", name)
 	}
 	for _, c := range s.Conditions {
-		if c.Status == metav1.ConditionFalse {
-			g.add("Node", Warning, c.Reason, c.Message, name)
+		if state := stateOf(c); c.Status == metav1.ConditionFalse {
+			g.add("Node", state, c.Reason, c.Message, name)
 		}
 	}
 	for _, u := range s.Unreachable {
