@@ -44,7 +44,7 @@ const proxiesCompatible, noConflict = "ServiceProxiesCompatible", "NoConflict"
 // the nodes that share the outcome. The worst outcomes come first, then they are sorted by check. A node whose speaker
 // does not report gets no other check.
 func (c *Cluster) Doctor(names []string) []Group {
-	g := &groups{Cluster: c, absence: c.Absent()}
+	g := newGroups(c)
 	var reporting []*v1alpha1.SpeakerStatus
 	for _, name := range c.WithSpeaker() {
 		if s := c.speaker(name); g.reporting(name, s) {
@@ -126,8 +126,12 @@ func (g *groups) reporting(name string, s *v1alpha1.SpeakerStatus) (current bool
 
 // podProblem returns why the Pod of a node's speaker is not ready; empty if it is, or if there is none.
 func (g *groups) podProblem(node string) string {
-	pod := named(g.Pods, func(p *corev1.Pod) bool { return p.Spec.NodeName == node })
-	if pod == nil || slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+	i := slices.IndexFunc(g.Pods, func(p corev1.Pod) bool { return p.Spec.NodeName == node })
+	if i < 0 {
+		return ""
+	}
+	pod := &g.Pods[i]
+	if slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
 	}) {
 		return ""
@@ -220,8 +224,12 @@ const heartbeatsRemedy = "open UDP 7948 (failover.port) between the nodes, to un
 // heartbeats adds which of the other speakers that report a speaker does not receive. Unreachable nodes are left out.
 func (g *groups) heartbeats(s *v1alpha1.SpeakerStatus, others []*v1alpha1.SpeakerStatus) {
 	received, lost := 0, []string{}
+	members := map[string]*v1alpha1.MemberStatus{}
+	for i := range s.Status.Members {
+		members[s.Status.Members[i].Node] = &s.Status.Members[i]
+	}
 	for _, other := range others {
-		m := named(s.Status.Members, func(m *v1alpha1.MemberStatus) bool { return m.Node == other.Name })
+		m := members[other.Name]
 		unreachable := slices.ContainsFunc(s.Status.Unreachable, func(u v1alpha1.UnreachableStatus) bool { return u.Node == other.Name })
 		switch {
 		case other.Name == s.Name, unreachable, m == nil && s.Partial(len(g.Speakers)):

@@ -26,7 +26,7 @@ type Group struct {
 // Problems returns all problems of the cluster, grouped by cause: the worst first, then in the order of the kinds below
 // and of the first object.
 func (c *Cluster) Problems() []Group {
-	g := &groups{Cluster: c, absence: c.Absent(), of: map[problem]int{}}
+	g := newGroups(c)
 	g.unread(slices.Sorted(maps.Keys(c.Unread))...)
 	if c.Controller != "" {
 		g.add("Cluster", Problem, ReasonNotReady, c.Controller, "ironlb-ccm")
@@ -59,6 +59,10 @@ type groups struct {
 	absence map[string]v1alpha1.Absence
 	all     []Group
 	of      map[problem]int // index in all
+}
+
+func newGroups(c *Cluster) *groups {
+	return &groups{Cluster: c, absence: c.Absent(), of: map[problem]int{}}
 }
 
 // problem identifies a Group.
