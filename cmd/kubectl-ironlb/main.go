@@ -12,9 +12,11 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/ironlb/ironlb/cmd/internal/version"
@@ -27,8 +29,8 @@ moves addresses between nodes on request.
 
 It reads and writes objects of the API as the user of the kubeconfig; no component of IronLB needs to be reachable.
 
-Exit code of status, explain, doctor, pools, nodes, bgp, validate and import: 0 if all is well, 1 if there are problems, 2 if an
-object could not be read. Other commands: 0, or 2 after an error.`
+Exit code of status, explain, doctor, pools, nodes, bgp, validate, import and connectivity test: 0 if all is well, 1 if
+there are problems, 2 if an object could not be read. Other commands: 0, or 2 after an error.`
 
 // Exit codes.
 const (
@@ -45,6 +47,8 @@ var errUnread = errors.New("not all objects could be read")
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
+	klog.SetLogger(logr.Discard()) // every error is returned; client-go also logs that a stopped command has no more output
+	context.AfterFunc(ctx, stop)   // a second Ctrl-C ends the program at once
 	code := exitCode(os.Stderr, command(connect, time.Now).ExecuteContext(ctx))
 	stop()
 	os.Exit(code)
@@ -99,7 +103,7 @@ func command(dial func(*genericclioptions.ConfigFlags) (client.Client, error), n
 	root.AddCommand(t.statusCommand(), t.explainCommand(), t.doctorCommand(), t.tableCommand("pools", "Show the address pools and their problems", []string{"Cluster", "IPAddressPool"}, (*tables).pools),
 		t.tableCommand("nodes", "Show the nodes and their problems", []string{"Cluster", "Node"}, (*tables).nodes),
 		t.tableCommand("bgp", "Show the BGP sessions and their problems", []string{"Cluster", "BGP session", "BGPPeer", "BGPAdvertisement"}, (*tables).sessions),
-		t.rebalanceCommand(), t.reallocateCommand(), t.drainCommand(), t.validateCommand(), t.sysdumpCommand(), t.importCommand(), t.versionCommand())
+		t.rebalanceCommand(), t.reallocateCommand(), t.drainCommand(), t.validateCommand(), t.sysdumpCommand(), t.connectivityCommand(), t.importCommand(), t.versionCommand())
 	for _, cmd := range root.Commands() {
 		cmd.ValidArgsFunction = cobra.NoFileCompletions
 	}

@@ -503,7 +503,7 @@ error: ippool/web is not done yet: set a longer --wait, and see kubectl ironlb s
 }
 
 func TestHelp(t *testing.T) {
-	for _, args := range [][]string{{"--help"}, {"status", "--help"}, {"explain", "--help"}, {"drain", "--help"}, {"import", "metallb", "--help"}, {"rebalance", "--help"}} {
+	for _, args := range [][]string{{"--help"}, {"status", "--help"}, {"explain", "--help"}, {"drain", "--help"}, {"import", "metallb", "--help"}, {"connectivity", "test", "--help"}, {"rebalance", "--help"}} {
 		got := run(nil, args...)
 		if !strings.Contains(got, "kubectl ironlb "+strings.TrimPrefix(args[0], "--help")) || !strings.Contains(got, "--kubeconfig") {
 			t.Errorf("%v:\n%s", args, got)

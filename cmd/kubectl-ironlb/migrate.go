@@ -113,7 +113,7 @@ func (i *importer) applyAll(ctx context.Context, r *metallb.Result) error {
 	speakers, err := i.running(ctx, "speaker", "frr-k8s")
 	if err == nil && len(speakers.found) > 0 {
 		i.say("IronLB forwards all addresses. Stop MetalLB's speakers now, and IronLB announces: kubectl -n %s delete daemonset %s", i.namespace, speakers.name)
-		err = every(ctx, i.wait, func(ctx context.Context) (bool, error) {
+		err = every(ctx, pollEvery, i.wait, func(ctx context.Context) (bool, error) {
 			left, err := i.running(ctx, "speaker", "frr-k8s")
 			if err == nil {
 				speakers = left
@@ -269,7 +269,7 @@ func (i *importer) awaitAdoption(ctx context.Context, m *migration, r *metallb.R
 	var waiting []string
 	last := ""
 	i.hint(ctx, m)
-	err := every(ctx, i.wait, func(ctx context.Context) (bool, error) {
+	err := every(ctx, pollEvery, i.wait, func(ctx context.Context) (bool, error) {
 		services, err := i.current(ctx, m)
 		if err != nil {
 			return false, err
@@ -383,7 +383,7 @@ func (i *importer) undoAll(ctx context.Context) error {
 	}
 	i.say("start MetalLB's speakers now, without its controller")
 	for _, created := range []bool{true, false} {
-		if err := every(ctx, i.wait, func(ctx context.Context) (bool, error) { return i.speakersAre(ctx, created) }); err != nil {
+		if err := every(ctx, pollEvery, i.wait, func(ctx context.Context) (bool, error) { return i.speakersAre(ctx, created) }); err != nil {
 			return fmt.Errorf("waiting for MetalLB's speakers: %w", err)
 		}
 		if created {

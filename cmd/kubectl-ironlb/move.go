@@ -32,11 +32,11 @@ func (t *tool) annotate(ctx context.Context, o client.Object, annotation, value 
 	return t.client.Patch(ctx, o, client.RawPatch(types.MergePatchType, patch))
 }
 
-// every calls done until it returns true or an error, at most for the time.
-func every(ctx context.Context, wait time.Duration, done func(context.Context) (bool, error)) error {
+// every calls done at the interval until it returns true or an error, at most for the time.
+func every(ctx context.Context, interval, wait time.Duration, done func(context.Context) (bool, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	tick := time.NewTicker(pollEvery)
+	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for {
 		if ok, err := done(ctx); ok || err != nil && ctx.Err() == nil {
@@ -93,7 +93,7 @@ func (t *tool) reallocate(ctx context.Context, args []string, wait time.Duration
 	if wait <= 0 {
 		return nil
 	}
-	err = every(ctx, wait, func(ctx context.Context) (bool, error) {
+	err = every(ctx, pollEvery, wait, func(ctx context.Context) (bool, error) {
 		err := t.client.Get(ctx, client.ObjectKeyFromObject(svc), svc)
 		return err == nil && servicerecord.OutcomeIn(svc).Reallocated == value, err
 	})
@@ -156,7 +156,7 @@ func (t *tool) drain(ctx context.Context, node string, undo bool, wait time.Dura
 		return nil
 	}
 	last := ""
-	err = every(ctx, wait, func(ctx context.Context) (bool, error) {
+	err = every(ctx, pollEvery, wait, func(ctx context.Context) (bool, error) {
 		holds, err := t.holds(ctx, node)
 		if err == nil && holds != last {
 			fmt.Fprintf(t.out, "%s: %s\n", node, holds)

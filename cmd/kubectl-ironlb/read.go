@@ -13,6 +13,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -30,11 +31,7 @@ import (
 
 // resources are those that the program reads or writes, so that it needs no discovery: a broken aggregated API does not
 // matter.
-var resources = []struct {
-	kind     schema.GroupVersionKind
-	resource string
-	scope    meta.RESTScope
-}{
+var resources = []resource{
 	{corev1.SchemeGroupVersion.WithKind("Service"), "services", meta.RESTScopeNamespace},
 	{corev1.SchemeGroupVersion.WithKind("Pod"), "pods", meta.RESTScopeNamespace},
 	{corev1.SchemeGroupVersion.WithKind("Secret"), "secrets", meta.RESTScopeNamespace},
@@ -63,6 +60,18 @@ var resources = []struct {
 	{metallbVersion1.WithKind("Community"), "communities", meta.RESTScopeNamespace},
 }
 
+// ofTest are further ones, of connectivity test alone.
+var ofTest = []resource{
+	{corev1.SchemeGroupVersion.WithKind("ServiceAccount"), "serviceaccounts", meta.RESTScopeNamespace},
+	{networkingv1.SchemeGroupVersion.WithKind("NetworkPolicy"), "networkpolicies", meta.RESTScopeNamespace},
+}
+
+type resource struct {
+	kind     schema.GroupVersionKind
+	resource string
+	scope    meta.RESTScope
+}
+
 // The versions of MetalLB's group.
 var (
 	metallbVersion1 = schema.GroupVersion{Group: metallb.Group, Version: "v1beta1"}
@@ -77,7 +86,7 @@ func connect(flags *genericclioptions.ConfigFlags) (client.Client, error) {
 	}
 	config.QPS = -1 // a command makes few requests
 	mapper := meta.NewDefaultRESTMapper(nil)
-	for _, r := range resources {
+	for _, r := range slices.Concat(resources, ofTest) {
 		plural := r.kind.GroupVersion().WithResource(r.resource)
 		mapper.AddSpecific(r.kind, plural, r.kind.GroupVersion().WithResource(strings.ToLower(r.kind.Kind)), r.scope)
 	}

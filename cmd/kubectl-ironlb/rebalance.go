@@ -60,7 +60,7 @@ func (t *tool) rebalance(ctx context.Context, names []string, wait time.Duration
 	}
 	deadline := t.now().Add(wait)
 	for _, r := range requests {
-		err := every(ctx, deadline.Sub(t.now()), func(ctx context.Context) (bool, error) {
+		err := every(ctx, pollEvery, deadline.Sub(t.now()), func(ctx context.Context) (bool, error) {
 			switch err := t.client.Get(ctx, client.ObjectKeyFromObject(r.object), r.object); {
 			case apierrors.IsNotFound(err):
 				return true, nil

@@ -88,23 +88,31 @@ func (t *tool) render(c *diagnose.Cluster, of view, at time.Time) ([]byte, diagn
 	if err != nil {
 		return nil, "", err
 	}
-	var out bytes.Buffer
-	switch t.output {
-	case "", "wide":
+	if t.output == "" || t.output == "wide" {
+		var out bytes.Buffer
 		text(&out)
+		return out.Bytes(), worst, nil
+	}
+	out, err := encode(t.output, value, "json, yaml or wide")
+	return out, worst, err
+}
+
+// encode returns a value as json or yaml. The formats are those of the command.
+func encode(format string, value any, formats string) (out []byte, err error) {
+	switch format {
 	case "json":
-		err = json.NewEncoder(&out).Encode(value)
+		if out, err = json.Marshal(value); err == nil {
+			out = append(out, '\n')
+		}
 	case "yaml":
-		var data []byte
-		data, err = yaml.Marshal(value)
-		out.Write(data)
+		out, err = yaml.Marshal(value)
 	default:
-		return nil, "", fmt.Errorf("-o %s: write json, yaml or wide", t.output)
+		return nil, fmt.Errorf("-o %s: write %s", format, formats)
 	}
 	if err != nil {
-		return nil, "", fmt.Errorf("encoding the output: %w", err)
+		return nil, fmt.Errorf("encoding the output: %w", err)
 	}
-	return out.Bytes(), worst, nil
+	return out, nil
 }
 
 // ago returns the age in kubectl's notation.

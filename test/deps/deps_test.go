@@ -117,6 +117,10 @@ var rules = []rule{
 		never: []string{"k8s.io/client-go", "sigs.k8s.io/controller-runtime"},
 	},
 	{
+		of: "cmd/kubectl-ironlb/connectivity", own: []string{"cmd/kubectl-ironlb/diagnose", "ccm/advertisement", "pools/v1alpha1"},
+		never: []string{"k8s.io/client-go", "sigs.k8s.io/controller-runtime"},
+	},
+	{
 		of: "cmd/kubectl-ironlb/metallb", own: []string{"pools", "pools/v1alpha1", "ccm/servicerecord"},
 		never: []string{"k8s.io/client-go", "sigs.k8s.io/controller-runtime"},
 	},

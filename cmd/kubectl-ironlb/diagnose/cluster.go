@@ -158,8 +158,8 @@ func (c *Cluster) Service(namespace, name string) *corev1.Service {
 	return c.find().services[types.NamespacedName{Namespace: namespace, Name: name}]
 }
 
-// virtualIP returns the VirtualIP that has the address, nil if there is none.
-func (c *Cluster) virtualIP(addr netip.Addr) *v1alpha1.VirtualIP {
+// VirtualIP returns the VirtualIP that has the address, nil if there is none.
+func (c *Cluster) VirtualIP(addr netip.Addr) *v1alpha1.VirtualIP {
 	return c.find().virtualIPs[addr.String()]
 }
 

@@ -404,7 +404,7 @@ func (e *explainer) announcement() {
 				"BGP announces the address only while all Services on it are selected, and %s cannot be listed: %s", OtherServices, why)
 		}
 		if len(l2) > 0 {
-			switch v := e.virtualIP(r.Addr); {
+			switch v := e.VirtualIP(r.Addr); {
 			case v != nil && slices.Contains(explained, v):
 			case v != nil:
 				explained = append(explained, v)
