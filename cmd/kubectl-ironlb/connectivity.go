@@ -243,7 +243,8 @@ func (r *connectivityRun) prepare(ctx context.Context) error {
 
 // refuse returns an error if there is something of another run.
 func (r *connectivityRun) refuse(ctx context.Context) error {
-	for kind, o := range map[string]client.Object{"namespace": &corev1.Namespace{}, "l2advertisement": &v1alpha1.L2Advertisement{}} {
+	for _, o := range []client.Object{&corev1.Namespace{}, &v1alpha1.L2Advertisement{}} {
+		kind := strings.ToLower(kindName(o))
 		switch err := r.client.Get(ctx, client.ObjectKey{Name: connectivity.Namespace}, o); {
 		case apierrors.IsNotFound(err):
 		case err != nil:
@@ -260,8 +261,13 @@ func (r *connectivityRun) refuse(ctx context.Context) error {
 	return nil
 }
 
+// kindName returns the kind of an object, which its TypeMeta may lack.
+func kindName(o client.Object) string {
+	_, kind, _ := strings.Cut(fmt.Sprintf("%T", o), ".")
+	return kind
+}
+
 func (r *connectivityRun) create(ctx context.Context, o client.Object) error {
-	kind := strings.TrimPrefix(fmt.Sprintf("%T", o), "*v1.")
 	err := r.client.Create(ctx, o)
 	if err == nil {
 		return nil
@@ -274,7 +280,7 @@ func (r *connectivityRun) create(ctx context.Context, o client.Object) error {
 				"or leave out the tests that need such Pods, with --tests", connectivity.Namespace)
 		}
 	}
-	return fmt.Errorf("creating %s %s: %w%s", kind, o.GetName(), err, hint)
+	return fmt.Errorf("creating %s %s: %w%s", kindName(o), o.GetName(), err, hint)
 }
 
 // remove deletes the namespace and waits for its end. The program must not leave addresses in use.

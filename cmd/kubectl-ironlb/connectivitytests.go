@@ -545,8 +545,8 @@ func (r *connectivityRun) failover(ctx context.Context, t *target) (string, erro
 	}
 	watch := r.watch(ctx, addr)
 	defer watch.stop()
-	if err := r.client.Create(ctx, ad); err != nil {
-		return "", fmt.Errorf("creating L2Advertisement %s: %w", ad.Name, err)
+	if err := r.create(ctx, ad); err != nil {
+		return "", err
 	}
 	defer func() {
 		if err := client.IgnoreNotFound(r.client.Delete(context.WithoutCancel(ctx), ad)); err != nil {
