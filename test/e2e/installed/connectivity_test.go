@@ -69,26 +69,39 @@ func TestConnectivity(t *testing.T) {
 	t.Run("BGP", func(t *testing.T) {
 		r := startRouter(t, "bird", cluster.Router, cluster.Remote)
 		t.Cleanup(func() {
-			if _, err := cluster.Kubectl(context.WithoutCancel(t.Context()), "delete", "bgppeer/bird", "bgpadvertisement/"+connectivityPool, "--timeout=60s"); err != nil {
+			ctx := context.WithoutCancel(t.Context())
+			if _, err := cluster.Kubectl(ctx, "delete", "bgppeer/bird", "bgpadvertisement/routed", "bfdprofile/usual", "ipaddresspool/routed", "--timeout=60s"); err != nil {
 				t.Error(err)
 			}
 		})
 		if err := cluster.ApplyYAML(t.Context(), fmt.Sprintf(`
 apiVersion: ironlb.io/v1alpha1
+kind: IPAddressPool
+metadata: {name: routed}
+spec: {addresses: [%v/30], autoAssign: false}
+---
+apiVersion: ironlb.io/v1alpha1
 kind: BGPAdvertisement
-metadata: {name: %s}
-spec: {ipAddressPools: [%[1]s]}
+metadata: {name: routed}
+spec: {ipAddressPools: [routed]}
+---
+apiVersion: ironlb.io/v1alpha1
+kind: BFDProfile
+metadata: {name: usual}
 ---
 apiVersion: ironlb.io/v1alpha1
 kind: BGPPeer
 metadata: {name: bird}
-spec: {myASN: %d, peerASN: %d, peerAddress: %v}
-`, connectivityPool, nodeASN, routerASN, r.machine.Addr)); err != nil {
+spec: {myASN: %d, peerASN: %d, peerAddress: %v, bfdProfile: usual}
+`, routedAddr.Prev(), nodeASN, routerASN, r.machine.Addr)); err != nil {
 			t.Fatal(err)
 		}
-		got := connectivity(t, 0, "--tests", "bgp")["bgp"]
-		if want := fmt.Sprintf("%d sessions are established and advertise", len(cluster.Nodes)); !strings.Contains(got.Message, want) {
-			t.Errorf("%+v, want %q", got, want)
+		results := connectivity(t, 0, "--pool", "routed", "--tests", "l2,bgp", "--from-here", "--failover")
+		for name, want := range map[string]string{"l2": "only BGPAdvertisements cover", "failover": "no L2Advertisement covers",
+			"bgp": fmt.Sprintf("%d sessions are established and advertise 203.0.113.", len(cluster.Nodes)), "from-here": "sees the address of this machine"} {
+			if got := results[name]; !strings.Contains(got.Message, want) {
+				t.Errorf("%s: %+v, want %q", name, got, want)
+			}
 		}
 	})
 	t.Run("interface missing", func(t *testing.T) {
@@ -118,7 +131,7 @@ spec: {myASN: %d, peerASN: %d, peerAddress: %v}
 			}
 		})
 		results := connectivity(t, 1, "--tests", "l2,hairpin", "--timeout", "1m")
-		if got := results["l2"]; got.Result != "failed" || !strings.Contains(got.Message, "from Pod remote on "+on.Name+" to 192.0.2.16") || len(got.Tried) == 0 {
+		if got := results["l2"]; got.Result != "failed" || !strings.Contains(got.Message, on.Name+" to 192.0.2.16") || len(got.Tried) == 0 {
 			t.Errorf("%+v", got)
 		}
 		if got := results["hairpin"]; got.Result != "passed" { // on another node
