@@ -15,7 +15,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/ironlb/ironlb/cmd/kubectl-ironlb/connectivity"
@@ -290,18 +289,15 @@ func (r *connectivityRun) remove(ctx context.Context) error {
 		return nil
 	}
 	r.say("removing namespace %s", connectivity.Namespace)
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: connectivity.Namespace}}
-	if err := client.IgnoreNotFound(r.client.Delete(ctx, ns)); err != nil {
-		return fmt.Errorf("deleting namespace %s: %w", ns.Name, err)
-	}
 	limit := max(startLimit, r.o.timeout)
-	return await(ctx, pollEvery, limit, func(ctx context.Context) error {
-		err := r.client.Get(ctx, client.ObjectKeyFromObject(ns), ns)
-		switch {
-		case apierrors.IsNotFound(err):
-			return nil
-		case err != nil:
-			return fmt.Errorf("reading namespace %s: %w", ns.Name, err)
+	err := await(ctx, pollEvery, limit, func(ctx context.Context) error {
+		ns := &corev1.Namespace{}
+		err := r.client.Get(ctx, client.ObjectKey{Name: connectivity.Namespace}, ns)
+		if err == nil && ns.DeletionTimestamp == nil {
+			err = r.client.Delete(ctx, ns)
+		}
+		if err != nil {
+			return client.IgnoreNotFound(err)
 		}
 		why := "it is being deleted"
 		for _, c := range ns.Status.Conditions {
@@ -309,8 +305,12 @@ func (r *connectivityRun) remove(ctx context.Context) error {
 				why = c.Message
 			}
 		}
-		return fmt.Errorf("namespace %s is not gone after %s: %s", ns.Name, limit, why)
+		return errors.New(why)
 	})
+	if err != nil {
+		return fmt.Errorf("namespace %s is not gone after %s: %w. Remove it with: kubectl delete namespace %s", connectivity.Namespace, limit, err, connectivity.Namespace)
+	}
+	return nil
 }
 
 // await calls done at the interval until it returns nil, at most for the time, and returns its last error.

@@ -36,8 +36,9 @@ type network struct {
 	change func(client.Object) error
 	answer func(pod, url string) string
 	// announcers of an address; nil: its owner.
-	announcers []string
-	podIPs     map[string]string
+	announcers  []string
+	podIPs      map[string]string
+	interrupted bool // the first deletion of the namespace
 }
 
 func newNetwork(t *testing.T) *network {
@@ -54,7 +55,7 @@ func newNetwork(t *testing.T) *network {
 		objects = append(objects, node, speaker, &v1alpha1.SpeakerStatus{ObjectMeta: metav1.ObjectMeta{Name: name},
 			Status: v1alpha1.SpeakerStatusStatus{DataPlane: v1alpha1.DataPlaneStatus{Healthy: true}}})
 	}
-	n.client = interceptor.NewClient(cluster(objects...), interceptor.Funcs{Create: n.create, Patch: n.patch})
+	n.client = interceptor.NewClient(cluster(objects...), interceptor.Funcs{Create: n.create, Patch: n.patch, Delete: n.remove})
 	return n
 }
 
@@ -125,6 +126,15 @@ func (n *network) patch(ctx context.Context, c client.WithWatch, o client.Object
 	}
 	v.Status.Node = ad.Spec.PreferredNodeSelectors[0].Preference.MatchLabels[corev1.LabelHostname]
 	return c.Status().Update(ctx, v)
+}
+
+// remove fails once: no run may leave its namespace because of a lost connection.
+func (n *network) remove(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
+	if _, is := o.(*corev1.Namespace); is && !n.interrupted {
+		n.interrupted = true
+		return errors.New("TLS handshake timeout")
+	}
+	return c.Delete(ctx, o, opts...)
 }
 
 // clientPods are the clients of the network, speakerPods its speakers.
