@@ -234,7 +234,7 @@ skipped dual-stack      0.0s  the pools have only IPv4 addresses
 ok      hairpin         0.0s  Pod server reaches itself at 192.0.2.1
 ok      source-ranges   0.0s  Pod client on a is served at 192.0.2.2, Pod other on a is not
 ok      local           0.0s  the endpoint sees the addresses of Pods; only its node a announces 192.0.2.3
-ok      from-here       0.0s  192.0.2.1 answers; with policy Local the endpoint sees the address of this machine
+ok      from-here       0.0s  this machine is answered at 192.0.2.1; with policy Local the endpoint sees the address of this machine
 ok      failover        2.0s  192.0.2.1 moved from a to b in 0.0s; longest time without an answer: 50ms for Pod remote on b, 0 of 40 requests failed; 50ms for this machine, 0 of 40 requests failed
 6 passed, 0 failed, 2 skipped
 removing namespace ironlb-connectivity-test`)

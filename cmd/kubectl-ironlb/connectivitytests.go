@@ -477,7 +477,7 @@ func (r *connectivityRun) fromHere(ctx context.Context, t *target) (string, erro
 			reached = append(reached, addr)
 		}
 	}
-	message := join(reached) + " answers"
+	message := "this machine is answered at " + join(reached)
 	if len(reached) < len(t.addresses) {
 		message += "; this machine has no route for IPv6"
 	}
