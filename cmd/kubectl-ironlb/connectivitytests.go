@@ -188,7 +188,9 @@ func (r *connectivityRun) ask(ctx context.Context, pod *corev1.Pod, url string, 
 	all := connectivity.Transfers(string(out))
 	if len(all) == 0 && err != nil { // else the exit code is that of a request
 		err = fmt.Errorf("curl in Pod %s: %w", pod.Name, err)
-		r.note(from(pod), url, err.Error())
+		if ctx.Err() == nil { // else the attempt before tells more
+			r.note(from(pod), url, err.Error())
+		}
 		return nil, err
 	}
 	r.note(from(pod), url, connectivity.Result(all))
