@@ -30,6 +30,7 @@ type fixtureDetector struct {
 	segments   []string
 	peers      map[string][]netip.Addr
 	retained   time.Duration
+	deadTime   time.Duration
 	settled    int
 	slots      []uint64 // published digests
 	otherSlots uint64   // that of b; 0: the same
@@ -71,7 +72,7 @@ func (d *fixtureDetector) Observe() (view.Members, map[string]struct{}, map[view
 	if d.last.Observer != d.observer {
 		nodes["a"] = struct{}{}
 	}
-	d.last = view.Members{Observer: d.observer, Fences: d.fences, Peers: others}
+	d.last = view.Members{Observer: d.observer, Fences: d.fences, Dead: d.deadTime, Peers: others}
 	others["b"] = m
 	return d.last, nodes, claims
 }

@@ -212,17 +212,17 @@ func TestEvents(t *testing.T) {
 	publish() // the first use causes no Event
 	status.Moved, status.From, status.Cause, status.At = view.OwnerLost, "b", view.NoLocalEndpoint, time.Unix(1, 1)
 	publish() // neither does a move of the endpoint
-	status.Cause, status.At = view.NodeNotAlive, time.Unix(2, 0)
+	status.Cause, status.At, status.Took = view.NodeNotAlive, time.Unix(2, 0), 312400*time.Microsecond
 	publish()
 	publish()
 	until(5)
 	status.Conflict, status.ConflictReason = "another host answers", view.AddressConflict // ironlb-ccm reports it
 	publish()
 	about := "|Service|default/web|u|ironlb-speaker|"
-	if seen[4] != "Normal|OwnerLost"+about+"node a answers for 203.0.113.4 in place of node b: its speaker is not received" {
+	if seen[4] != "Normal|OwnerLost"+about+"node a answers for 203.0.113.4 in place of node b after 312ms: its speaker is not received" {
 		t.Errorf("Events %q", seen[4:])
 	}
-	status.Moved, status.From, status.At = view.TakenOver, "c", time.Unix(3, 0)
+	status.Moved, status.From, status.At, status.Took = view.TakenOver, "c", time.Unix(3, 0), 0
 	publish()
 	publish()
 	until(6)

@@ -1,6 +1,8 @@
 package kube
 
 import (
+	"time"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/cache"
 
@@ -21,6 +23,9 @@ func (e *Events) VIPs(vips cache.Store, statuses map[string]report.VIPStatus) {
 			text := "node " + e.node + " answers for " + name
 			if status.From != "" {
 				text += " in place of node " + status.From
+			}
+			if status.Took > 0 {
+				text += " after " + max(status.Took.Round(time.Millisecond), time.Millisecond).String()
 			}
 			if lost {
 				text += ": " + causes[status.Cause]

@@ -28,6 +28,9 @@ type VIPStatus struct {
 	At    time.Time
 	From  string
 	Cause view.Reason
+	// Took is how long clients had no answer, with OwnerLost: from the last message of a dead owner, otherwise from its
+	// release, until a reconcile ended that announced the addresses. Zero if unknown.
+	Took time.Duration
 	// Conflict describes the other hosts or nodes that answer for an address, empty if none is known; ConflictReason
 	// distinguishes hosts from nodes.
 	Conflict       string

@@ -159,6 +159,7 @@ func (s *Status) reportVIP(name string) (changed bool) {
 	status := s.status(dec)
 	s.addFallback(&status, s.in.View.VIPs[name])
 	s.recordMove(name, dec, exists)
+	status.Took = s.moved[name].took
 	s.reportSplit(name, dec.Rival)
 	if dec.Reason == view.NoInterface && s.vips.of[name] != view.NoInterface {
 		for _, addr := range dec.Addresses {

@@ -50,17 +50,22 @@ func (s *Status) recordMove(name string, dec ownership.Decision, exists bool) {
 	if dec.Owner == s.cfg.Node && !before.done && s.answered(dec) {
 		before.done = true
 		if dec.Moved == view.OwnerLost && dec.Cause != view.NoLocalEndpoint && !dec.Vacant.IsZero() {
-			s.cfg.Metrics.completion.Observe(time.Since(dec.Vacant).Seconds())
+			before.took = time.Since(dec.Vacant)
+			s.cfg.Metrics.completion.Observe(before.took.Seconds())
+			if dec.Cause == view.NodeNotAlive { // it was silent for the dead time before it counted as dead
+				before.took += s.in.View.Members.Dead
+			}
 		}
 	}
 	s.moved[name] = before
 }
 
-// move is the last move of a VirtualIP; done is set once all of its addresses are announced.
+// move is the last move of a VirtualIP; done is set once all of its addresses are announced, took is that of the status.
 type move struct {
 	reason view.Reason
 	at     time.Time
 	done   bool
+	took   time.Duration
 }
 
 // answered reports whether all addresses of a decision are announced.
