@@ -103,7 +103,7 @@ func command(dial func(*genericclioptions.ConfigFlags) (client.Client, error), n
 	root.AddCommand(t.statusCommand(), t.explainCommand(), t.doctorCommand(), t.tableCommand("pools", "Show the address pools and their problems", []string{"Cluster", "IPAddressPool"}, (*tables).pools),
 		t.tableCommand("nodes", "Show the nodes and their problems", []string{"Cluster", "Node"}, (*tables).nodes),
 		t.tableCommand("bgp", "Show the BGP sessions and their problems", []string{"Cluster", "BGP session", "BGPPeer", "BGPAdvertisement"}, (*tables).sessions),
-		t.rebalanceCommand(), t.reallocateCommand(), t.drainCommand(), t.validateCommand(), t.sysdumpCommand(), t.connectivityCommand(), t.importCommand(), t.versionCommand())
+		t.rebalanceCommand(), t.reallocateCommand(), t.drainCommand(), t.validateCommand(), t.sysdumpCommand(), t.connectivityCommand(), t.importCommand(), t.uiCommand(), t.versionCommand())
 	for _, cmd := range root.Commands() {
 		cmd.ValidArgsFunction = cobra.NoFileCompletions
 	}

@@ -55,7 +55,8 @@ func conditionOf(kind string, status metav1.ConditionStatus, reason, message str
 
 func cluster(objects ...client.Object) client.WithWatch {
 	return fake.NewClientBuilder().WithScheme(kinds()).WithObjects(objects...).
-		WithStatusSubresource(&v1alpha1.VirtualIP{}, &v1alpha1.IPAddressPool{}, &v1alpha1.SpeakerStatus{}, &corev1.Service{}).Build()
+		WithStatusSubresource(&v1alpha1.VirtualIP{}, &v1alpha1.IPAddressPool{}, &v1alpha1.SpeakerStatus{}, &corev1.Service{}).
+		WithIndex(&corev1.Event{}, "reason", func(o client.Object) []string { return []string{o.(*corev1.Event).Reason} }).Build()
 }
 
 // run returns the output of the command, and its error in the last line.
@@ -503,7 +504,7 @@ error: ippool/web is not done yet: set a longer --wait, and see kubectl ironlb s
 }
 
 func TestHelp(t *testing.T) {
-	for _, args := range [][]string{{"--help"}, {"status", "--help"}, {"explain", "--help"}, {"drain", "--help"}, {"import", "metallb", "--help"}, {"connectivity", "test", "--help"}, {"rebalance", "--help"}} {
+	for _, args := range [][]string{{"--help"}, {"status", "--help"}, {"explain", "--help"}, {"drain", "--help"}, {"ui", "--help"}, {"import", "metallb", "--help"}, {"connectivity", "test", "--help"}, {"rebalance", "--help"}} {
 		got := run(nil, args...)
 		if !strings.Contains(got, "kubectl ironlb "+strings.TrimPrefix(args[0], "--help")) || !strings.Contains(got, "--kubeconfig") {
 			t.Errorf("%v:\n%s", args, got)

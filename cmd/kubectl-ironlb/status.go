@@ -129,11 +129,7 @@ func (t *tool) tables(c *diagnose.Cluster, only []string) *tables {
 	}
 	for i := range c.VirtualIPs {
 		v := &c.VirtualIPs[i]
-		names := append([]string{v.Name, v.Status.Node}, v.Spec.Addresses...)
-		for _, svc := range v.Spec.Services {
-			names = append(names, svc.Namespace+"/"+svc.Name)
-		}
-		if is(names...) {
+		if is(slices.Concat([]string{v.Name, v.Status.Node}, v.Spec.Addresses, servicesOn(v))...) {
 			s.VirtualIPs = append(s.VirtualIPs, *v)
 		}
 	}
@@ -236,21 +232,30 @@ func (s *tables) pools(out *bytes.Buffer) {
 	w := table(out, "POOL\tREADY\tUSED\tFREE\tCOOLING\tDRAINING\tADDRESSES")
 	for i := range s.Pools {
 		p := &s.Pools[i]
-		ready, draining := "Unknown", "-"
-		if c := meta.FindStatusCondition(p.Status.Conditions, condition.Ready); c != nil {
-			ready = string(c.Status)
-		}
-		if meta.IsStatusConditionTrue(p.Status.Conditions, "Draining") {
+		draining := "-"
+		if isDraining(p) {
 			draining = "yes"
 		}
 		addresses := strings.Join(p.Spec.Addresses, ",")
 		if len(p.Spec.Addresses) > 3 && s.tool.output != "wide" {
 			addresses = strings.Join(p.Spec.Addresses[:3], ",") + ",..."
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%s\n", p.Name, ready, both(p.Status.AssignedIPv4, p.Status.AssignedIPv6),
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%s\n", p.Name, readiness(p), both(p.Status.AssignedIPv4, p.Status.AssignedIPv6),
 			both(p.Status.AvailableIPv4, p.Status.AvailableIPv6), len(p.Status.CoolingDown), draining, addresses)
 	}
 	w.Flush()
+}
+
+// readiness returns the status of the condition Ready.
+func readiness(p *v1alpha1.IPAddressPool) string {
+	if c := meta.FindStatusCondition(p.Status.Conditions, condition.Ready); c != nil {
+		return string(c.Status)
+	}
+	return "Unknown"
+}
+
+func isDraining(p *v1alpha1.IPAddressPool) bool {
+	return meta.IsStatusConditionTrue(p.Status.Conditions, "Draining")
 }
 
 // both writes counts of IPv4 and IPv6.
@@ -271,22 +276,32 @@ func (s *tables) addresses(out *bytes.Buffer) {
 	w := table(out, "ADDRESSES\tSERVICES\tOWNER\tSINCE\tANNOUNCED\tREASON\tNEXT")
 	for i := range s.VirtualIPs {
 		v := &s.VirtualIPs[i]
-		announced, reason := "Unknown", "-"
-		if c := meta.FindStatusCondition(v.Status.Conditions, v1alpha1.ConditionAnnounced); c != nil {
-			announced, reason = string(c.Status), c.Reason
-		}
-		if c := meta.FindStatusCondition(v.Status.Conditions, v1alpha1.ConditionNoEligibleNode); c != nil && c.Status == metav1.ConditionTrue {
-			announced, reason = "False", c.Reason
-		}
-		var services []string
-		for _, svc := range v.Spec.Services {
-			services = append(services, svc.Namespace+"/"+svc.Name)
-		}
+		announced, reason := announcement(v)
 		fmt.Fprintln(w, strings.Join([]string{
-			strings.Join(v.Spec.Addresses, ","), strings.Join(services, ","), orDash(v.Status.Node), s.tool.ago(v.Status.Since), announced, reason, next(v),
+			strings.Join(v.Spec.Addresses, ","), strings.Join(servicesOn(v), ","), orDash(v.Status.Node), s.tool.ago(v.Status.Since), announced, reason, next(v),
 		}, "\t"))
 	}
 	w.Flush()
+}
+
+// announcement returns whether the addresses are announced, and why.
+func announcement(v *v1alpha1.VirtualIP) (announced, reason string) {
+	announced, reason = "Unknown", "-"
+	if c := meta.FindStatusCondition(v.Status.Conditions, v1alpha1.ConditionAnnounced); c != nil {
+		announced, reason = string(c.Status), c.Reason
+	}
+	if c := meta.FindStatusCondition(v.Status.Conditions, v1alpha1.ConditionNoEligibleNode); c != nil && c.Status == metav1.ConditionTrue {
+		announced, reason = "False", c.Reason
+	}
+	return announced, reason
+}
+
+// servicesOn returns the Services of a VirtualIP, as namespace/name.
+func servicesOn(v *v1alpha1.VirtualIP) (services []string) {
+	for _, svc := range v.Spec.Services {
+		services = append(services, svc.Namespace+"/"+svc.Name)
+	}
+	return services
 }
 
 // next returns the node that takes over: in a move, or after the death of the owner.
@@ -313,25 +328,33 @@ func (s *tables) nodes(out *bytes.Buffer) {
 	w := table(out, "NODE\tFORWARDS\tREASON\tVIPS\tALIVE\tINTERFACES\tUPDATED")
 	for i := range s.Nodes {
 		n := &s.Nodes[i].Status
-		var interfaces []string
-		for _, in := range n.Interfaces {
-			if !in.Up {
-				in.Name += " (down)"
-			}
-			interfaces = append(interfaces, in.Name)
-		}
-		forwards, reason := "True", orDash(n.DataPlane.Reason)
-		if !n.DataPlane.Healthy {
-			forwards = "False"
-		}
-		if why := s.absent[s.Nodes[i].Name]; why != "" { // its last report is outdated
-			forwards, reason = "Unknown", string(why)
-		}
+		forwards, reason := s.forwarding(&s.Nodes[i])
 		fmt.Fprintln(w, strings.Join([]string{
-			s.Nodes[i].Name, forwards, reason, fmt.Sprint(n.VirtualIPs), orDash(n.Alive), orDash(strings.Join(interfaces, ",")), s.tool.ago(n.Updated),
+			s.Nodes[i].Name, forwards, reason, fmt.Sprint(n.VirtualIPs), orDash(n.Alive), orDash(strings.Join(interfacesOf(n), ",")), s.tool.ago(n.Updated),
 		}, "\t"))
 	}
 	w.Flush()
+}
+
+// forwarding returns whether a node forwards, and why.
+func (s *tables) forwarding(n *v1alpha1.SpeakerStatus) (forwards, reason string) {
+	switch why := s.absent[n.Name]; {
+	case why != "": // its last report is outdated
+		return "Unknown", string(why)
+	case !n.Status.DataPlane.Healthy:
+		return "False", orDash(n.Status.DataPlane.Reason)
+	}
+	return "True", orDash(n.Status.DataPlane.Reason)
+}
+
+func interfacesOf(n *v1alpha1.SpeakerStatusStatus) (interfaces []string) {
+	for _, in := range n.Interfaces {
+		if !in.Up {
+			in.Name += " (down)"
+		}
+		interfaces = append(interfaces, in.Name)
+	}
+	return interfaces
 }
 
 func (s *tables) sessions(out *bytes.Buffer) {
@@ -345,21 +368,30 @@ func (s *tables) sessions(out *bytes.Buffer) {
 			fmt.Fprintln(w, strings.Join([]string{one.Node, one.Peer, orDash(one.Address), asn(one), "Unknown", "-", "-", "-", string(why)}, "\t"))
 			continue
 		}
-		prefixes, reason := "-", one.Reason // nothing is advertised without a session
+		prefixes := "-" // nothing is advertised without a session
 		if one.State == v1alpha1.SessionEstablished {
 			prefixes = fmt.Sprint(one.Prefixes)
-			if reason != v1alpha1.ReasonNotConfigured { // else that of the last interruption
-				reason = ""
-			}
-			if one.BFD != nil {
-				reason = cmp.Or(reason, one.BFD.Reason)
-			}
 		}
 		fmt.Fprintln(w, strings.Join([]string{
-			one.Node, one.Peer, orDash(one.Address), asn(one), string(one.State), s.tool.ago(one.Since), prefixes, s.tool.bfd(one.BFD), orDash(reason),
+			one.Node, one.Peer, orDash(one.Address), asn(one), string(one.State), s.tool.ago(one.Since), prefixes, s.tool.bfd(one.BFD), orDash(one.why()),
 		}, "\t"))
 	}
 	w.Flush()
+}
+
+// why returns why the session is not as it should be, empty if it is.
+func (s *session) why() string {
+	if s.State != v1alpha1.SessionEstablished {
+		return s.Reason
+	}
+	reason := ""
+	if s.Reason == v1alpha1.ReasonNotConfigured { // any other is that of the last interruption
+		reason = s.Reason
+	}
+	if s.BFD != nil {
+		reason = cmp.Or(reason, s.BFD.Reason)
+	}
+	return reason
 }
 
 // asn returns the router's AS number, if known.
