@@ -2,7 +2,7 @@
 
 .PHONY: test test-all programs test-unit test-native test-images guest test-kernel test-kernel-rest test-retransmit test-self \
 	test-lab test-e2e test-proxy test-alongside test-kube-proxy test-e2e-ipvs test-proxy-ipvs test-direct-ipvs \
-	test-failover test-paused test-installed chaos test-bgp test-upstream test-soak test-privileges test-metrics test-release
+	test-failover test-paused test-installed chaos test-bgp test-upstream test-soak test-privileges test-metrics test-ui test-release
 
 # Every change passes `make test`: unit tests, each property once where a user sees it, and IPVS in a guest kernel as far as
 # only IPVS can show it. `make test-all` also runs what `make test` skips (package test/rare) and more targets.
@@ -11,7 +11,7 @@
 TIMED     := test-failover test-installed test-bgp
 TIMED_ALL := $(TIMED) test-paused test-retransmit test-e2e-ipvs test-proxy-ipvs test-direct-ipvs test-kube-proxy test-upstream test-soak
 WAIT      := test-images test-e2e test-proxy test-lab test-alongside test-native
-WAIT_ALL  := $(WAIT) test-release test-self test-privileges test-metrics
+WAIT_ALL  := $(WAIT) test-release test-self test-privileges test-metrics test-ui
 IPVS      := test-kernel
 IPVS_ALL  := $(IPVS) test-kernel-rest
 IRONLB_TEST_ALL ?=
@@ -137,6 +137,10 @@ test-soak: root deps ## ironlb-ccm killed 250 times, speakers 40 times, ten minu
 
 test-metrics: root deps ## Debian's Prometheus scrapes all programs, and alerts fire (root)
 	@$(REPORT) -count=1 -timeout 25m ./test/e2e/metrics
+
+test-ui: root deps ## kubectl ironlb ui in headless Chromium, which it installs; -args -update writes the pictures of the docs (root)
+	@test/lab/packages.sh chromium fonts-dejavu-core
+	@$(REPORT) -count=1 -timeout 25m ./test/e2e/ui
 
 test-release: ## the whole release twice, with the same files; minutes
 	@IRONLB_TEST_ALL=1 $(REPORT) -count=1 -timeout 90m ./test/deploy/release

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the Debian packages of packages.txt that are missing, and has apt know the package of the guest's kernel, which is
-# downloaded but not installed. Prints nothing when nothing is to be done.
+# Installs the Debian packages of packages.txt, and those named as arguments, that are missing, and has apt know the package
+# of the guest's kernel, which is downloaded but not installed. Prints nothing when nothing is to be done.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
@@ -13,7 +13,7 @@ while read -r package; do
   [[ -z $package || $package == \#* ]] && continue
   status=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)
   [[ $status == installed ]] || missing+=("$package")
-done <packages.txt
+done < <(cat packages.txt && printf '%s\n' "$@")
 apt_knows_kernel() { [[ $(apt-cache show linux-image-amd64 2>/dev/null) ]]; }
 if ((${#missing[@]} == 0)); then
   apt_knows_kernel || ((EUID != 0)) || apt-get -qq update
