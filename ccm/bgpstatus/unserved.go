@@ -96,9 +96,6 @@ type Evaluation struct {
 	IgnoreExclude bool
 }
 
-// reasonPasswordUnknown is the reason of a session whose password a speaker has not read yet: ironlb-bgpd keeps it.
-const reasonPasswordUnknown = "PasswordUnknown"
-
 // update lists the unserved addresses in the status of the advertisements, and publishes, counts and logs them. It
 // returns the delay until the next evaluation, 0 for none.
 func (u *unserved) update(o *bgpObjects, ads []bgpAdvertisement, now time.Time) (recheck time.Duration) {
@@ -267,7 +264,7 @@ func (a *bgpAdvertisement) sessions(s *v1alpha1.SpeakerStatus, family v1.IPFamil
 	for i := range s.Status.BGP.Sessions {
 		session := &s.Status.BGP.Sessions[i]
 		up := session.State == v1alpha1.SessionEstablished
-		unknown := up && len(session.Families) == 0 || session.Reason == reasonPasswordUnknown
+		unknown := up && len(session.Families) == 0
 		if a.advertisesTo(session.Peer) && (unknown || slices.Contains(session.Families, family)) {
 			configured, established = true, established || unknown || up
 		}

@@ -147,7 +147,6 @@ func TestUnserved(t *testing.T) {
 		{name: "local and not", services: []fixture{newFixture("web", addr, true), newFixture("api", addr, false, "b")}},
 		{name: "no peer", speakers: []v1alpha1.SpeakerStatus{speaker("a"), speaker("b")}, services: []fixture{newFixture("web", addr, false, "b")}, want: "NoPeer all"},
 		{name: "no session of the peer", speakers: []v1alpha1.SpeakerStatus{speaker("a", "tor=Idle/PasswordMissing")}, services: []fixture{newFixture("web", addr, false, "b")}, want: "NoPeer all"},
-		{name: "a session whose password is not known yet", speakers: []v1alpha1.SpeakerStatus{speaker("a", "tor=Idle/PasswordUnknown")}, services: []fixture{newFixture("web", addr, false, "b")}},
 		{name: "a session of an earlier speaker", speakers: []v1alpha1.SpeakerStatus{speaker("a", "tor=Established")}, services: []fixture{newFixture("web", addr, false, "b"), newFixture("six", "2001:db8::4", false, "b")}},
 		{name: "of an earlier speaker, down", speakers: []v1alpha1.SpeakerStatus{speaker("a", "tor=Active/Refused")}, services: []fixture{newFixture("web", addr, false, "b")}, want: "NoPeer all"},
 		{name: "no session is established", speakers: down, services: []fixture{newFixture("web", addr, false, "b")}, want: "NoSession all"},

@@ -296,7 +296,9 @@ func TestLinks(t *testing.T) {
 	var got []view.Link
 	eventually.True(t, patience, "only eth0 has carrier, and its link-local address can be used", func() bool {
 		s.node.Must(t, func() (err error) { got, err = Links(); return err })
-		return slices.EqualFunc(got, want, func(a, b view.Link) bool { return a.Name == b.Name && a.MTU == b.MTU && slices.Equal(a.Subnets, b.Subnets) })
+		return slices.EqualFunc(got, want, func(a, b view.Link) bool {
+			return a.Name == b.Name && a.MTU == b.MTU && slices.Equal(a.Subnets, b.Subnets)
+		})
 	})
 }
 

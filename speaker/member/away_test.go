@@ -25,11 +25,7 @@ func probing(t *testing.T, a *netspace.Space, n Neighbor, want string) {
 		if _, err := l.list([]string{n.Iface}); err != nil {
 			t.Fatal(err)
 		}
-<<<<<<<< HEAD:speaker/member/away_test.go
 		answered, silent, err := l.rounds.probe([]Neighbor{n}, l.indexes)
-========
-		answered, silent, err := l.neighbors.probe([]Neighbor{n}, l.indexes)
->>>>>>>> a9e61b8d (docs: half as long; quick starts, comparison, pictures from measured tables, output of the plugin from its commands; links checked):speaker/member/neighbors_test.go
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -155,11 +151,7 @@ func TestProbeUnknownAddress(t *testing.T) {
 		if _, err := l.list([]string{"eth0"}); err != nil {
 			t.Fatal(err)
 		}
-<<<<<<<< HEAD:speaker/member/away_test.go
 		_, silent, err := l.rounds.probe([]Neighbor{n}, l.indexes)
-========
-		_, silent, err := l.neighbors.probe([]Neighbor{n}, l.indexes)
->>>>>>>> a9e61b8d (docs: half as long; quick starts, comparison, pictures from measured tables, output of the plugin from its commands; links checked):speaker/member/neighbors_test.go
 		if err != nil {
 			t.Fatal(err)
 		}
