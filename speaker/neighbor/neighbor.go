@@ -93,7 +93,7 @@ func Static(have *netlink.Neigh) bool {
 // asked at mac if that is known, else not before the kernel has a packet for it.
 //
 // Setting an entry to the state PROBE that it already has has no effect, so it becomes stale first
-// (net/core/neighbor.c: __neigh_update). The rest of the entry stays.
+// (net/core/neighbour.c: __neigh_update). The rest of the entry stays.
 func (t *Table) Probe(index int, addr netip.Addr, have *netlink.Neigh, mac [6]byte) (sent bool, err error) {
 	entry := netlink.Neigh{LinkIndex: index, IP: addr.AsSlice(), State: unix.NUD_PROBE}
 	if have == nil || have.State == unix.NUD_NONE || have.State&(unix.NUD_FAILED|unix.NUD_INCOMPLETE) != 0 {
@@ -129,7 +129,7 @@ func (t *Table) Probe(index int, addr netip.Addr, have *netlink.Neigh, mac [6]by
 
 // Answered reports whether an entry, read at a time, shows an answer to a probe sent since, and when it arrived. Only an
 // answer makes a probed or incomplete entry reachable (net/ipv4/arp.c: arp_process; RFC 4861 section 7.2.5). An entry in
-// state DELAY becomes reachable without one (net/core/neighbor.c: neigh_timer_handler), but Probe leaves none in it.
+// state DELAY becomes reachable without one (net/core/neighbour.c: neigh_timer_handler), but Probe leaves none in it.
 func Answered(have *netlink.Neigh, read, since time.Time) (at time.Time, ok bool) {
 	if have == nil || have.State&unix.NUD_REACHABLE == 0 || len(have.HardwareAddr) != 6 {
 		return time.Time{}, false
