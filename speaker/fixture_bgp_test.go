@@ -65,7 +65,6 @@ type fixtureBGP struct {
 	at        []time.Time // of the changes
 	then      func()      // if set, called after each change with the fixture locked
 	sessions  map[string]routes.Session
-	away      bool // not running
 }
 
 func (b *fixtureBGP) Set(c routes.Change) {
