@@ -7,7 +7,9 @@ package speaker
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"net/http"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -233,4 +235,65 @@ func (s *Speaker) recordOutcome(err error, took time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.health = Health{Ready: err == nil, Reason: text, Reconciled: time.Now()}
+}
+
+// Trigger triggers the loop.
+type Trigger struct {
+	wake   chan struct{}
+	resync atomic.Bool
+}
+
+// NewTrigger returns a Trigger that keeps at most one pending trigger.
+func NewTrigger() *Trigger { return &Trigger{wake: make(chan struct{}, 1)} }
+
+// Now makes the loop plan again if the View changed. It never blocks.
+func (k *Trigger) Now() {
+	select {
+	case k.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Resync makes the loop observe the node at once, as the audit does once a second.
+func (k *Trigger) Resync() {
+	k.resync.Store(true)
+	k.Now()
+}
+
+// Health is the outcome of the last reconcile.
+type Health struct {
+	Ready  bool
+	Reason string
+	// Reconciled is when the last reconcile ended.
+	Reconciled time.Time
+}
+
+// stallTimeout is how long a reconcile may take before the loop counts as stalled.
+const stallTimeout = time.Minute
+
+// Health returns the outcome of the last reconcile.
+func (s *Speaker) Health() Health {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.health
+}
+
+// Readyz answers 200 while the node is as planned, and 503 with the reason otherwise.
+func (s *Speaker) Readyz(w http.ResponseWriter, _ *http.Request) {
+	h := s.Health()
+	if !h.Ready {
+		http.Error(w, h.Reason, http.StatusServiceUnavailable)
+		return
+	}
+	fmt.Fprintln(w, "ok")
+}
+
+// Healthz answers 503 while the loop is stalled. Faults that the loop cannot repair do not count: a restart would not
+// repair them either.
+func (s *Speaker) Healthz(w http.ResponseWriter, _ *http.Request) {
+	if age := time.Since(s.Health().Reconciled); age > stallTimeout {
+		http.Error(w, fmt.Sprintf("reconcile loop stalled for %v", age.Round(time.Second)), http.StatusServiceUnavailable)
+		return
+	}
+	fmt.Fprintln(w, "ok")
 }

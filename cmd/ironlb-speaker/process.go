@@ -7,7 +7,9 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"runtime/debug"
 	"slices"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -18,6 +20,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs/nft"
 	"github.com/ironlb/ironlb/speaker"
 	"github.com/ironlb/ironlb/speaker/advertise"
+	"github.com/ironlb/ironlb/speaker/bgp"
 	"github.com/ironlb/ironlb/speaker/kube"
 	"github.com/ironlb/ironlb/speaker/kubeproxy"
 	"github.com/ironlb/ironlb/speaker/l2"
@@ -248,5 +251,43 @@ func (p *process) addLoop() error {
 		readyz := p.checks.readyz(p.loop.Readyz)
 		return serve(ctx, p.listener, p.handler(readyz))
 	})
+	return nil
+}
+
+// joinBGP creates the client of ironlb-bgpd, if configured. Its end does not change the advertisements.
+func (p *process) joinBGP() error {
+	if p.bgpSocket == "" {
+		return nil
+	}
+	client := bgp.NewClient(bgp.ClientOptions{Socket: p.bgpSocket, Log: p.log, Wake: p.trigger.Now, Metrics: p.registry})
+	p.bgp = client
+	p.run(client.Run)
+	return nil
+}
+
+// gcPercent is the growth of the heap between two collections, unless GOGC is set. The start creates garbage, and an
+// idle speaker nearly none: memory costs a node more than the collector's CPU time.
+const gcPercent = 40
+
+// startedFor is how long a speaker is ready before the memory of its start is returned.
+const startedFor = 10 * time.Second
+
+// returnMemory returns the memory that only the start used to the kernel, once. The collector alone would keep it for
+// minutes, since an idle speaker hardly allocates.
+func returnMemory(ctx context.Context, ready func() bool) error {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for !ready() {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(startedFor):
+		debug.FreeOSMemory()
+	}
 	return nil
 }

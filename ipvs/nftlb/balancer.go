@@ -1,3 +1,31 @@
+// Package nftlb implements virtual servers by DNAT in nftables, with the interface of package ipvs/kernel. It is for
+// kernels without IPVS, and used alongside IPVS for clients that IPVS cannot distinguish (docs/design/data-plane.md).
+//
+// A table contains maps and few chains. A new connection is matched with the map of virtual servers, which names the
+// chain of its class (choose one of four slots at random, for example). The rule there selects a slot and finds its
+// real server. So a change is a change of elements, whatever the number of virtual servers, and changes of any number
+// of them are one transaction for each family. The comments of the elements hold what the rules cannot express, so that
+// the state is read back as it was written, also by another process.
+//
+// # What is approximated
+//
+// nftables counts no connections. Of the schedulers of IPVS it has:
+//
+//	rr     one at random, all equal: an even share on average, not round robin
+//	wrr    one at random, by weight; also in place of every other scheduler
+//	sh     by a hash of the client's address (flag 0x10: and port), by weight
+//	mh     the same, and few clients move when a real server is added or deleted
+//
+// Weights without a small ratio are rounded to 1/256. sh and mh never choose a real server of weight 0, as with their
+// flag "fallback". The other flags are kept without effect.
+//
+// Every forwarding method is implemented as Masquerade: DNAT can neither tunnel nor keep the destination.
+//
+// An established connection continues when its real server gets weight 0 or is deleted; IPVS with expire_nodest_conn
+// would end it. A virtual server without slots is refused, by TCP reset or ICMP.
+//
+// Persistence records the affinity of 262,144 clients per family; further clients are served without affinity. The
+// affinity to a deleted real server is removed right after the change, not with it.
 package nftlb
 
 import (
@@ -9,6 +37,7 @@ import (
 	"strings"
 	"sync"
 
+	"golang.org/x/sys/unix"
 	"sigs.k8s.io/knftables"
 
 	"github.com/ironlb/ironlb/ipvs"
@@ -191,3 +220,101 @@ func (b *Balancer) runFunc(do func() error, ours nftwatch.Counts) error {
 	}
 	return nil
 }
+
+// family contains all differences between the two families.
+type family struct {
+	name knftables.Family
+	// addrType is nft's type of an address, unreachable its ICMP message for a port without a virtual server.
+	addrType, unreachable string
+	// number is the family in netlink messages.
+	number uint8
+	// words is the size of an address in 32-bit registers; source and destination are its offsets in the network
+	// header.
+	words, source, destination uint32
+	// original is the key of conntrack's destination.
+	original uint32
+}
+
+// families have the indices of package nftwatch.
+var families = [nftwatch.NumFamilies]family{
+	nftwatch.IP: {
+		name: knftables.IPv4Family, addrType: "ipv4_addr", unreachable: "icmp port-unreachable", number: unix.NFPROTO_IPV4,
+		words: 1, source: 12, destination: 16, // RFC 791 section 3.1
+		original: unix.NFT_CT_DST_IP,
+	},
+	nftwatch.IP6: {
+		name: knftables.IPv6Family, addrType: "ipv6_addr", unreachable: "icmpv6 port-unreachable", number: unix.NFPROTO_IPV6,
+		words: 4, source: 8, destination: 24, // RFC 8200 section 3
+		original: unix.NFT_CT_DST_IP6,
+	},
+}
+
+// familyOf returns the index of the family of a virtual server.
+func familyOf(key ipvs.Key) int {
+	if key.Addr.Is4() {
+		return nftwatch.IP
+	}
+	return nftwatch.IP6
+}
+
+// podsOf returns the sources whose packets are of the family: an interface receives both.
+func (f family) podsOf(pods ipvs.PodSources) ipvs.PodSources {
+	of := ipvs.PodSources{Interfaces: pods.Interfaces}
+	for _, p := range pods.Prefixes {
+		if p.Addr().Is4() == f.is4() {
+			of.Prefixes = append(of.Prefixes, p)
+		}
+	}
+	return of
+}
+
+func (f family) is4() bool { return f.name == knftables.IPv4Family }
+
+// The sets and maps of a table.
+const (
+	// mapVirtuals {virtual server : the chain of its class}, its settings as comment.
+	mapVirtuals = "virtuals"
+	// mapAffinity {client, virtual server : real server}: the records of persistence, written by the rules.
+	mapAffinity = "affinity"
+	// mapSticky {virtual server : the chain that records affinity}, only of persistent ones.
+	mapSticky = "sticky"
+	// setRefused {virtual server}: those without slots.
+	setRefused = "refused"
+	// setPods {prefix}: the cluster-internal sources.
+	setPods = "pods"
+	// setPodInterfaces {name, or a prefix of names}: the interfaces on which Pods' packets arrive.
+	setPodInterfaces = "pod-interfaces"
+)
+
+// mapReals {virtual address, port, slot : real server}, weight and forwarding method as comment, per protocol: nft
+// restricts a translation by a map to the protocol in the map's type.
+var mapReals = map[ipvs.Protocol]string{ipvs.TCP: "reals-tcp", ipvs.UDP: "reals-udp", ipvs.SCTP: "reals-sctp"}
+
+var protocols = []ipvs.Protocol{ipvs.TCP, ipvs.UDP, ipvs.SCTP}
+
+// protocolOf is the reverse of mapReals.
+var protocolOf = func() map[string]ipvs.Protocol {
+	reverse := make(map[string]ipvs.Protocol)
+	for p, name := range mapReals {
+		reverse[name] = p
+	}
+	return reverse
+}()
+
+// elementSets are the sets and maps of virtual servers.
+var elementSets = []string{
+	mapVirtuals, mapReals[ipvs.TCP], mapReals[ipvs.UDP], mapReals[ipvs.SCTP], mapSticky, setRefused,
+}
+
+// The sets {virtual server} of a balancer that counts traffic, with a counter in each element.
+const (
+	// setConnections counts the first packets of connections, setIncoming packets from clients, setOutgoing those to them.
+	setConnections = "connections"
+	setIncoming    = "incoming"
+	setOutgoing    = "outgoing"
+)
+
+var counterSets = []string{setConnections, setIncoming, setOutgoing}
+
+// nftName returns nft's name for the protocol.
+func nftName(p ipvs.Protocol) string { return strings.ToLower(p.String()) }

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -207,4 +208,135 @@ func (r Reviews) MayGet(ctx context.Context, token, path string) (user string, m
 		return "", false, fmt.Errorf("review the access of %s to %s: %w", u.Username, path, err)
 	}
 	return u.Username, access.Status.Allowed && !access.Status.Denied, nil
+}
+
+// refusedFor is how many times in a row the API server must refuse a watch before it counts. A starting API server
+// briefly forbids everything, until it has loaded its roles. It also does not find the kinds of a
+// CustomResourceDefinition until it has read that. With the reflector's back-off that is about six seconds.
+const refusedFor = 4
+
+// refusal records that the API server denies a kind: it does not exist, or it is forbidden. While the API server is
+// only unavailable, nothing is known.
+type refusal struct {
+	changed func()
+	// builtIn is set for a kind of Kubernetes itself: from its start the API server knows whether it has the kind.
+	builtIn bool
+
+	mu    sync.Mutex
+	times int
+	text  string
+}
+
+// watched returns an error handler for a watch that records refusals and then calls next.
+func (r *refusal) watched(next cache.WatchErrorHandlerWithContext) cache.WatchErrorHandlerWithContext {
+	return func(ctx context.Context, from *cache.Reflector, err error) {
+		r.record(err)
+		next(ctx, from, err)
+	}
+}
+
+func (r *refusal) record(err error) {
+	r.mu.Lock()
+	before := r.text
+	switch {
+	case r.builtIn && apierrors.IsNotFound(err):
+		r.text = err.Error()
+	case !apierrors.IsForbidden(err) && !apierrors.IsNotFound(err):
+		r.times = 0
+	default:
+		if r.times++; r.times >= refusedFor {
+			r.text = err.Error()
+		}
+	}
+	changed := r.text != before
+	r.mu.Unlock()
+	if changed {
+		r.changed()
+	}
+}
+
+// why returns the API server's message, empty if it has not refused.
+func (r *refusal) why() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.text
+}
+
+// Refused returns the API server's message about each optional kind that it refuses. An older Kubernetes without a
+// built-in kind refuses nothing.
+func (s *Source) Refused() (messages []string) {
+	for _, o := range s.optional {
+		if why := o.refused.why(); why != "" && !o.refused.builtIn && !o.synced() {
+			messages = append(messages, why)
+		}
+	}
+	return messages
+}
+
+// lazySecrets are the Secrets of BGPPeers. They are not read before a BGPPeer references one.
+type lazySecrets struct {
+	optionalKind
+	namespace string
+	informer  cache.SharedIndexInformer
+
+	needed chan struct{}
+	once   sync.Once
+}
+
+// secretsState is the read state of the Secrets.
+type secretsState struct {
+	namespace string
+	// unread is set while the API server has not responded; there is no request before they are needed.
+	unread bool
+	// refused is the API server's message if it refuses.
+	refused string
+}
+
+// need starts reading the Secrets.
+func (l *lazySecrets) need() {
+	if l != nil {
+		l.once.Do(func() { close(l.needed) })
+	}
+}
+
+// isNeeded reports whether a BGPPeer references a Secret. need is called before such a peer is put.
+func (l *lazySecrets) isNeeded() bool {
+	if l == nil {
+		return false
+	}
+	select {
+	case <-l.needed:
+		return true
+	default:
+		return false
+	}
+}
+
+func (l *lazySecrets) state() secretsState {
+	if l == nil {
+		return secretsState{}
+	}
+	if l.synced() {
+		return secretsState{namespace: l.namespace}
+	}
+	refused := l.refused.why()
+	return secretsState{namespace: l.namespace, unread: refused == "", refused: refused}
+}
+
+// run reads the Secrets when they are needed, and triggers the loop when they are in.
+func (l *lazySecrets) run(ctx context.Context, trigger func()) {
+	if l == nil {
+		return
+	}
+	select {
+	case <-ctx.Done():
+		return
+	case <-l.needed:
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() { l.informer.RunWithContext(ctx) })
+	if cache.WaitForCacheSync(ctx.Done(), l.synced) {
+		trigger()
+	}
+	wg.Wait()
 }

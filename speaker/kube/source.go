@@ -452,3 +452,67 @@ func convertAdvertisement(obj any) (ref, any) {
 	ad := obj.(*v1alpha1.L2Advertisement)
 	return ref{kind: kindAdvertisement, key: pools.ServiceKey{Name: ad.Name}}, advertisementOf(ad)
 }
+
+// derived is a value that is computed from all objects of some kinds, and again only after one of them changed.
+type derived[T any] struct {
+	mu       sync.Mutex
+	computed bool
+	seen     uint64 // events at the start of the computation
+	value    T
+}
+
+// of returns the value. The caller must not change it. kinds must be the same in each call.
+func (d *derived[T]) of(s *Source, compute func() T, kinds ...string) T {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now := uint64(0)
+	for _, kind := range kinds {
+		now += s.events[kind].Load()
+	}
+	if !d.computed || now != d.seen {
+		d.value, d.seen, d.computed = compute(), now, true
+	}
+	return d.value
+}
+
+// triggers are the times at which Pods or Services changed that changed EndpointSlices: the annotation
+// endpoints.kubernetes.io/last-change-trigger-time, which is not kept in the objects. As in kube-proxy, times before
+// this process do not count.
+type triggers struct {
+	began time.Time
+
+	mu sync.Mutex
+	// at are the times of slices whose change is not in the View yet.
+	at map[ref]time.Time
+}
+
+func newTriggers() *triggers { return &triggers{began: time.Now(), at: map[ref]time.Time{}} }
+
+// record returns the trim of EndpointSlices that records the time before the annotation is cut off.
+func (t *triggers) record(trim cache.TransformFunc) cache.TransformFunc {
+	return func(obj any) (any, error) {
+		slice, ok := obj.(*discoveryv1.EndpointSlice)
+		if !ok {
+			return trim(obj) // a tombstone
+		}
+		at, err := time.Parse(time.RFC3339Nano, slice.Annotations[corev1.EndpointsLastChangeTriggerTime])
+		if err == nil && at.After(t.began) {
+			t.mu.Lock()
+			t.at[refOfSlice(slice)] = at
+			t.mu.Unlock()
+		}
+		return trim(obj)
+	}
+}
+
+// take returns the time of a changed slice, and deletes it.
+func (t *triggers) take(r ref) (at time.Time, known bool) {
+	if r.kind != kindSlice {
+		return time.Time{}, false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	at, known = t.at[r]
+	delete(t.at, r)
+	return at, known
+}

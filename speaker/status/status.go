@@ -232,3 +232,72 @@ func (s *Status) namedInterfaces() map[string]struct{} {
 }
 
 func has[K comparable, V any](m map[K]V, key K) bool { _, ok := m[key]; return ok }
+
+// unserved are the addresses that this node could not program, with the reason. published is the last report, nil if
+// that is outdated. The errors themselves are logged elsewhere.
+type unserved struct {
+	of        map[netip.Addr]view.Reason
+	published map[view.Reason][]netip.Addr
+}
+
+// record records the outcome for an address.
+func (u *unserved) record(addr netip.Addr, routed routes.Routed, covered bool) {
+	before, was := u.of[addr]
+	failed := covered && routed.Failed()
+	if was == failed && (!was || before == routed.Reason) {
+		return
+	}
+	u.published = nil
+	if failed {
+		u.of[addr] = routed.Reason
+	} else {
+		delete(u.of, addr)
+	}
+}
+
+// list returns the addresses by reason, sorted.
+func (u *unserved) list() map[view.Reason][]netip.Addr {
+	if u.published == nil {
+		u.published = map[view.Reason][]netip.Addr{}
+		for addr, reason := range u.of {
+			u.published[reason] = append(u.published[reason], addr)
+		}
+		for reason := range u.published {
+			slices.SortFunc(u.published[reason], netip.Addr.Compare)
+		}
+	}
+	return u.published
+}
+
+// refusedAddress is an address of a Service that no Service may have.
+type refusedAddress struct {
+	service pools.ServiceKey
+	addr    netip.Addr
+}
+
+// reportRefused logs and counts the addresses of a Service that are newly refused or refused by another rule. A Service
+// seldom has one.
+func (s *Status) reportRefused(service pools.ServiceKey) {
+	before, now := s.refused[service], s.in.Desired.Refused[service]
+	if len(before)+len(now) == 0 {
+		return
+	}
+	for addr := range before {
+		if _, still := now[addr]; !still {
+			s.refusals.set(refusedAddress{service, addr}, "", false)
+		}
+	}
+	for _, addr := range slices.SortedFunc(maps.Keys(now), netip.Addr.Compare) {
+		why := now[addr]
+		s.refusals.set(refusedAddress{service, addr}, view.Reason(why.Rule), true)
+		if before[addr] != why {
+			s.cfg.Line(slog.LevelWarn, "address refused for every Service", "service", service, "address", addr, "reason", why.Rule,
+				"message", addr.String()+" "+why.String())
+		}
+	}
+	if len(now) == 0 {
+		delete(s.refused, service)
+	} else {
+		s.refused[service] = now
+	}
+}

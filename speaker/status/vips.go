@@ -10,8 +10,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/speaker/ownership"
 	"github.com/ironlb/ironlb/speaker/report"
+	"github.com/ironlb/ironlb/speaker/routes"
 	"github.com/ironlb/ironlb/speaker/view"
 )
 
@@ -191,4 +193,136 @@ var messages = map[view.Reason]string{
 	view.DataPlaneNotReady: "its virtual servers could not be programmed; see /readyz of the speaker",
 	view.KernelAnswers:     "the kernel of its node may answer ARP by itself, since a sysctl could not be set; see /readyz of the speaker",
 	view.NoInterface:       "no interface is up that has it in its subnet or that its L2Advertisement names (of a bond or bridge name that, not its port)",
+}
+
+// reportRoutes counts the addresses by outcome, and logs contradicting advertisements.
+func (s *Status) reportRoutes(addrs map[netip.Addr]struct{}) {
+	for addr := range addrs {
+		routed, covered := s.in.Desired.Routed[addr]
+		s.routed.set(addr, s.routedReason(routed), covered)
+		s.unserved.record(addr, routed, covered)
+	}
+	for prefs := range s.in.Desired.LocalPrefs {
+		if !has(s.prefs, prefs) {
+			s.cfg.Log.Warn("two BGPAdvertisements announce a prefix to an internal peer with different localPref: the lower one is used, make them equal",
+				"lower", prefs.Lower, "higher", prefs.Higher, "prefixes", s.in.Desired.LocalPrefs[prefs])
+		}
+	}
+	if !maps.Equal(s.prefs, s.in.Desired.LocalPrefs) {
+		s.prefs = maps.Clone(s.in.Desired.LocalPrefs)
+	}
+}
+
+// countSessions counts the addresses again if other sessions are established than before.
+func (s *Status) countSessions() {
+	up := map[string]struct{}{}
+	for peer, session := range s.in.Sessions {
+		if session.State == routes.SessionEstablished {
+			up[peer] = struct{}{}
+		}
+	}
+	if maps.Equal(s.up, up) {
+		return
+	}
+	s.up = up
+	for addr, routed := range s.in.Desired.Routed {
+		s.routed.set(addr, s.routedReason(routed), true)
+	}
+}
+
+// routedReason returns the outcome for an address: NoSession if it would be announced and no router receives it.
+func (s *Status) routedReason(routed routes.Routed) view.Reason {
+	for _, prefix := range routed.Prefixes {
+		for peer := range s.in.Desired.BGP.Routes[prefix] {
+			if has(s.up, peer) {
+				return routed.Reason
+			}
+		}
+	}
+	if len(routed.Prefixes) > 0 {
+		return view.NoSession
+	}
+	return routed.Reason
+}
+
+// reportFallback logs that a Service that is to be forwarded directly no longer is, for another reason than before, or
+// is again.
+func (s *Status) reportFallback(service pools.ServiceKey) {
+	before, was := s.fallbacks[service]
+	now, is := s.in.Desired.Fallbacks[service]
+	switch {
+	case is && now != before:
+		s.fallbacks[service] = now
+		s.cfg.Line(slog.LevelWarn, "Service is forwarded to endpoints, not directly", "service", service, "reason", now.Reason,
+			"message", fallbackMessage(now))
+	case was && !is:
+		delete(s.fallbacks, service)
+		if _, exists := s.in.Desired.Services[service]; exists {
+			s.cfg.Line(slog.LevelInfo, "Service is no longer forwarded to endpoints for want of a tunnel", "service", service)
+		}
+	}
+}
+
+// listNotDirect lists the addresses that only BGP announces, of Services that are to be forwarded directly and are not.
+// No VirtualIP reports these.
+func (s *Status) listNotDirect() map[view.Reason]report.NotDirect {
+	if len(s.in.Desired.Fallbacks) == 0 {
+		return nil
+	}
+	owned := map[netip.Addr]struct{}{}
+	for _, vip := range s.in.View.VIPs {
+		for _, addr := range vip.Addresses {
+			owned[addr] = struct{}{}
+		}
+	}
+	out, first := map[view.Reason]report.NotDirect{}, map[view.Reason]view.Fallback{}
+	for service, f := range s.in.Desired.Fallbacks {
+		of := out[f.Reason]
+		for _, a := range s.in.View.Services[service].Addresses {
+			_, routed := s.in.Desired.Routed[a.IP]
+			if routed && a.Kind == view.LoadBalancer && !has(owned, a.IP) && (f.Reason != view.NoIPv6Tunnel || a.IP.Is6()) {
+				of.Addresses = append(of.Addresses, a.IP)
+			}
+		}
+		if len(of.Addresses) == 0 {
+			continue
+		}
+		if before, was := first[f.Reason]; !was || f.Compare(before) < 0 {
+			first[f.Reason], of.Message = f, fallbackMessage(f)
+		}
+		out[f.Reason] = of
+	}
+	for reason, of := range out {
+		slices.SortFunc(of.Addresses, netip.Addr.Compare)
+		of.Addresses = slices.Compact(of.Addresses) // Services may share one
+		out[reason] = of
+	}
+	return out
+}
+
+// addFallback adds to the status of a VirtualIP the first of its Services that is to be forwarded directly and is not.
+func (s *Status) addFallback(out *report.VIPStatus, vip view.VIP) {
+	for _, service := range slices.SortedFunc(slices.Values(vip.Services), pools.ServiceKey.Compare) {
+		f, is := s.in.Desired.Fallbacks[service]
+		if is && (f.Reason != view.NoIPv6Tunnel || slices.ContainsFunc(vip.Addresses, netip.Addr.Is6)) {
+			out.NotDirectReason = f.Reason
+			out.NotDirect = fmt.Sprintf("node %s forwards Service %v to endpoints, not directly: %s", s.cfg.Node, service, fallbackMessage(f))
+			return
+		}
+	}
+}
+
+func fallbackMessage(f view.Fallback) string {
+	switch f.Reason {
+	case view.NodeWithoutTunnel:
+		return fmt.Sprintf("the speaker of node %s, which has an endpoint, does not report that it can receive through tunnels and has "+
+			"the return routes of all pools, or the node has no InternalIP of the same family: see its SpeakerStatus and its Node", f.Node)
+	case view.NoReturnRoute:
+		return "this node has no return route of a pool: see status.returnRoutes of its SpeakerStatus"
+	case view.NoIPv6Tunnel:
+		return fmt.Sprintf("its IPv6 addresses only: the tunnels of node %s have no IPv6: see the log of its speaker", f.Node)
+	case view.EndpointWithoutNode:
+		return fmt.Sprintf("endpoint %v has no node: write nodeName in its EndpointSlice", f.Endpoint)
+	}
+	return "this node cannot use tunnels: see the log of its speaker"
 }
