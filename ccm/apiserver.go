@@ -245,7 +245,9 @@ type awaitedCertificate struct {
 	dynamiccertificates.CertKeyContentProvider
 	files apiserveroptions.CertKey
 	log   *slog.Logger
-	found bool
+	// cert and key are the last valid ones.
+	cert, key []byte
+	failed    string
 }
 
 // CurrentCertKeyContent is called by one goroutine.
@@ -253,11 +255,17 @@ func (c *awaitedCertificate) CurrentCertKeyContent() (cert, key []byte) {
 	cert, certErr := os.ReadFile(c.files.CertFile)
 	key, keyErr := os.ReadFile(c.files.KeyFile)
 	_, err := tls.X509KeyPair(cert, key)
-	if err = errors.Join(certErr, keyErr, err); err == nil && !c.found {
+	switch err = errors.Join(certErr, keyErr, err); {
+	case err == nil && c.cert == nil:
 		c.log.Info("certificate of the metrics found", "file", c.files.CertFile)
+		fallthrough
+	case err == nil:
+		c.cert, c.key, c.failed = cert, key, ""
+	case c.cert == nil:
+		return c.CertKeyContentProvider.CurrentCertKeyContent()
+	case c.failed != err.Error():
+		c.failed = err.Error()
+		c.log.Warn("the certificate of the metrics is not valid any more; the last one stays in use", "error", err)
 	}
-	if c.found = err == nil; c.found {
-		return cert, key
-	}
-	return c.CertKeyContentProvider.CurrentCertKeyContent()
+	return c.cert, c.key
 }

@@ -108,7 +108,7 @@ func (a *Allocator) concerned() []*service {
 	all := a.marked
 	if a.loosened {
 		for _, s := range a.unmet {
-			if !s.marked && slices.ContainsFunc(s.waits.pools, func(p *pool) bool { return p.loosened }) {
+			if !s.marked && slices.ContainsFunc(s.waits, func(w wait) bool { return w.pool.loosened }) {
 				all = append(all, s)
 			}
 		}

@@ -19,10 +19,12 @@ type plan struct {
 	reallocated bool
 }
 
-// waits are the changes that may improve a decision.
-type waits struct {
-	pools []*pool // a change in one of these
-	// free is set if nothing but a free address of the family helps.
+// waits are the changes that may improve a decision: one in any of these pools.
+type waits []wait
+
+type wait struct {
+	pool *pool
+	// free is set if nothing in the pool but a free address of the family helps.
 	free Family
 }
 
@@ -51,19 +53,18 @@ type choice struct {
 }
 
 // and adds the changes of another part of the decision.
-func (w *waits) and(o waits) {
-	switch {
-	case len(o.pools) == 0:
-	case len(w.pools) == 0:
-		*w = waits{slices.Clip(o.pools), o.free}
-	default:
-		w.pools, w.free = append(w.pools, o.pools...), 0
+func (w *waits) and(o waits) { *w = append(slices.Clip(*w), o...) }
+
+// any adds that every change in these pools may help.
+func (w *waits) any(o waits) {
+	for _, x := range o {
+		w.and(waits{{pool: x.pool}})
 	}
 }
 
 // inVain reports whether only a free address helps, and the pools have none.
-func (w *waits) inVain() bool {
-	return w.free != 0 && !slices.ContainsFunc(w.pools, func(p *pool) bool { return p.autoFree(w.free) != u128{} })
+func (w waits) inVain() bool {
+	return len(w) > 0 && !slices.ContainsFunc(w, func(x wait) bool { return x.free == 0 || x.pool.autoFree(x.free) != u128{} })
 }
 
 // differs reports whether the plan is another decision than the last one of the Service.
@@ -252,7 +253,7 @@ func (a *Allocator) choose(q *query, f Family) choice {
 		ch := a.chooseExact(q, x)
 		ch.exact = true
 		if sp, ok := a.find(x); ok && !ch.ok {
-			ch.waits.pools = []*pool{sp.pool}
+			ch.waits = waits{{pool: sp.pool}}
 		}
 		return ch
 	}
@@ -304,8 +305,7 @@ func (a *Allocator) keepHeld(q *query, held Address, other func() choice) choice
 	}
 	keep.message = fmt.Sprintf("%s keeps %s although %s, and no other address is available: %s",
 		q.claim.Service, held.Addr, cause, ch.message)
-	keep.waits.and(ch.waits)
-	keep.waits.free = 0
+	keep.waits.any(ch.waits)
 	return keep
 }
 
@@ -491,9 +491,12 @@ func (a *Allocator) pick(q *query, f Family, from []*pool) choice {
 		return choice{reason: NoPool, message: fmt.Sprintf("no pool auto-assigns %s addresses to %s: add a pool with "+
 			"autoAssign true that accepts it, or name a pool in annotation ironlb.io/ip-pool", f, q.claim.Service)}
 	}
-	ch := choice{reason: PoolExhausted, quota: len(quota) > 0, waits: waits{pools: tried}}
-	if q.claim.SharingKey == "" && !ch.quota {
-		ch.waits.free = f
+	ch := choice{reason: PoolExhausted, quota: len(quota) > 0}
+	for _, p := range tried {
+		ch.waits = append(ch.waits, wait{pool: p})
+		if q.claim.SharingKey == "" && !ch.quota {
+			ch.waits[len(ch.waits)-1].free = f
+		}
 	}
 	cause := "no address is free in " + poolList(full) + ": add addresses to spec.addresses, or delete a Service"
 	if len(full) == 0 {

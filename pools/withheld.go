@@ -91,6 +91,9 @@ func (a *Allocator) otherLacks(x netip.Addr, r Refusal, now time.Time) {
 	a.markPool(x)
 	if len(a.others[x]) > 0 {
 		a.reevaluateHolder(x)
+		if sp, ok := a.find(x); ok { // what is left may be of the Service that requests it
+			a.loosen(sp.pool)
+		}
 		return
 	}
 	delete(a.others, x)

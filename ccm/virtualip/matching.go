@@ -290,6 +290,8 @@ func (p *Placer) advertisements(ctx context.Context, of policies) ([]advertiseme
 		known[name] = obj.Labels
 	}
 	var ads []advertisement.Selection
+	unknownSince := p.unknown
+	p.unknown = map[string]time.Time{}
 	published, conditioned, failed := p.published, p.conditioned, p.failed
 	p.published, p.conditioned, p.failed = map[string]string{}, map[string]string{}, map[string]string{}
 	for i := range list.Items {
@@ -307,21 +309,45 @@ func (p *Placer) advertisements(ctx context.Context, of policies) ([]advertiseme
 			}
 		case missing != "":
 			want.Status, want.Reason, want.Message = metav1.ConditionFalse, condition.ReasonUnknownPool, missing
-		case unknown != "":
+		case unknown != "" && p.stayUnknown(obj, unknownSince):
 			want.Status, want.Reason, want.Message = metav1.ConditionFalse, condition.ReasonUnknownInterface, unknown
 		case len(ad.Repeated) > 0:
 			want.Status, want.Reason = metav1.ConditionFalse, condition.ReasonRepeatedSelector
 			want.Message = strings.Join(ad.Repeated, "; ") + ". The advertisement is in use"
 		}
 		if want.Status == metav1.ConditionFalse {
-			p.published[obj.Name] = want.Message
-			if published[obj.Name] != want.Message {
+			what := want.Message
+			if want.Reason == condition.ReasonUnknownInterface { // other interfaces of nodes come and go
+				what = fmt.Sprint(want.Reason, obj.Generation)
+			}
+			p.published[obj.Name] = what
+			if published[obj.Name] != what {
 				p.events.Event(obj, v1.EventTypeWarning, want.Reason, want.Message)
 			}
 		}
 		p.condition(ctx, obj, want, conditioned[obj.Name], failed[obj.Name])
 	}
 	return ads, nil
+}
+
+// unknownFor is how long the interfaces of an advertisement are unknown before that is reported: the speakers report an
+// interface without an address only once an advertisement names it.
+const unknownFor = 30 * time.Second
+
+// stayUnknown reports whether the interfaces of an advertisement have been unknown for long enough, or were reported.
+func (p *Placer) stayUnknown(obj *v1alpha1.L2Advertisement, since map[string]time.Time) bool {
+	key := fmt.Sprint(obj.Name, " ", obj.Generation)
+	began, known := since[key]
+	if !known {
+		began = time.Now()
+	}
+	p.unknown[key] = began
+	is := meta.FindStatusCondition(obj.Status.Conditions, condition.Ready)
+	if is != nil && is.Reason == condition.ReasonUnknownInterface && is.ObservedGeneration == obj.Generation {
+		return true
+	}
+	p.wake(began.Add(unknownFor))
+	return time.Since(began) >= unknownFor
 }
 
 // condition writes the condition Ready of the advertisement. Placement does not wait for it: a failed write is retried

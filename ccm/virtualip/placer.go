@@ -94,6 +94,8 @@ type Placer struct {
 	// published are the advertisements whose error has been reported, with the error. conditioned is the cached version
 	// of each when its condition was written. failed are those whose condition could not be written, with the error.
 	published, conditioned, failed map[string]string
+	// unknown are the advertisements with unknown interfaces, and since when.
+	unknown map[string]time.Time
 }
 
 // Config is what the placer needs.

@@ -121,6 +121,10 @@ func TestAdvertisementCondition(t *testing.T) {
 	pass(0, 0, "True Read") // no speaker has reported
 	speaker := v1alpha1.SpeakerStatus{Status: v1alpha1.SpeakerStatusStatus{Interfaces: []v1alpha1.InterfaceStatus{{Name: "eth0"}, {Name: "eth1"}}}}
 	p.attached = newAttached([]v1alpha1.SpeakerStatus{speaker})
+	pass(0, 0, "True Read") // speakers may have to report it yet
+	for key, since := range p.unknown {
+		p.unknown[key] = since.Add(-unknownFor)
+	}
 	pass(1, 1, "False UnknownInterface")
 	pass(0, 0, "False UnknownInterface")
 	message = meta.FindStatusCondition(get().Status.Conditions, "Ready").Message

@@ -49,8 +49,7 @@ type config struct {
 	HealthzAddress netip.AddrPort
 	// ProxyModeAddress on the loopback interface serves /proxyMode of the service proxy; invalid: not served.
 	ProxyModeAddress netip.AddrPort
-	// StateDir is the directory of the on-disk copy of the cluster state, for a start while the API server is
-	// unavailable; empty: none.
+	// StateDir is the directory of the record that Calico polices the node, for the next start; empty: none.
 	StateDir string
 	Timeouts timeouts
 	// Traffic is which traffic counters become metrics.

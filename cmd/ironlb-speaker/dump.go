@@ -146,6 +146,7 @@ One dump runs at a time, since it shares the memory limit of the container with 
   crictl exec $(crictl ps -q --name ironlb-speaker) ironlb-speaker dump`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			defer time.AfterFunc(dumpMost, func() { os.Exit(1) }).Stop() // a reader that reads nothing must not keep others from it
 			return writeDump(cmd.Context(), cmd.OutOrStdout(), socket, node)
 		},
 	}
@@ -158,11 +159,13 @@ One dump runs at a time, since it shares the memory limit of the container with 
 func writeDump(ctx context.Context, w io.Writer, socket string, node bool) error {
 	o := &object{w: w}
 	lock, err := lockDump(socket)
-	if err != nil {
+	switch {
+	case errors.Is(err, errDumpRuns):
 		o.put("speaker", nil, err)
 		return o.end()
-	}
-	defer lock.Close()
+	case err == nil:
+		defer lock.Close()
+	} // else the speaker has no socket yet: the kernel's state may tell why
 	answer, err := queryDump(ctx, socket)
 	o.put("speaker", answer, err)
 	if node {
@@ -170,6 +173,12 @@ func writeDump(ctx context.Context, w io.Writer, socket string, node bool) error
 	}
 	return o.end()
 }
+
+// dumpMost is the time limit of the command: sysdump ends it earlier.
+const dumpMost = 5 * time.Minute
+
+// errDumpRuns is returned while another dump runs.
+var errDumpRuns = errors.New("another ironlb-speaker dump is running: try again in a minute")
 
 // lockDump fails while another dump of the same speaker runs. It does not wait: processes that wait take memory, too.
 func lockDump(socket string) (*os.File, error) {
@@ -179,7 +188,7 @@ func lockDump(socket string) (*os.File, error) {
 	}
 	err = unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		err = errors.New("another ironlb-speaker dump is running: try again in a minute")
+		err = errDumpRuns
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("lock %s: %w", dir.Name(), err), dir.Close())

@@ -29,6 +29,9 @@ import (
 // checkNodeEvery is how often the node is evaluated.
 const checkNodeEvery = 15 * time.Second
 
+// uncoveredFor is how long Pods are not covered before that is reported.
+const uncoveredFor = checkNodeEvery - time.Second
+
 // nodeChecks reports whether the node is as the speaker needs it: conditions of the SpeakerStatus. Each problem is also
 // a Warning Event of the Node, a metric, and a line of /readyz and of the log; an advice is in the last two. A problem
 // with another service proxy is also a condition of the VirtualIPs that this node reports.
@@ -48,8 +51,8 @@ type nodeChecks struct {
 	mu      sync.Mutex
 	last    []nodecheck.Result
 	lastErr string
-	// uncovered is set if the last evaluation found Pods that are not covered.
-	uncovered bool
+	// uncovered is when evaluations began to find Pods that are not covered; zero if the last one found none.
+	uncovered time.Time
 }
 
 func newNodeChecks(log *slog.Logger, reg prometheus.Registerer) *nodeChecks {
@@ -176,16 +179,19 @@ func problemsOf(results []nodecheck.Result) map[nodecheck.Problem]bool {
 	return out
 }
 
-// sure omits the finding of uncovered Pods unless the last evaluation had it as well: a Pod ends before its endpoint is
-// removed, and its interface may appear after the endpoint.
+// sure omits the finding of uncovered Pods until it has lasted: a Pod ends before its endpoint is removed, and its
+// interface may appear after the endpoint.
 func (c *nodeChecks) sure(found []nodecheck.Result) []nodecheck.Result {
 	return slices.DeleteFunc(found, func(now nodecheck.Result) bool {
-		if now.Type != nodecheck.PodTrafficDetected {
+		switch {
+		case now.Type != nodecheck.PodTrafficDetected:
 			return false
+		case now.True:
+			c.uncovered = time.Time{}
+		case c.uncovered.IsZero():
+			c.uncovered = time.Now()
 		}
-		first := !now.True && !c.uncovered
-		c.uncovered = !now.True
-		return first
+		return !now.True && time.Since(c.uncovered) < uncoveredFor
 	})
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -39,7 +40,9 @@ type virtualServers struct {
 	residual *residual // of the other kind, used only by the loop
 	// failed is why the last open failed, if it did.
 	failed atomic.Pointer[error]
-	// unsupported are the requested schedulers that nftables lacks, sorted; only the loop adds to them.
+	// lacking are the schedulers of virtual servers that nftables lacks, used only by the loop; unsupported are their
+	// names, sorted.
+	lacking     map[ipvs.Key]string
 	unsupported atomic.Pointer[[]string]
 }
 
@@ -225,17 +228,28 @@ func (v *virtualServers) Apply(ops []ipvs.Op) ([]ipvs.Op, error) {
 	return done, err
 }
 
-// reportSchedulers records each scheduler that nftables lacks, when a virtual server requests it, and logs it once.
+// reportSchedulers records the schedulers that nftables lacks, while a virtual server has one, and logs each of them.
 func (v *virtualServers) reportSchedulers(ops []ipvs.Op) {
+	changed := false
 	for _, op := range ops {
-		name, known := op.Settings.Scheduler, v.unsupportedSchedulers()
-		if name == "" || slices.Contains(known, name) || nftlb.HasScheduler(name) {
-			continue
+		name := op.Settings.Scheduler
+		switch {
+		case op.Action == ipvs.DeleteVirtual, name != "" && nftlb.HasScheduler(name):
+			changed = changed || v.lacking[op.Virtual] != ""
+			delete(v.lacking, op.Virtual)
+		case name != "" && v.lacking[op.Virtual] != name:
+			if !slices.Contains(slices.Collect(maps.Values(v.lacking)), name) {
+				v.log.Warn("Scheduler is not available with nftables", "scheduler", name, "used", nftlb.Fallback, "virtualServer", op.Virtual)
+			}
+			if v.lacking == nil {
+				v.lacking = map[ipvs.Key]string{}
+			}
+			v.lacking[op.Virtual], changed = name, true
 		}
-		v.log.Warn("Scheduler is not available with nftables", "scheduler", name, "used", nftlb.Fallback, "virtualServer", op.Virtual)
-		known = append(slices.Clone(known), name)
-		slices.Sort(known)
-		v.unsupported.Store(&known)
+	}
+	if changed {
+		names := slices.Compact(slices.Sorted(maps.Values(v.lacking)))
+		v.unsupported.Store(&names)
 	}
 }
 

@@ -76,6 +76,16 @@ func TestSchedulersOfNFTables(t *testing.T) {
 	if n := strings.Count(log.String(), "level=WARN"); n != 2 {
 		t.Errorf("%d warnings: %s", n, &log)
 	}
+	at := func(i byte) ipvs.Key {
+		return ipvs.Key{Addr: netip.AddrFrom4([4]byte{203, 0, 113, i}), Protocol: ipvs.TCP, Port: 80}
+	}
+	if _, err := v.Apply([]ipvs.Op{{Action: ipvs.DeleteVirtual, Virtual: at(1)}, {Action: ipvs.DeleteVirtual, Virtual: at(4)},
+		{Action: ipvs.EditVirtual, Virtual: at(3), Settings: ipvs.Settings{Scheduler: "rr"}}}); err != nil {
+		t.Fatal(err)
+	}
+	if got := v.unsupportedSchedulers(); len(got) > 0 {
+		t.Errorf("unsupported are %v when no virtual server has one", got)
+	}
 }
 
 // If Calico would not police packets from IPVS to Pods, auto selects nftables. An explicit choice is used.

@@ -75,8 +75,6 @@ func (d *DataPlane) observe(ctx context.Context, todo *Work, thorough bool) erro
 	if d.setSysctls(st) || first || direct || addrs || filter || virtuals {
 		todo.addState(d.in.Desired, st)
 	}
-	if first {
-	}
 	d.known = st
 	return nil
 }

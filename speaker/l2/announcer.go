@@ -127,6 +127,7 @@ func (a *Announcer) ours(m mac) bool {
 func (a *Announcer) Run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	defer a.lines.Flush()
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():

@@ -135,7 +135,9 @@ func (r *rounds) probe(all []Neighbor, indexes map[string]int) (answered, silent
 		if err == nil && (sent || repeated) { // else the kernel has given up probing, which counts as silent
 			probed[n] = read
 		}
-		if _, ok := neighbor.Answered(have, read, before); repeated && ok {
+		// Since the answer the entry may have become stale, or another may have probed it: only the time counts.
+		confirmed := have != nil && !read.Add(-time.Duration(have.Confirmed)*neighbor.Tick).Before(before.Add(-neighbor.Tick))
+		if repeated && confirmed {
 			answered = append(answered, n)
 		} else if repeated {
 			silent = append(silent, n)
