@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -77,6 +78,9 @@ The clients of these tests include Pods in the network of the nodes (hostNetwork
 the Pod Security level privileged, otherwise restricted. Pods and processes of a node are served by that node. So they do not
 notice who announces the address: run the command where it is announced, with --from-here.
 
+Run it where only trusted clients reach the pool, and choose the pool with --pool: whoever reaches the Services meanwhile can
+execute commands in Pod ` + connectivity.Server + ` (agnhost netexec), which has no token and no privileges.
+
 Exit code: 0 if no test failed, 1 if one did, 2 if they could not run.`,
 		Example: `  kubectl ironlb connectivity test
   kubectl ironlb connectivity test --from-here --failover
@@ -115,6 +119,7 @@ type connectivityRun struct {
 
 	created []corev1.Pod // with their addresses
 	tried   []attempt    // of the present test
+	left    error        // why an object other than the namespace was left behind
 }
 
 // The results of a test.
@@ -163,16 +168,22 @@ func (r *connectivityRun) run(ctx context.Context) (err error) {
 	if err := r.refuse(ctx); err != nil {
 		return err
 	}
-	if err := r.create(ctx, r.scene.Namespace()); err != nil {
-		return err
+	ns := r.scene.Namespace()
+	ns.Annotations = map[string]string{connectivity.AnnotationRun: rand.Text()}
+	created := r.create(ctx, ns)
+	if apierrors.IsAlreadyExists(created) {
+		return created
 	}
-	defer func() {
-		if failed := r.remove(context.WithoutCancel(ctx)); err == nil {
+	defer func() { // also after an error: the API server may have stored the namespace
+		if failed := errors.Join(r.left, r.remove(context.WithoutCancel(ctx), ns)); err == nil {
 			err = failed
 		} else if failed != nil {
 			r.say("error: %v", failed)
 		}
 	}()
+	if created != nil {
+		return created
+	}
 	if err := r.setUp(ctx); err != nil {
 		return err
 	}
@@ -282,25 +293,42 @@ func (r *connectivityRun) create(ctx context.Context, o client.Object) error {
 	return fmt.Errorf("creating %s %s: %w%s", kindName(o), o.GetName(), err, hint)
 }
 
+// delete requests the end of an object that this run created, and reads it into found, which is empty. It reports whether
+// the object is gone, also if another one has its name. The UID is unknown if Create was interrupted.
+func (r *connectivityRun) delete(ctx context.Context, o, found client.Object) (gone bool, err error) {
+	if err := r.client.Get(ctx, client.ObjectKeyFromObject(o), found); err != nil {
+		return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
+	}
+	uid := found.GetUID()
+	if o.GetUID() == "" && found.GetAnnotations()[connectivity.AnnotationRun] == o.GetAnnotations()[connectivity.AnnotationRun] {
+		o.SetUID(uid)
+	}
+	if o.GetUID() != uid {
+		return true, nil
+	}
+	if found.GetDeletionTimestamp() != nil {
+		return false, nil
+	}
+	err = r.client.Delete(ctx, found, client.Preconditions{UID: &uid})
+	return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
+}
+
 // remove deletes the namespace and waits for its end. The program must not leave addresses in use.
-func (r *connectivityRun) remove(ctx context.Context) error {
-	if r.o.keep {
-		r.say("namespace %s is kept: remove it with: kubectl delete namespace %s", connectivity.Namespace, connectivity.Namespace)
+func (r *connectivityRun) remove(ctx context.Context, ns *corev1.Namespace) error {
+	if r.o.keep && ns.UID != "" {
+		r.say("namespace %s is kept. Whoever reaches its Services can execute commands in its Pod %s: remove it with: kubectl delete namespace %s",
+			connectivity.Namespace, connectivity.Server, connectivity.Namespace)
 		return nil
 	}
 	r.say("removing namespace %s", connectivity.Namespace)
 	limit := max(startLimit, r.o.timeout)
 	err := await(ctx, pollEvery, limit, func(ctx context.Context) error {
-		ns := &corev1.Namespace{}
-		err := r.client.Get(ctx, client.ObjectKey{Name: connectivity.Namespace}, ns)
-		if err == nil && ns.DeletionTimestamp == nil {
-			err = r.client.Delete(ctx, ns)
-		}
-		if err != nil {
-			return client.IgnoreNotFound(err)
+		found := &corev1.Namespace{}
+		if gone, err := r.delete(ctx, ns, found); gone || err != nil {
+			return err
 		}
 		why := "it is being deleted"
-		for _, c := range ns.Status.Conditions {
+		for _, c := range found.Status.Conditions {
 			if c.Status == corev1.ConditionTrue {
 				why = c.Message
 			}

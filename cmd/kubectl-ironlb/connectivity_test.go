@@ -3,11 +3,13 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -20,6 +22,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -39,6 +43,11 @@ type network struct {
 	announcers  []string
 	podIPs      map[string]string
 	interrupted bool // the first deletion of the namespace
+	// stored changes an object after it is stored, and the result of Create.
+	stored  func(client.Object) error
+	noRoute bool // from this machine
+	// stuck is the kind whose objects cannot be deleted.
+	stuck client.Object
 }
 
 func newNetwork(t *testing.T) *network {
@@ -82,8 +91,15 @@ func (n *network) create(ctx context.Context, c client.WithWatch, o client.Objec
 	case *v1alpha1.L2Advertisement:
 		o.Status.Conditions = []metav1.Condition{conditionOf("Ready", "True", "Read", "")}
 	}
+	o.SetUID(types.UID(rand.Text()))
 	if err := c.Create(ctx, o, opts...); err != nil {
 		return err
+	}
+	if n.stored != nil {
+		if err := n.stored(o); err != nil {
+			o.SetUID("")
+			return err
+		}
 	}
 	if err := c.Status().Update(ctx, o); err != nil && !apierrors.IsNotFound(err) {
 		return err
@@ -133,6 +149,9 @@ func (n *network) remove(ctx context.Context, c client.WithWatch, o client.Objec
 	if _, is := o.(*corev1.Namespace); is && !n.interrupted {
 		n.interrupted = true
 		return errors.New("TLS handshake timeout")
+	}
+	if reflect.TypeOf(o) == reflect.TypeOf(n.stuck) {
+		return errors.New("no right to delete it")
 	}
 	return c.Delete(ctx, o, opts...)
 }
@@ -198,11 +217,15 @@ func (n *network) connect(ctx context.Context, o connectivityOptions, format str
 	var out bytes.Buffer
 	o.timeout = 10 * time.Second
 	r := &connectivityRun{o: o, execs: clientPods{n}, progress: &out,
-		tool: &tool{client: n.client, pods: speakerPods{n}, out: &out, now: time.Now, system: v1alpha1.Namespace, output: format},
+		tool: &tool{client: n.client, pods: speakerPods{n}, out: &out, now: time.Now, system: v1alpha1.Namespace, output: format,
+			flags: genericclioptions.NewConfigFlags(false)},
 		request: func(_ context.Context, url string) connectivity.Transfer {
 			body := "server"
 			if strings.HasSuffix(url, "/clientip") {
 				body = "127.0.0.1:4711"
+			}
+			if n.noRoute {
+				return connectivity.Transfer{Error: connectivity.NoRoute}
 			}
 			return connectivity.Transfer{Body: body, OK: true, Took: time.Millisecond}
 		}}
@@ -384,7 +407,7 @@ func TestConnectivityKeepAndCancel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
 		out, code := n.connect(t.Context(), connectivityOptions{tests: []string{"hairpin"}, keep: true}, "")
-		if code != 0 || !strings.HasSuffix(out, "is kept: remove it with: kubectl delete namespace ironlb-connectivity-test\n") || n.left(t) == nil {
+		if code != 0 || !strings.HasSuffix(out, "is kept. Whoever reaches its Services can execute commands in its Pod server: remove it with: kubectl delete namespace ironlb-connectivity-test\n") || n.left(t) == nil {
 			t.Errorf("exit code %d:\n%s", code, out)
 		}
 		out, code = n.connect(t.Context(), connectivityOptions{}, "")
@@ -404,6 +427,77 @@ func TestConnectivityKeepAndCancel(t *testing.T) {
 		out, code := n.connect(ctx, connectivityOptions{}, "")
 		if code != exitError || strings.Contains(out, "FAIL") || strings.Contains(out, "error") || n.left(t) != nil {
 			t.Errorf("exit code %d, left %v:\n%s", code, n.left(t), out)
+		}
+	})
+}
+
+// What the API server stored is removed even if Create returned an error, but nothing of another run.
+func TestConnectivityLeaves(t *testing.T) {
+	lost := func(kind client.Object) func(client.Object) error {
+		return func(o client.Object) error {
+			if reflect.TypeOf(o) == reflect.TypeOf(kind) && o.GetName() == connectivity.Namespace {
+				return errors.New("connection lost")
+			}
+			return nil
+		}
+	}
+	another := func(n *network) func(client.Object) error {
+		return func(o client.Object) error {
+			if _, is := o.(*corev1.Service); !is {
+				return nil
+			}
+			ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: connectivity.Namespace}}
+			if err := n.client.Delete(n.t.Context(), ns); err != nil {
+				return err
+			}
+			ns.UID = "another"
+			return n.client.Create(n.t.Context(), ns)
+		}
+	}
+	for name, test := range map[string]struct {
+		fault func(*network)
+		code  int
+		want  string
+		left  []string
+	}{
+		"namespace":       {func(n *network) { n.stored = lost(&corev1.Namespace{}) }, exitError, "creating Namespace ironlb-connectivity-test: connection lost", nil},
+		"L2Advertisement": {func(n *network) { n.stored = lost(&v1alpha1.L2Advertisement{}) }, exitProblems, "connection lost", nil},
+		"stuck": {func(n *network) { n.stuck = &v1alpha1.L2Advertisement{} }, exitError,
+			"no right to delete it. Remove it with: kubectl delete l2advertisement", []string{"*v1alpha1.L2Advertisement"}},
+		"another run": {func(n *network) {
+			n.change = func(o client.Object) error {
+				if _, is := o.(*corev1.Namespace); is {
+					return apierrors.NewAlreadyExists(schema.GroupResource{Resource: "namespaces"}, o.GetName())
+				}
+				return nil
+			}
+		}, exitError, "already exists", nil},
+		"another namespace": {func(n *network) { n.interrupted, n.change = true, another(n) }, 0, "", []string{"*v1.Namespace"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNetwork(t)
+				test.fault(n)
+				out, code := n.connect(t.Context(), connectivityOptions{tests: []string{"failover"}, failover: true}, "")
+				if code != test.code || !strings.Contains(out, test.want) || !slices.Equal(n.left(t), test.left) {
+					t.Errorf("exit code %d, left %v:\n%s", code, n.left(t), out)
+				}
+				if name == "another run" && strings.Contains(out, "removing") {
+					t.Error(out)
+				}
+			})
+		})
+	}
+}
+
+// A machine without a route does not count in the failover.
+func TestFailoverWithoutRoute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t)
+		n.noRoute = true
+		out, code := n.connect(t.Context(), connectivityOptions{tests: []string{"failover"}, failover: true, here: true}, "")
+		if code != exitProblems || !strings.Contains(out, "ok      failover") || !strings.Contains(out, "requests failed; "+connectivity.NoRoute) {
+			t.Errorf("exit code %d:\n%s", code, out)
 		}
 	})
 }
@@ -441,6 +535,9 @@ func TestRequestFromHere(t *testing.T) {
 	}
 	status = http.StatusServiceUnavailable
 	if got := requestFromHere(t.Context(), server.URL); got.OK || got.Error != "HTTP status 503" {
+		t.Errorf("%+v", got)
+	}
+	if got := requestFromHere(t.Context(), "http://[fe80::1]:80/"); got.Error != connectivity.NoRoute { // no interface
 		t.Errorf("%+v", got)
 	}
 	server.Close()

@@ -4,16 +4,17 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -216,6 +217,9 @@ func (r *connectivityRun) note(from, to, got string) {
 
 // requestFromHere makes one request from this machine, on a new connection and without a proxy.
 func requestFromHere(ctx context.Context, url string) connectivity.Transfer {
+	if !hasRoute(url) {
+		return connectivity.Transfer{Error: connectivity.NoRoute}
+	}
 	began := time.Now()
 	ctx, cancel := context.WithTimeoutCause(ctx, connectivity.Limit, fmt.Errorf("no answer within %s", connectivity.Limit))
 	defer cancel()
@@ -224,14 +228,26 @@ func requestFromHere(ctx context.Context, url string) connectivity.Transfer {
 	switch {
 	case err != nil && ctx.Err() != nil:
 		t.Error = context.Cause(ctx).Error()
-	case errors.Is(err, syscall.ENETUNREACH):
-		t.Error = connectivity.NoRoute
 	case err != nil:
 		t.Error = err.Error()
 	case !t.OK:
 		t.Error = fmt.Sprintf("HTTP status %d", status)
 	}
 	return t
+}
+
+// hasRoute reports whether this machine has a route to the address of a URL, and a source address. It sends nothing.
+func hasRoute(ofURL string) bool {
+	u, err := url.Parse(ofURL)
+	if err != nil {
+		return true // the request tells more
+	}
+	c, err := net.Dial("udp", u.Host)
+	if err != nil {
+		return false
+	}
+	_ = c.Close()
+	return true
 }
 
 func get(ctx context.Context, url string) (body string, status int, err error) {
@@ -547,14 +563,23 @@ func (r *connectivityRun) failover(ctx context.Context, t *target) (string, erro
 	}
 	watch := r.watch(ctx, addr)
 	defer watch.stop()
-	if err := r.create(ctx, ad); err != nil {
+	ad.Annotations = map[string]string{connectivity.AnnotationRun: rand.Text()}
+	err = r.create(ctx, ad)
+	if apierrors.IsAlreadyExists(err) {
 		return "", err
 	}
-	defer func() {
-		if err := client.IgnoreNotFound(r.client.Delete(context.WithoutCancel(ctx), ad)); err != nil {
-			r.say("error: deleting L2Advertisement %s: %v. Remove it with: kubectl delete l2advertisement %s", ad.Name, err, ad.Name)
+	defer func() { // also after an error: the API server may have stored it
+		err := await(context.WithoutCancel(ctx), pollEvery, r.o.timeout, func(ctx context.Context) error {
+			_, err := r.delete(ctx, ad, &v1alpha1.L2Advertisement{})
+			return err
+		})
+		if err != nil {
+			r.left = fmt.Errorf("deleting L2Advertisement %s: %w. Remove it with: kubectl delete l2advertisement %s", ad.Name, err, ad.Name)
 		}
 	}()
+	if err != nil {
+		return "", err
+	}
 	took, err := r.move(ctx, ad, vip, to.Name)
 	if err != nil {
 		return "", fmt.Errorf("%s did not move from %s to %s: %w", addr, owner, to.Name, err)
@@ -575,10 +600,11 @@ func (r *connectivityRun) failover(ctx context.Context, t *target) (string, erro
 }
 
 // move requests the move once the controller has read the preference.
-func (r *connectivityRun) move(ctx context.Context, ad *v1alpha1.L2Advertisement, vip *v1alpha1.VirtualIP, to string) (time.Duration, error) {
+func (r *connectivityRun) move(ctx context.Context, created *v1alpha1.L2Advertisement, vip *v1alpha1.VirtualIP, to string) (time.Duration, error) {
+	ad := &v1alpha1.L2Advertisement{}
 	err := await(ctx, pollEvery, r.o.timeout, func(ctx context.Context) error {
-		if err := r.client.Get(ctx, client.ObjectKeyFromObject(ad), ad); err != nil {
-			return fmt.Errorf("reading L2Advertisement %s: %w", ad.Name, err)
+		if err := r.client.Get(ctx, client.ObjectKeyFromObject(created), ad); err != nil {
+			return fmt.Errorf("reading L2Advertisement %s: %w", created.Name, err)
 		}
 		if c := meta.FindStatusCondition(ad.Status.Conditions, condition.Ready); c == nil {
 			return fmt.Errorf("ironlb-ccm has not read L2Advertisement %s", ad.Name)
@@ -612,6 +638,7 @@ type watching struct {
 	stop    func()
 	done    sync.WaitGroup
 	results []watched
+	note    string // why this machine is not among them
 }
 
 type watched struct {
@@ -628,7 +655,12 @@ func (r *connectivityRun) watch(ctx context.Context, addr netip.Addr) *watching 
 	url := connectivity.URL(addr, connectivity.Port, "/hostname")
 	pod := cmp.Or(r.pod(connectivity.Remote), r.pod(connectivity.Client)) // one node: no Remote
 	w.results = append(w.results, watched{from: from(pod)})
-	if r.scene.Has(connectivity.FromHere) {
+	switch {
+	case !r.scene.Has(connectivity.FromHere):
+		w.note = "Pods are served by their own node: --from-here measures what other clients lose"
+	case r.request(ctx, url).Error == connectivity.NoRoute:
+		w.note = connectivity.NoRoute
+	default:
 		w.results = append(w.results, watched{from: "this machine"})
 	}
 	w.done.Go(func() {
@@ -670,8 +702,8 @@ func (w *watching) gaps() (string, error) {
 		}
 		out = append(out, text)
 	}
-	if len(w.results) == 1 {
-		out = append(out, "Pods are served by their own node: --from-here measures what other clients lose")
+	if w.note != "" {
+		out = append(out, w.note)
 	}
 	return strings.Join(out, "; "), nil
 }

@@ -206,6 +206,15 @@ func TestPreferring(t *testing.T) {
 	if !reflect.DeepEqual(ad.Spec, want) {
 		t.Errorf("%+v", ad.Spec)
 	}
+	elsewhere := v1alpha1.L2Advertisement{ObjectMeta: metav1.ObjectMeta{Name: "elsewhere"}}
+	elsewhere.Spec.Interfaces = []string{"eth2"}
+	elsewhere.Spec.NodeSelectors = []metav1.LabelSelector{{MatchLabels: map[string]string{corev1.LabelHostname: "1"}}}
+	bySubnet := elsewhere.DeepCopy()
+	bySubnet.Spec.Interfaces = nil
+	c.L2 = append(c.L2, elsewhere, *bySubnet)
+	if ad, err := Preferring(c, svc, &c.Nodes[2]); err != nil || !reflect.DeepEqual(ad.Spec, want) {
+		t.Errorf("with those of other nodes: %v, %v", ad, err)
+	}
 	c.L2[1].Spec.IPAddressPools = nil // announced in the subnet of the address, too
 	if ad, err := Preferring(c, svc, &c.Nodes[2]); err != nil || len(ad.Spec.Interfaces) > 0 {
 		t.Errorf("%v, %v", ad, err)

@@ -21,6 +21,8 @@ const (
 	Namespace = "ironlb-connectivity-test"
 	// Account of the Pods. A new namespace has its default one only after a while.
 	Account = "client"
+	// AnnotationRun has a random value of the run that created the object.
+	AnnotationRun = "ironlb.io/connectivity-test-run"
 	// Container of each Pod.
 	Container = "agnhost"
 	// Port of the Services, and of the server.
@@ -168,7 +170,7 @@ func Preferring(c *diagnose.Cluster, svc *corev1.Service, node *corev1.Node) (*v
 		}
 		for i := range c.L2 {
 			selection, _ := advertisement.OfL2(&c.L2[i]) // its condition has the error
-			if !selection.SelectsPool(r.Pool, labelsOf(c, r.Pool)) || !selection.SelectsService(svc.Labels) {
+			if !selection.SelectsPool(r.Pool, labelsOf(c, r.Pool)) || !selection.SelectsService(svc.Labels) || !selection.SelectsNode(node) {
 				continue
 			}
 			bySubnet = bySubnet || len(selection.Interfaces) == 0
