@@ -190,7 +190,7 @@ func poolOnPage(p *v1alpha1.IPAddressPool) pagePool {
 
 func addressOnPage(v *v1alpha1.VirtualIP) pageAddress {
 	announced, reason := announcement(v)
-	one := pageAddress{Addresses: v.Spec.Addresses, Services: servicesOn(v), Announced: announced, Reason: reason, Since: v.Status.Since}
+	one := pageAddress{Addresses: v.Spec.Addresses, Services: append([]string{}, servicesOn(v)...), Announced: announced, Reason: reason, Since: v.Status.Since}
 	if n := next(v); n != "-" {
 		one.Next = n
 	}
@@ -260,7 +260,7 @@ func (s *tables) sessionOnPage(one *session) pageSession {
 // Reasons of the Events of a new owner (docs/reference/events-and-conditions.md), and what their messages have besides.
 var (
 	moveReasons = []string{"OwnerLost", "TakenOver"}
-	moveMessage = regexp.MustCompile(`^node (\S+) answers for (\S+?)(?: in place of node (\S+?))?(?: after (\S+?))?(?:: (.+))?$`)
+	moveMessage = regexp.MustCompile(`^(?:\(combined from similar events\): )?node (\S+) answers for (\S+?)(?: in place of node (\S+?))?(?: after (\S+?))?(?:: (.+))?$`)
 )
 
 const (
@@ -315,7 +315,7 @@ func movesOf(events []corev1.Event, addresses map[string][]string) []pageMove {
 	for i := range events {
 		e := &events[i]
 		fields := moveMessage.FindStringSubmatch(e.Message)
-		if fields == nil {
+		if fields == nil || e.Source.Component != "ironlb-speaker" {
 			continue // another program's
 		}
 		took, _ := time.ParseDuration(fields[4]) // 0 if unknown

@@ -53,7 +53,7 @@ From another machine: ssh -L 8080:127.0.0.1:PORT, and the URL with port 8080.`,
 // ui serves the page until the context ends. It returns an error at once if the cluster cannot be read.
 func (t *tool) ui(ctx context.Context, port uint16) error {
 	u := &uiServer{ctx: ctx, token: rand.Text(), now: t.now, read: t.pageReader()}
-	if _, _, err := u.page(); err != nil {
+	if _, err := u.page(); err != nil {
 		return err
 	}
 	listeners, err := loopback(port)
@@ -108,9 +108,15 @@ type uiServer struct {
 
 	mu     sync.Mutex // held while the objects are read: all requests get the result
 	last   *page
-	body   []byte
-	etag   string
+	answer uiAnswer
 	expiry time.Time
+}
+
+// uiAnswer is the JSON of the page.
+type uiAnswer struct {
+	body []byte
+	etag string
+	read time.Time // when reading what it shows began
 }
 
 // policy allows the files of the page alone, no script in the page, and no assignment of HTML.
@@ -160,51 +166,57 @@ func isLoopback(hostport string) bool {
 }
 
 func (u *uiServer) servePage(w http.ResponseWriter, r *http.Request) {
-	body, etag, err := u.page()
+	answer, err := u.page()
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
 	}
-	w.Header().Set("ETag", etag)
-	if r.Header.Get("If-None-Match") == etag {
+	w.Header().Set("ETag", answer.etag)
+	w.Header().Set("Age", strconv.Itoa(int(u.now().Sub(answer.read).Seconds()))) // the browser's clock may differ
+	if r.Header.Get("If-None-Match") == answer.etag {
 		w.WriteHeader(http.StatusNotModified)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(body) // the browser has gone
+	_, _ = w.Write(answer.body) // the browser has gone
 }
 
-// readWithin is how long a read may take.
-const readWithin = 30 * time.Second
+const (
+	// readWithin is how long a read may take.
+	readWithin = 30 * time.Second
+	// readAtLeast is the longest interval between reads, however long they take.
+	readAtLeast = 10 * time.Second
+)
 
-// page returns the JSON of the page, read anew if it is older than watchEvery, or than four times what reading takes. If
-// the objects cannot be read, it is the last one with the error.
-func (u *uiServer) page() (body []byte, etag string, err error) {
+// page returns the JSON of the page, read anew if it is older than watchEvery, or than four times what reading takes, up
+// to readAtLeast. If the objects cannot be read, it is the last one with the error.
+func (u *uiServer) page() (uiAnswer, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	began := u.now()
 	if began.Before(u.expiry) {
-		return u.body, u.etag, nil
+		return u.answer, nil
 	}
 	ctx, cancel := context.WithTimeout(u.ctx, readWithin)
 	defer cancel()
 	p, err := u.read(ctx)
 	switch {
 	case err != nil && u.last == nil:
-		return nil, "", err
+		return uiAnswer{}, err
 	case err != nil:
 		old := *u.last
 		old.Error = printable(err.Error())
 		p = &old
+		u.expiry = u.now().Add(watchEvery)
 	default:
-		u.last = p
+		u.last, u.answer.read = p, began
+		done := u.now()
+		u.expiry = done.Add(min(max(watchEvery, 4*done.Sub(began)), readAtLeast))
 	}
-	if u.body, err = json.Marshal(p); err != nil {
-		return nil, "", fmt.Errorf("encoding the page: %w", err)
+	if u.answer.body, err = json.Marshal(p); err != nil {
+		return uiAnswer{}, fmt.Errorf("encoding the page: %w", err)
 	}
-	sum := sha256.Sum256(u.body)
-	u.etag = `"` + hex.EncodeToString(sum[:16]) + `"`
-	done := u.now()
-	u.expiry = done.Add(max(watchEvery, 4*done.Sub(began)))
-	return u.body, u.etag, nil
+	sum := sha256.Sum256(u.answer.body)
+	u.answer.etag = `"` + hex.EncodeToString(sum[:16]) + `"`
+	return u.answer, nil
 }

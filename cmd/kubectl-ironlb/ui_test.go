@@ -24,14 +24,15 @@ import (
 )
 
 func moved(name, reason, message string, at time.Duration) *corev1.Event {
-	return &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Reason: reason, Message: message, LastTimestamp: *ago(at)}
+	return &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Reason: reason, Message: message, LastTimestamp: *ago(at),
+		Source: corev1.EventSource{Component: "ironlb-speaker"}}
 }
 
 // uiOf returns the tool and the server of the page.
 func uiOf(cl client.Client) (*tool, *uiServer) {
 	t := &tool{client: cl, now: func() time.Time { return now }, system: v1alpha1.Namespace, flags: genericclioptions.NewConfigFlags(false)}
-	name := "lab"
-	t.flags.Context = &name
+	name, namespace := "lab", metav1.NamespaceDefault
+	t.flags.Context, t.flags.Namespace = &name, &namespace
 	return t, &uiServer{ctx: context.Background(), token: "secret", now: t.now, read: t.pageReader()}
 }
 
@@ -164,11 +165,13 @@ func TestPage(t *testing.T) {
 
 // TestMoves: the Events of new owners, those of one fault in one line.
 func TestMoves(t *testing.T) {
-	tool, u := uiOf(cluster(vip("2001:db8::10,192.0.2.10", "default/web", "a", "a"),
+	another := moved("8", "OwnerLost", "node x answers for 192.0.2.9 in place of node y: an invention", time.Second)
+	another.Source.Component = "another"
+	tool, u := uiOf(cluster(another, vip("2001:db8::10,192.0.2.10", "default/web", "a", "a"),
 		moved("1", "OwnerLost", "node a answers for 2001-db8--10 in place of node c after 312ms: its speaker is not received", time.Minute),
 		moved("2", "OwnerLost", "node a answers for 2001-db8--10 in place of node c after 312ms: its speaker is not received", time.Minute), // another Service
 		moved("3", "OwnerLost", "node b answers for 192.0.2.9 in place of node c after 1.024s: its speaker is not received", time.Minute+2*time.Second),
-		moved("4", "TakenOver", "node c answers for 192.0.2.9 in place of node b", 30*time.Second),
+		moved("4", "TakenOver", "(combined from similar events): node c answers for 192.0.2.9 in place of node b", 30*time.Second),
 		moved("5", "OwnerLost", "node a answers for 192.0.2.9: its speaker is not received", time.Hour), // of an earlier version
 		moved("6", "OwnerLost", "what another program writes", time.Second),
 		moved("7", "SessionDown", "node a answers for 192.0.2.9", time.Second),
@@ -260,9 +263,21 @@ func TestUICost(t *testing.T) {
 		}
 		broken = true
 		mu.Unlock()
-		got := ask(u, "GET", "http://localhost/secret/page.json").Body.String()
+		time.Sleep(5 * time.Second)
+		answer := ask(u, "GET", "http://localhost/secret/page.json")
+		if age := answer.Header().Get("Age"); age != "3606" {
+			t.Errorf("the page is %s seconds old", age)
+		}
+		got := answer.Body.String()
 		if !strings.Contains(got, `no route to host\\x1b[2J`) || !strings.Contains(got, "192.0.2.10") {
 			t.Errorf("after an error: %s", got)
+		}
+		mu.Lock()
+		broken = false
+		mu.Unlock()
+		time.Sleep(watchEvery)
+		if answer = ask(u, "GET", "http://localhost/secret/page.json"); strings.Contains(answer.Body.String(), "no route") || answer.Header().Get("Age") != "0" {
+			t.Errorf("after the end of the error, of %ss: %s", answer.Header().Get("Age"), answer.Body)
 		}
 	})
 }
@@ -303,6 +318,24 @@ func TestUI(t *testing.T) {
 	if got := run(broken, "ui"); !strings.Contains(got, "no route to host") {
 		t.Error(got)
 	}
+}
+
+// TestUIExpiry: slow reads are rare, but not too rare, and one that fails does not delay the next.
+func TestUIExpiry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, test := range []struct {
+			took, want time.Duration
+			err        error
+		}{{0, watchEvery, nil}, {time.Second, 4 * time.Second, nil}, {20 * time.Second, readAtLeast, nil}, {readWithin, watchEvery, errors.New("down")}} {
+			u := &uiServer{ctx: t.Context(), now: time.Now, last: &page{}, read: func(context.Context) (*page, error) {
+				time.Sleep(test.took)
+				return &page{}, test.err
+			}}
+			if _, err := u.page(); err != nil || time.Until(u.expiry) != test.want {
+				t.Errorf("a read of %s: the next one is after %s, want %s: %v", test.took, time.Until(u.expiry), test.want, err)
+			}
+		}
+	})
 }
 
 type writer func([]byte) (int, error)

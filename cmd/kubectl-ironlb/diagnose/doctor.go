@@ -69,6 +69,9 @@ func (c *Cluster) Doctor(names []string) []Group {
 	if c.Controller != "" {
 		g.add("Cluster", Problem, ReasonNotReady, c.Controller, "ironlb-ccm")
 	}
+	if c.Daemons != "" {
+		g.add("Cluster", Problem, ReasonNotReady, c.Daemons, "ironlb-speaker")
+	}
 	g.unread("Nodes", "SpeakerStatuses", "Pods")
 	slices.SortStableFunc(g.all, func(a, b Group) int {
 		return cmp.Or(cmp.Compare(severity(a.State), severity(b.State)), cmp.Compare(a.Kind, b.Kind))

@@ -176,6 +176,7 @@ func TestDoctor(t *testing.T) {
 			c.Speakers[1].Status.Unreachable = []v1alpha1.UnreachableStatus{{Node: "a"}}
 		}, "Problem Reporting a: Silent", []string{"start the node and its speaker; if both run, " + open}},
 		{"no rights to read Pods", func(c *Cluster) { c.Unread["Pods"] = "forbidden" }, "Unknown Cluster Pods: Unread", []string{"cannot be listed: forbidden"}},
+		{"a Pod that no node takes", func(c *Cluster) { c.Daemons = "2 of 3 Pods are ready" }, "Problem Cluster ironlb-speaker: NotReady", []string{"2 of 3"}},
 		{"no controller", func(c *Cluster) { c.Controller = "no replica is available" }, "Problem Cluster ironlb-ccm: NotReady", nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

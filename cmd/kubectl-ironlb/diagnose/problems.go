@@ -59,10 +59,11 @@ type groups struct {
 	absence map[string]v1alpha1.Absence
 	all     []Group
 	of      map[problem]int // index in all
+	members map[member]bool
 }
 
 func newGroups(c *Cluster) *groups {
-	return &groups{Cluster: c, absence: c.Absent(), of: map[problem]int{}}
+	return &groups{Cluster: c, absence: c.Absent(), of: map[problem]int{}, members: map[member]bool{}}
 }
 
 // problem identifies a Group.
@@ -70,6 +71,12 @@ type problem struct {
 	kind            string
 	state           State
 	reason, message string
+}
+
+// member is an object with a problem.
+type member struct {
+	problem
+	object string
 }
 
 // add adds an object to the group of its problem. Messages that differ only in the object are one.
@@ -80,7 +87,8 @@ func (g *groups) add(kind string, state State, reason, message, object string) {
 		i, g.all = len(g.all), append(g.all, Group{Kind: kind, State: state, Reason: reason, Message: message})
 		g.of[key] = i
 	}
-	if !slices.Contains(g.all[i].Objects, object) {
+	if one := (member{key, object}); !g.members[one] {
+		g.members[one] = true
 		g.all[i].Objects = append(g.all[i].Objects, object)
 	}
 }

@@ -3,10 +3,11 @@
 // Every text of the cluster enters the page as text, never as HTML: tenants name Services, routers send messages.
 
 const every = 2000; // as often as the plugin reads the cluster at most
+const oldest = 45; // seconds of what is shown: the longest interval, a slow read and the next poll
 const mostRows = 200; // of one list: the browser draws no more, the filter finds the others
 const find = id => document.getElementById(id);
 
-let page, etag = '', heard = 0, failed = '', timer;
+let page, etag = '', read = 0, failed = '', timer;
 let rows = 4; // of addresses of a node: it only grows, with room for those of another node, so that the layout stays
 const open = new Set(); // the nodes whose addresses are all shown
 
@@ -20,7 +21,7 @@ async function poll() {
     } else if (answer.status !== 304) {
       throw new Error(await answer.text());
     }
-    heard = Date.now();
+    read = Date.now() - 1000 * answer.headers.get('Age');
     failed = page.error ? 'The cluster cannot be read, this is its last known state: ' + page.error : '';
   } catch (error) {
     failed = 'kubectl ironlb ui does not answer: ' + error.message;
@@ -100,8 +101,8 @@ function tick() {
   for (const e of document.querySelectorAll('time')) text(e, age(e.dateTime));
   find('trouble').hidden = !failed;
   text(find('trouble'), failed);
-  const since = Math.round((Date.now() - heard) / 1000);
-  text(find('live'), !heard ? '' : failed || since > 10 ? 'not live' : 'live, updated ' + since + 's ago');
+  const since = Math.round((Date.now() - read) / 1000);
+  text(find('live'), !read ? '' : failed || since > oldest ? 'not live' : 'live, updated ' + since + 's ago');
 }
 
 const count = (n, one, many = one + 's') => n.toLocaleString() + ' ' + (n === 1 ? one : many);
@@ -114,8 +115,8 @@ function render() {
   const problems = page.problems.filter(p => p.state !== 'Warning').length, warnings = page.problems.length - problems;
   const said = [problems && count(problems, 'problem'), warnings && count(warnings, 'warning')].filter(Boolean).join(', ') || 'No problem';
   const state = find('state');
-  if (state.dataset.said !== said) {
-    state.dataset.said = said;
+  if (state.dataset.said !== page.state + said) {
+    state.dataset.said = page.state + said;
     state.replaceChildren(mark(page.state, '')[0], ' ' + said);
     state.className = page.state;
     document.title = (page.problems.length ? said : '✓') + ' – IronLB ' + page.context;
