@@ -3,6 +3,7 @@ package privileges
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -191,7 +192,8 @@ func cleanup(t *testing.T, node *lab.Node, config string) {
 		argv := p.Contained([]string{cluster.Dir}, cluster.Program("ironlb-speaker"), "cleanup", "--config", config)
 		return node.Exec(t.Context(), append([]string{"sh", "-c", `"$@" 2>&1`, "sh"}, argv...)...)
 	}
-	if err := os.WriteFile(filepath.Join(cluster.Dir, "state", "calico-"+node.Name), nil, 0o600); err != nil { // of an earlier process
+	state := filepath.Join(cluster.Dir, "state")
+	if err := errors.Join(os.MkdirAll(state, 0o700), os.WriteFile(filepath.Join(state, "calico-"+node.Name), nil, 0o600)); err != nil { // of an earlier process
 		t.Fatal(err)
 	}
 	if len(p.Capabilities) == 0 {
