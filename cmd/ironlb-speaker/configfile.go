@@ -13,11 +13,13 @@ import (
 	"strings"
 	"time"
 
+	kjson "sigs.k8s.io/json"
+	"sigs.k8s.io/yaml"
+
+	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 	"github.com/ironlb/ironlb/speaker/member"
 	"github.com/ironlb/ironlb/speaker/traffic"
-	kjson "sigs.k8s.io/json"
-	"sigs.k8s.io/yaml"
 )
 
 // configFile is the file as written. A missing field keeps its default.
@@ -360,4 +362,19 @@ func (p *configParser) loopback(field string, to *netip.AddrPort, text *string) 
 		}
 		*to = a
 	}
+}
+
+// parseScheduler parses the annotation ironlb.io/scheduler.
+func parseScheduler(text string) (name string, flags ipvs.Flags, err error) {
+	s, err := v1alpha1.ParseScheduler(text)
+	if err != nil {
+		return "", 0, err
+	}
+	if s.Fallback {
+		flags |= ipvs.SchedFallback
+	}
+	if s.Port {
+		flags |= ipvs.SchedPort
+	}
+	return s.Name, flags, nil
 }

@@ -15,10 +15,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/ipvs/nft"
 	"github.com/ironlb/ironlb/ipvs/nftlb"
-	"github.com/ironlb/ironlb/pools/v1alpha1"
 	"github.com/ironlb/ironlb/speaker/kube"
 	"github.com/ironlb/ironlb/speaker/kubeproxy"
 	"github.com/ironlb/ironlb/speaker/l2"
@@ -282,19 +280,4 @@ func (n *nodeFacts) gather() (f nodecheck.Facts, ok bool, err error) {
 	found(health.Class != "", nil, nodecheck.DeadlineScheduling)
 	f.Refused = n.api.Source.Refused()
 	return f, true, errors.Join(errs...)
-}
-
-// parseScheduler parses the annotation ironlb.io/scheduler.
-func parseScheduler(text string) (name string, flags ipvs.Flags, err error) {
-	s, err := v1alpha1.ParseScheduler(text)
-	if err != nil {
-		return "", 0, err
-	}
-	if s.Fallback {
-		flags |= ipvs.SchedFallback
-	}
-	if s.Port {
-		flags |= ipvs.SchedPort
-	}
-	return s.Name, flags, nil
 }

@@ -42,7 +42,7 @@ func TestInvalidPoolKeepsItsRanges(t *testing.T) {
 			t.Helper()
 			pool := &v1alpha1.IPAddressPool{ObjectMeta: metav1.ObjectMeta{Name: "main", CreationTimestamp: metav1.NewTime(time.Unix(created, 0))}, Spec: spec}
 			pool.Status.LastGood = lastGood
-			for range 2 { // a snapshot is trimmed again
+			for range 2 { // client-go may trim an object again
 				if _, err := trim(pool); err != nil {
 					t.Fatal(err)
 				}
