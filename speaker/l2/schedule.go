@@ -29,6 +29,9 @@ var steps = []step{
 // meanwhile.
 var probeGaps = []time.Duration{100 * time.Millisecond, 150 * time.Millisecond}
 
+// A wake later than this is the end of a stall: the process may not have received the answers that came meanwhile.
+const overslept = 50 * time.Millisecond
+
 // tick paces the frames: at most burst frames per tick.
 const tick = 10 * time.Millisecond
 
@@ -136,6 +139,7 @@ func (s *schedule) remove(j *job) {
 func (s *schedule) run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	var due time.Time
 	for {
 		select {
 		case <-ctx.Done():
@@ -143,9 +147,11 @@ func (s *schedule) run(ctx context.Context) {
 		case <-s.wake:
 		case <-timer.C:
 		}
-		wait, ok, ended := s.send(time.Now())
-		if ok {
+		now := time.Now()
+		wait, ok, ended := s.send(now, !due.IsZero() && now.Sub(due) > overslept)
+		if due = (time.Time{}); ok {
 			timer.Reset(wait)
+			due = now.Add(wait)
 		}
 		for _, p := range ended {
 			p.on.probeEnded(p.addr)
@@ -154,8 +160,8 @@ func (s *schedule) run(ctx context.Context) {
 }
 
 // send sends the due frames that fit into this tick. It returns the time until the next one, if there is one, and the
-// bindings whose probing is over. The lock is held while sending, so that stop takes effect before it returns.
-func (s *schedule) send(now time.Time) (wait time.Duration, ok bool, ended []binding) {
+// bindings whose probing is over; after a stall, what would be over is probed again. The lock is held while sending, so that stop takes effect before it returns.
+func (s *schedule) send(now time.Time, stalled bool) (wait time.Duration, ok bool, ended []binding) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if now.Sub(s.window) >= tick {
@@ -166,6 +172,8 @@ func (s *schedule) send(now time.Time) (wait time.Duration, ok bool, ended []bin
 		switch {
 		case j.due.After(now):
 			return j.due.Sub(now), true, ended
+		case j.probing && j.step == len(probeGaps) && stalled:
+			j.step-- // an answer may wait to be received: ask again
 		case j.probing && j.step == len(probeGaps):
 			heap.Pop(&s.heap)
 			delete(s.jobs, j.binding)

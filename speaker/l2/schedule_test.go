@@ -22,6 +22,8 @@ type recorder struct {
 	ended   map[netip.Addr]time.Duration
 	outs    []time.Duration
 	full    bool // the kernel accepts nothing
+	// stall is for how long the process stands still after its second probe.
+	stall time.Duration
 }
 
 func newRecorder() *recorder {
@@ -52,6 +54,9 @@ func (r *recorder) probe(addr netip.Addr) bool {
 	}
 	r.all = append(r.all, time.Since(r.begin))
 	r.probes[addr] = append(r.probes[addr], time.Since(r.begin))
+	if len(r.probes[addr]) == 2 {
+		time.Sleep(r.stall)
+	}
 	return true
 }
 
@@ -247,6 +252,21 @@ func TestScheduleProbesAgainWhatWasNotSent(t *testing.T) {
 		elapse(time.Minute)
 		if at := rec.probes[vip]; len(at) != 2 || rec.ended[vip] != at[1]+150*ms {
 			t.Errorf("probed at %v until %v", at, rec.ended[vip])
+		}
+	})
+}
+
+// After a stall the schedule may run before the receiver: the time for an answer begins anew.
+func TestScheduleProbesAgainAfterAStall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rec := newRecorder()
+		rec.stall = time.Second
+		s := newSchedule(0, 5000)
+		running(t, s)
+		s.probe(time.Now(), binding{rec, vip})
+		elapse(time.Minute)
+		if at := rec.probes[vip]; len(at) != 3 || rec.ended[vip] != at[2]+150*ms {
+			t.Errorf("probed at %v until %v, with a stall in between", at, rec.ended[vip])
 		}
 	})
 }

@@ -37,7 +37,8 @@ type ownership struct {
 	move
 	handover
 	faults
-	// probe is set if no node is known to have answered. A claim is no proof: its probe may have found a conflict.
+	// probe is set if no node is known to have answered. A claim is no proof, nor is an offer to take over: the probe of
+	// that node may have found a conflict, or not have ended.
 	probe bool
 	// reported is set once the status names this node.
 	reported bool
@@ -447,7 +448,7 @@ func (d *election) acquire(why view.Reason) {
 	t := d.ownership
 	d.ownership = ownership{
 		held: true, move: move{moved: why, at: d.now, vacant: t.empty}, handover: handover{before: before(d.vip.Nodes, d.self)},
-		faults: faults{parted: t.parted}, probe: d.vip.ReportedOwner == "" && why != view.TakenOver, last: t.last, used: t.used,
+		faults: faults{parted: t.parted}, probe: d.vip.ReportedOwner == "", last: t.last, used: t.used,
 	}
 	if why == view.OwnerLost || why == view.TakenOver {
 		d.ownership.from = cmp.Or(t.last, d.vip.ReportedOwner)

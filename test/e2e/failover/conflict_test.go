@@ -78,7 +78,7 @@ func TestAddressInUse(t *testing.T) {
 		for _, a := range v.addrs {
 			for _, mac := range s.w.Seen(a, began, time.Now()).All {
 				if n, err := byMAC(mac); err == nil {
-					t.Errorf("%s answers for %v", n.Name, a)
+					t.Errorf("%s answers for %v: %+v", n.Name, a, s.w.Noticed(a, began))
 				}
 			}
 		}
