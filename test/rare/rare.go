@@ -10,20 +10,20 @@ import (
 // Reason is the message of each skip. test/skips counts these.
 const Reason = "left to make test-all"
 
-// all is set by `make test-all`.
-var all = os.Getenv("IRONLB_TEST_ALL") != ""
+// All is set by `make test-all`.
+var All = os.Getenv("IRONLB_TEST_ALL") != ""
 
 // Test skips a test that is not for every change.
 func Test(t testing.TB) {
 	t.Helper()
-	if !all {
+	if !All {
 		t.Skip(Reason)
 	}
 }
 
 // Rounds returns how often to repeat something: few times in `make test`, and many in `make test-all`.
 func Rounds(few, many int) int {
-	if all {
+	if All {
 		return many
 	}
 	return few

@@ -16,7 +16,6 @@ import (
 	"github.com/ironlb/ironlb/test/deploy/chart"
 	"github.com/ironlb/ironlb/test/eventually"
 	"github.com/ironlb/ironlb/test/lab/manifest"
-	"github.com/ironlb/ironlb/test/rare"
 )
 
 func TestMain(m *testing.M) { rig.Main(m) }
@@ -81,9 +80,6 @@ const pools = "--set=pools.lan.addresses={192.0.2.0/30},l2Advertisements.lan.ipA
 func TestOnePass(t *testing.T) {
 	for _, version := range chart.Versions {
 		t.Run(version, func(t *testing.T) {
-			if version != chart.Versions[len(chart.Versions)-1] {
-				rare.Test(t)
-			}
 			f := newFixture(t, version)
 			path := f.chart.Path()
 			f.helm("install", chart.Release, path, "--create-namespace", pools)
@@ -150,7 +146,7 @@ const cleanupFinalizer = "service.kubernetes.io/load-balancer-cleanup"
 // TestUninstall releases the Services of a killed ironlb-ccm, with the rights of the uninstall alone and no other
 // IronLB program running.
 func TestUninstall(t *testing.T) {
-	f := newFixture(t, chart.Versions[1])
+	f := newFixture(t, chart.Versions[len(chart.Versions)-1])
 	f.helm("install", chart.Release, f.chart.Path(), "--create-namespace", pools, "--set=pools.lan.addresses={192.0.2.0/29}")
 	kubeconfig, err := f.AccountKubeconfig(f.ctx, chart.Namespace, "ironlb-ccm")
 	if err != nil {

@@ -31,6 +31,7 @@ type program struct {
 	module  string // folder of the module that pins it, below test/tools
 	pkg     string // package path
 	test    bool   // a test program: go test -c
+	rare    bool   // only make test-all runs it
 	patched *patched
 }
 
@@ -44,15 +45,15 @@ var pinned = map[string]program{
 	"kube-proxy":              {module: "kubernetes", pkg: kubernetes + "cmd/kube-proxy"},
 	"kubectl":                 {module: "kubernetes", pkg: kubernetes + "cmd/kubectl"},
 	"agnhost":                 {module: "kubernetes", pkg: kubernetes + "test/images/agnhost"},
-	"e2e.test":                {module: "kubernetes", pkg: "./e2e", test: true, patched: &patchedTests},
-	"ginkgo":                  {module: "kubernetes", pkg: "github.com/onsi/ginkgo/v2/ginkgo"},
+	"e2e.test":                {module: "kubernetes", pkg: "./e2e", test: true, rare: true, patched: &patchedTests},
+	"ginkgo":                  {module: "kubernetes", pkg: "github.com/onsi/ginkgo/v2/ginkgo", rare: true},
 	"coredns":                 {module: "coredns", pkg: "."},
 	"containerd":              {module: "containerd", pkg: containerd + "cmd/containerd"},
 	"containerd-shim-runc-v2": {module: "containerd", pkg: containerd + "cmd/containerd-shim-runc-v2"},
 	"ctr":                     {module: "containerd", pkg: containerd + "cmd/ctr"},
-	"metallb-controller":      {module: "metallb", pkg: metallb + "/controller"},
-	"metallb-speaker":         {module: "metallb", pkg: metallb + "/speaker"},
-	"helm3":                   {module: "helm3", pkg: "helm.sh/helm/v3/cmd/helm"},
+	"metallb-controller":      {module: "metallb", pkg: metallb + "/controller", rare: true},
+	"metallb-speaker":         {module: "metallb", pkg: metallb + "/speaker", rare: true},
+	"helm3":                   {module: "helm3", pkg: "helm.sh/helm/v3/cmd/helm", rare: true},
 	"helm4":                   {module: "helm4", pkg: "helm.sh/helm/v4/cmd/helm"},
 }
 
@@ -93,9 +94,9 @@ var (
 	ProductPrograms = []string{"cmd/ironlb-ccm", "cmd/ironlb-speaker"}
 )
 
-// Tested returns the names of the pinned programs that tests run, sorted: all but MetalLB's, which benchmarks run.
-func Tested() []string {
-	return slices.DeleteFunc(slices.Sorted(maps.Keys(pinned)), func(name string) bool { return pinned[name].module == "metallb" })
+// Tested returns the names of the pinned programs that make test runs, sorted; with all set, those of make test-all.
+func Tested(all bool) []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(pinned)), func(name string) bool { return pinned[name].rare && !all })
 }
 
 // Build builds programs and reports long steps.

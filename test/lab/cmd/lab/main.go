@@ -19,6 +19,7 @@ import (
 	"github.com/ironlb/ironlb/test/lab/guest"
 	"github.com/ironlb/ironlb/test/lab/host"
 	"github.com/ironlb/ironlb/test/lab/tools"
+	"github.com/ironlb/ironlb/test/rare"
 )
 
 const usage = `use: lab demo | lab shell | lab build
@@ -69,7 +70,7 @@ func build(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return b.Pinned(ctx, tools.Tested()...)
+	return b.Pinned(ctx, tools.Tested(rare.All)...)
 }
 
 // runIn implements the shell's commands: it runs argv in a namespace of the kernel behind socket, "-" for this
