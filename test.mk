@@ -7,12 +7,12 @@
 # Every change passes `make test`: unit tests, each property once where a user sees it, and IPVS in a guest kernel as far as
 # only IPVS can show it. `make test-all` also runs what `make test` skips (package test/rare) and more targets.
 # TIMED have limits on how soon clients are served again, or a cluster in an emulated guest: they run one after the other.
-# WAIT wait for conditions, and IPVS has the kernel alone in a guest: each is a lane with low priority.
+# WAIT and IPVS wait for conditions: each is a lane with low priority, the latter what runs in a guest and what evens out.
 TIMED     := test-failover test-installed test-bgp
 TIMED_ALL := $(TIMED) test-paused test-retransmit test-e2e-ipvs test-proxy-ipvs test-direct-ipvs test-kube-proxy test-upstream test-soak
-WAIT      := test-images test-e2e test-proxy test-lab test-alongside test-native
+WAIT      := test-images test-e2e test-proxy test-lab test-native
 WAIT_ALL  := $(WAIT) test-release test-self test-privileges test-metrics test-ui
-IPVS      := test-kernel
+IPVS      := test-kernel test-alongside
 IPVS_ALL  := $(IPVS) test-kernel-rest
 IRONLB_TEST_ALL ?=
 export IRONLB_TEST_ALL
@@ -32,7 +32,8 @@ test-unit: ## the tests that need neither root nor packages
 	@go -C deploy/images test -short ./...
 	@go -C test/deploy/oldest test ./...
 
-# Packages with a control plane, a guest kernel or routers; test-native has all others.
+# Packages with a control plane, a guest kernel or routers; test-native has all others, the longest first. They wait more
+# than they compute.
 SELF    := ./test/lab ./test/lab/controlplane ./test/lab/cmd/lab
 GUESTS  := ./test/lab/guest ./test/lab/cmd/guest
 ROUTERS := ./test/lab/router ./speaker/bfd ./speaker/bgp/gobgp ./cmd/ironlb-bgpd
@@ -40,7 +41,7 @@ LAB     := ./test/ccm/... ./test/deploy/live ./test/e2e/privileges
 NATIVE   = $$(go list ./... | grep -vxF "$$(go list $(SELF) $(GUESTS) $(ROUTERS) $(LAB) ./test/e2e/... ./test/deploy/release ./ipvs/kernel)")
 
 test-native: root ## unit tests, and those that need network namespaces (root)
-	@$(REPORT) $(NATIVE)
+	@$(REPORT) -p 3 ./speaker/member $(NATIVE)
 
 test-images: ## the builder of the images, and the CRDs with the oldest Kubernetes
 	@go -C deploy/images test ./...

@@ -68,7 +68,7 @@ func TestGenerated(t *testing.T) {
 	}
 }
 
-// TestHelmVersions: both versions of Helm render the same objects, and lint reports no error.
+// TestHelmVersions: each version of Helm renders the same objects, and lint reports no error.
 func TestHelmVersions(t *testing.T) {
 	c := open(t)
 	var texts []string
@@ -83,7 +83,7 @@ func TestHelmVersions(t *testing.T) {
 		slices.SortFunc(docs, func(a, b manifest.Document) int { return strings.Compare(a.Kind+a.Name+a.Text, b.Kind+b.Name+b.Text) })
 		texts = append(texts, docs.String())
 	}
-	if texts[0] != texts[1] {
+	if len(slices.Compact(texts)) > 1 {
 		t.Errorf("%v render different objects", chart.Versions)
 	}
 	if _, err := c.Run(t.Context(), chart.Versions[0], "template", "ironlb", c.Path(), "--kube-version", "1.31.9"); err == nil || !strings.Contains(err.Error(), "1.32") {
