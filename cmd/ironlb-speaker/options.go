@@ -144,7 +144,7 @@ clients with a bearer token that the API server permits to get /metrics.`,
 	for _, cmd := range []*cobra.Command{root, prepare, cleanup} {
 		cmd.Flags().StringVar(&o.configFile, "config", "", "YAML file with the configuration (default: all defaults)")
 	}
-	root.AddCommand(cleanup, prepare, retainCommand(), dumpCommand(), idleCommand())
+	root.AddCommand(cleanup, prepare, retainCommand(), dumpCommand(), idleCommand(), echoCommand())
 	return root
 }
 

@@ -18,14 +18,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/ironlb/ironlb/cmd/internal/echo"
 	"github.com/ironlb/ironlb/cmd/kubectl-ironlb/connectivity"
 	"github.com/ironlb/ironlb/cmd/kubectl-ironlb/diagnose"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
 const (
-	// agnhost is the image with the tag that Kubernetes of go.mod's version uses in its own tests.
-	agnhost = "registry.k8s.io/e2e-test-images/agnhost:2.63.0"
 	// startLimit is the time limit for the start of the Pods, which may include the download of the image, and for the
 	// end of the namespace.
 	startLimit = 3 * time.Minute
@@ -78,8 +77,8 @@ The clients of these tests include Pods in the network of the nodes (hostNetwork
 the Pod Security level privileged, otherwise restricted. Pods and processes of a node are served by that node. So they do not
 notice who announces the address: run the command where it is announced, with --from-here.
 
-Run it where only trusted clients reach the pool, and choose the pool with --pool: whoever reaches the Services meanwhile can
-execute commands in Pod ` + connectivity.Server + ` (agnhost netexec), which has no token and no privileges.
+The Pods run the image of the speakers, without privileges and without a token. Their server gives the name of its Pod and the
+address of the client, and nothing else.
 
 Exit code: 0 if no test failed, 1 if one did, 2 if they could not run.`,
 		Example: `  kubectl ironlb connectivity test
@@ -95,7 +94,7 @@ Exit code: 0 if no test failed, 1 if one did, 2 if they could not run.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&r.o.image, "image", agnhost, "The image of the Pods: agnhost, or another one with its program and curl.")
+	flags.StringVar(&r.o.image, "image", "", "The image of the Pods, with ironlb-speaker. Empty: that of the speakers.")
 	flags.StringVar(&r.o.pool, "pool", "", "The IPAddressPool of the Services. Empty: as for any Service.")
 	flags.DurationVar(&r.o.timeout, "timeout", time.Minute, "The time limit for each test.")
 	flags.StringSliceVar(&r.o.tests, "tests", nil, "Run these tests only.")
@@ -114,7 +113,7 @@ type connectivityRun struct {
 	o        connectivityOptions
 	scene    connectivity.Scene
 	execs    podClient // in the namespace of the test
-	request  func(ctx context.Context, url string) connectivity.Transfer
+	request  func(ctx context.Context, url string) echo.Transfer
 	progress io.Writer
 
 	created []corev1.Pod // with their addresses
@@ -187,7 +186,7 @@ func (r *connectivityRun) run(ctx context.Context) (err error) {
 	if err := r.setUp(ctx); err != nil {
 		return err
 	}
-	report := connectivityReport{Image: r.o.image, Nodes: r.scene.Nodes, Tests: []connectivityOf{}}
+	report := connectivityReport{Image: r.scene.Image, Nodes: r.scene.Nodes, Tests: []connectivityOf{}}
 	count := map[string]int{}
 	for _, test := range r.scene.Tests {
 		result := r.test(ctx, test)
@@ -248,7 +247,26 @@ func (r *connectivityRun) prepare(ctx context.Context) error {
 		}
 		r.execs, err = connectPods(r.flags, connectivity.Namespace)
 	}
+	if err == nil && r.scene.Image == "" {
+		r.scene.Image, err = r.speakerImage(ctx)
+	}
 	return err
+}
+
+// speakerImage returns the image of a speaker, which each node has.
+func (r *connectivityRun) speakerImage(ctx context.Context) (string, error) {
+	all, err := r.ourPods(ctx, nil)
+	if err != nil {
+		return "", fmt.Errorf("which image the speakers have: %w. Name it with --image", err)
+	}
+	for _, pod := range all {
+		for _, c := range pod.Spec.Containers {
+			if c.Name == "ironlb-speaker" {
+				return c.Image, nil
+			}
+		}
+	}
+	return "", fmt.Errorf("there is no Pod of ironlb-speaker in namespace %s: name its image with --image", r.system)
 }
 
 // refuse returns an error if there is something of another run.
@@ -316,8 +334,7 @@ func (r *connectivityRun) delete(ctx context.Context, o, found client.Object) (g
 // remove deletes the namespace and waits for its end. The program must not leave addresses in use.
 func (r *connectivityRun) remove(ctx context.Context, ns *corev1.Namespace) error {
 	if r.o.keep && ns.UID != "" {
-		r.say("namespace %s is kept. Whoever reaches its Services can execute commands in its Pod %s: remove it with: kubectl delete namespace %s",
-			connectivity.Namespace, connectivity.Server, connectivity.Namespace)
+		r.say("namespace %s is kept: remove it with: kubectl delete namespace %s", connectivity.Namespace, connectivity.Namespace)
 		return nil
 	}
 	r.say("removing namespace %s", connectivity.Namespace)
@@ -362,7 +379,7 @@ func (r *connectivityRun) setUp(ctx context.Context) error {
 		return err
 	}
 	pods := r.scene.Pods()
-	r.say("namespace %s: starting %d Pods of %s on %s", connectivity.Namespace, len(pods), r.o.image, strings.Join(r.scene.Nodes, ", "))
+	r.say("namespace %s: starting %d Pods of %s on %s", connectivity.Namespace, len(pods), r.scene.Image, strings.Join(r.scene.Nodes, ", "))
 	for _, pod := range pods {
 		if err := r.create(ctx, pod); err != nil {
 			return err
@@ -407,7 +424,7 @@ func (r *connectivityRun) waitPods(ctx context.Context, want int) error {
 		return errors.New(strings.Join(waiting, "; "))
 	})
 	if err != nil && ctx.Err() == nil {
-		return fmt.Errorf("the Pods of the test do not start: %w. If nodes cannot get the image %s, name another reference with --image", err, r.o.image)
+		return fmt.Errorf("the Pods of the test do not start: %w. If nodes cannot get the image %s, name another reference with --image", err, r.scene.Image)
 	}
 	return err
 }
@@ -435,7 +452,7 @@ func (r *connectivityRun) direct(ctx context.Context) error {
 	for _, addr := range addressesOf(r.pod(connectivity.Server)) {
 		for _, pod := range r.clients(addr) {
 			err := await(ctx, pollEvery, r.o.timeout, func(ctx context.Context) error {
-				all, err := r.ask(ctx, pod, connectivity.URL(addr, connectivity.ServerPort, "/hostname"), 1)
+				all, err := r.ask(ctx, pod, connectivity.URL(addr, connectivity.ServerPort, echo.Hostname), 1)
 				return cmp.Or(err, connectivity.Answered(all, 1))
 			})
 			if err != nil && ctx.Err() == nil {

@@ -7,8 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"reflect"
 	"slices"
 	"strings"
@@ -28,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/ironlb/ironlb/cmd/internal/echo"
 	"github.com/ironlb/ironlb/cmd/kubectl-ironlb/connectivity"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
@@ -36,9 +35,9 @@ import (
 type network struct {
 	t      *testing.T
 	client client.WithWatch
-	// change changes an object before it is created, answer one of curl.
+	// change changes an object before it is created, answer the result of a request.
 	change func(client.Object) error
-	answer func(pod, url string) string
+	answer func(pod, url string) echo.Transfer
 	// announcers of an address; nil: its owner.
 	announcers  []string
 	podIPs      map[string]string
@@ -61,6 +60,7 @@ func newNetwork(t *testing.T) *network {
 		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 		speaker := ourPod("ironlb-speaker-"+name, "ironlb-speaker", name)
 		ready(speaker, "192.0.2.10")
+		speaker.Spec.Containers[0].Image = "example.org/ironlb-speaker:1"
 		objects = append(objects, node, speaker, &v1alpha1.SpeakerStatus{ObjectMeta: metav1.ObjectMeta{Name: name},
 			Status: v1alpha1.SpeakerStatusStatus{DataPlane: v1alpha1.DataPlaneStatus{Healthy: true}}})
 	}
@@ -169,31 +169,37 @@ func (speakerPods) Logs(context.Context, string, *corev1.PodLogOptions) ([]byte,
 	return nil, nil
 }
 
-// Exec answers as many requests as curl would make. An endless client makes one each interval until it is stopped.
+// Exec answers as many requests as the client would make. One with a rate makes them until it is stopped.
 func (n clientPods) Exec(ctx context.Context, pod, _ string, argv ...string) ([]byte, error) {
-	url, count, _ := strings.Cut(strings.TrimSuffix(argv[len(argv)-1], "]"), "?[1-")
-	requests := 0
-	if _, err := fmt.Sscan(count, &requests); err != nil {
-		n.t.Error(err)
+	url, t := argv[len(argv)-1], echo.Transfer{Body: "server", OK: true, Took: time.Millisecond}
+	value := func(flag string) (v int) {
+		if _, err := fmt.Sscan(argv[slices.Index(argv, flag)+1], &v); err != nil {
+			n.t.Error(err)
+		}
+		return v
 	}
-	one := ""
+	requests := value("--count")
 	switch {
-	case n.answer != nil && n.answer(pod, url) != "":
-		one = n.answer(pod, url)
 	case strings.Contains(url, "//192.0.2.2:") && pod != "client":
-		one = " 000 3.000000 Connection timed out"
-	case strings.HasSuffix(url, "/clientip"):
-		one = n.podIPs[pod] + ":4711 200 0.001000 "
-	default:
-		one = "server 200 0.001000 "
+		t = echo.Transfer{Error: "Connection timed out"}
+	case strings.HasSuffix(url, echo.ClientIP):
+		t.Body = n.podIPs[pod] + ":4711"
 	}
-	one += "\n"
-	if slices.Contains(argv, "--rate") {
+	if n.answer != nil {
+		if other := n.answer(pod, url); other != (echo.Transfer{}) {
+			t = other
+		}
+	}
+	if value("--per-second") > 0 {
 		began := time.Now()
 		<-ctx.Done()
-		return []byte(strings.Repeat(one, int(time.Since(began)*perSecond/time.Second))), ctx.Err()
+		requests = int(time.Since(began) * perSecond / time.Second)
 	}
-	return []byte(strings.Repeat(one, requests)), nil
+	line, err := json.Marshal(t)
+	if err != nil {
+		n.t.Error(err)
+	}
+	return bytes.Repeat(append(line, '\n'), requests), ctx.Err()
 }
 
 func (n speakerPods) Exec(ctx context.Context, pod, _ string, _ ...string) ([]byte, error) {
@@ -219,15 +225,15 @@ func (n *network) connect(ctx context.Context, o connectivityOptions, format str
 	r := &connectivityRun{o: o, execs: clientPods{n}, progress: &out,
 		tool: &tool{client: n.client, pods: speakerPods{n}, out: &out, now: time.Now, system: v1alpha1.Namespace, output: format,
 			flags: genericclioptions.NewConfigFlags(false)},
-		request: func(_ context.Context, url string) connectivity.Transfer {
+		request: func(_ context.Context, url string) echo.Transfer {
 			body := "server"
-			if strings.HasSuffix(url, "/clientip") {
+			if strings.HasSuffix(url, echo.ClientIP) {
 				body = "127.0.0.1:4711"
 			}
 			if n.noRoute {
-				return connectivity.Transfer{Error: connectivity.NoRoute}
+				return echo.Transfer{Error: connectivity.NoRoute}
 			}
-			return connectivity.Transfer{Body: body, OK: true, Took: time.Millisecond}
+			return echo.Transfer{Body: body, OK: true, Took: time.Millisecond}
 		}}
 	code := exitCode(&out, r.run(ctx))
 	return out.String(), code
@@ -247,10 +253,10 @@ func (n *network) left(t *testing.T) (out []string) {
 func TestConnectivityPasses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
-		out, code := n.connect(t.Context(), connectivityOptions{image: "agnhost", here: true, failover: true}, "")
+		out, code := n.connect(t.Context(), connectivityOptions{here: true, failover: true}, "")
 		out = strings.Replace(out, "of 41 requests", "of 40 requests", 1) // the last one and the end coincide
 		expect(t, "all", out, `
-namespace ironlb-connectivity-test: starting 6 Pods of agnhost on a, b
+namespace ironlb-connectivity-test: starting 6 Pods of example.org/ironlb-speaker:1 on a, b
 ok      l2              0.0s  a alone announces 192.0.2.1 on eth0; answered to Pod client on a, the network of a, the network of b, Pod other on a, Pod remote on b
 skipped bgp             0.0s  there is no BGPPeer
 skipped dual-stack      0.0s  the pools have only IPv4 addresses
@@ -269,28 +275,30 @@ removing namespace ironlb-connectivity-test`)
 
 // Each fault fails the test that is about it, with what was tried and the explanation, and leaves nothing.
 func TestConnectivityFails(t *testing.T) {
-	const timeout = " 000 3.000000 Connection timed out"
+	timeout := echo.Transfer{Took: echo.Limit, Error: "Connection timed out"}
 	for name, test := range map[string]struct {
 		tests, want string
 		fault       func(*network)
 	}{
 		"no answer": {"l2", "from Pod remote on b to 192.0.2.1: not every request was answered by Pod server: Connection timed out\n" +
 			"    tried http://192.0.2.1:80/hostname from Pod client on a: \"server\"", func(n *network) {
-			n.answer = func(pod, url string) string {
+			n.answer = func(pod, url string) (t echo.Transfer) {
 				if pod == "remote" && strings.Contains(url, ":80/") {
-					return timeout
+					t = timeout
 				}
-				return ""
+				return t
 			}
 		}},
 		"two announce":   {"l2", "192.0.2.1: more than one speaker announces it: a, b", func(n *network) { n.announcers = []string{"a", "b"} }},
-		"another server": {"hairpin", `not every request was answered by Pod server: "web-1"`, func(n *network) { n.answer = answerAt(":80/", "web-1 200 0.1 ") }},
+		"another server": {"hairpin", `not every request was answered by Pod server: "web-1"`, func(n *network) { n.answer = answerAt(":80/", echo.Transfer{Body: "web-1", OK: true}) }},
 		"not refused": {"source-ranges", "loadBalancerSourceRanges 10.0.0.2/32: Pod other on a: the address answers a client that it must not answer", func(n *network) {
-			n.answer = answerAt("192.0.2.2", "server 200 0.1 ")
+			n.answer = answerAt("192.0.2.2", echo.Transfer{Body: "server", OK: true})
 		}},
-		"translated":   {"local", "the endpoint sees the address 192.0.2.10, and that of the client is 10.0.0.2", func(n *network) { n.answer = answerAt("/clientip", "192.0.2.10:1 200 0.1 ") }},
-		"wrong node":   {"local", "192.0.2.3 must be announced by a, the only node with an endpoint: b announces it", func(n *network) { n.announcers = []string{"b"} }},
-		"silent, long": {"failover", "too long without an answer: 10s for Pod remote on b", func(n *network) { n.answer = answerAt(":80/", " 000 0.25 Connection refused") }},
+		"translated": {"local", "the endpoint sees the address 192.0.2.10, and that of the client is 10.0.0.2", func(n *network) { n.answer = answerAt(echo.ClientIP, echo.Transfer{Body: "192.0.2.10:1", OK: true}) }},
+		"wrong node": {"local", "192.0.2.3 must be announced by a, the only node with an endpoint: b announces it", func(n *network) { n.announcers = []string{"b"} }},
+		"silent, long": {"failover", "too long without an answer: 10s for Pod remote on b", func(n *network) {
+			n.answer = answerAt(":80/", echo.Transfer{Took: 250 * time.Millisecond, Error: "connection refused"})
+		}},
 		"no address": {"hairpin", "no address for Service web: NoPool: create one", func(n *network) {
 			n.change = onService("web", func(svc *corev1.Service) {
 				svc.Status.Conditions = []metav1.Condition{conditionOf(v1alpha1.ConditionAllocated, "False", "NoPool", "create one")}
@@ -322,12 +330,12 @@ func TestConnectivityFails(t *testing.T) {
 	}
 }
 
-func answerAt(part, line string) func(pod, url string) string {
-	return func(_, url string) string {
+func answerAt(part string, with echo.Transfer) func(pod, url string) echo.Transfer {
+	return func(_, url string) (t echo.Transfer) {
 		if strings.Contains(url, part) {
-			return line
+			t = with
 		}
-		return ""
+		return t
 	}
 }
 
@@ -365,11 +373,11 @@ func TestConnectivityCannotRun(t *testing.T) {
 			}
 		}},
 		"no way between Pods": {connectivityOptions{}, "Pod remote on b does not reach Pod server at 10.0.0.1, without IronLB", func(n *network) {
-			n.answer = func(pod, url string) string {
+			n.answer = func(pod, _ string) (t echo.Transfer) {
 				if pod == "remote" {
-					return " 000 3.0 Connection timed out"
+					t = echo.Transfer{Took: echo.Limit, Error: "Connection timed out"}
 				}
-				return ""
+				return t
 			}
 		}},
 		"unknown test": {connectivityOptions{tests: []string{"l4"}}, `--tests: there is no test "l4"`, func(*network) {}},
@@ -407,7 +415,7 @@ func TestConnectivityKeepAndCancel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
 		out, code := n.connect(t.Context(), connectivityOptions{tests: []string{"hairpin"}, keep: true}, "")
-		if code != 0 || !strings.HasSuffix(out, "is kept. Whoever reaches its Services can execute commands in its Pod server: remove it with: kubectl delete namespace ironlb-connectivity-test\n") || n.left(t) == nil {
+		if code != 0 || !strings.HasSuffix(out, "is kept: remove it with: kubectl delete namespace ironlb-connectivity-test\n") || n.left(t) == nil {
 			t.Errorf("exit code %d:\n%s", code, out)
 		}
 		out, code = n.connect(t.Context(), connectivityOptions{}, "")
@@ -418,11 +426,11 @@ func TestConnectivityKeepAndCancel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
 		ctx, cancel := context.WithCancel(t.Context())
-		n.answer = func(_, url string) string {
+		n.answer = func(_, url string) (t echo.Transfer) {
 			if strings.Contains(url, ":80/") {
 				cancel()
 			}
-			return ""
+			return t
 		}
 		out, code := n.connect(ctx, connectivityOptions{}, "")
 		if code != exitError || strings.Contains(out, "FAIL") || strings.Contains(out, "error") || n.left(t) != nil {
@@ -506,7 +514,7 @@ func TestConnectivityOutput(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
 		n.announcers = []string{}
-		out, code := n.connect(t.Context(), connectivityOptions{image: "agnhost", tests: []string{"l2", "hairpin"}}, "json")
+		out, code := n.connect(t.Context(), connectivityOptions{tests: []string{"l2", "hairpin"}}, "json")
 		start := strings.Index(out, "{")
 		var report connectivityReport
 		if err := json.NewDecoder(strings.NewReader(out[max(0, start):])).Decode(&report); err != nil || code != exitProblems {
@@ -514,7 +522,7 @@ func TestConnectivityOutput(t *testing.T) {
 		}
 		failed, passed := report.Tests[0], report.Tests[1]
 		if failed.Result != "failed" || failed.Explanation == nil || !strings.Contains(failed.Message, "no speaker announces it") || failed.Seconds < 9 ||
-			passed.Result != "passed" || report.Image != "agnhost" || len(report.Nodes) != 2 {
+			passed.Result != "passed" || report.Image != "example.org/ironlb-speaker:1" || len(report.Nodes) != 2 {
 			t.Errorf("%+v", report)
 		}
 		out, code = n.connect(t.Context(), connectivityOptions{}, "table")
@@ -525,23 +533,7 @@ func TestConnectivityOutput(t *testing.T) {
 }
 
 func TestRequestFromHere(t *testing.T) {
-	status := http.StatusOK
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.WriteHeader(status)
-		fmt.Fprint(w, "server")
-	}))
-	if got := requestFromHere(t.Context(), server.URL); !got.OK || got.Body != "server" || got.Took <= 0 {
-		t.Errorf("%+v", got)
-	}
-	status = http.StatusServiceUnavailable
-	if got := requestFromHere(t.Context(), server.URL); got.OK || got.Error != "HTTP status 503" {
-		t.Errorf("%+v", got)
-	}
 	if got := requestFromHere(t.Context(), "http://[fe80::1]:80/"); got.Error != connectivity.NoRoute { // no interface
-		t.Errorf("%+v", got)
-	}
-	server.Close()
-	if got := requestFromHere(t.Context(), server.URL); got.OK || !strings.Contains(got.Error, "connection refused") {
 		t.Errorf("%+v", got)
 	}
 }

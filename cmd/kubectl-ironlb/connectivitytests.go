@@ -7,9 +7,8 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"io"
+	"math"
 	"net"
-	"net/http"
 	"net/netip"
 	"net/url"
 	"slices"
@@ -24,6 +23,7 @@ import (
 
 	"github.com/ironlb/ironlb/ccm/condition"
 	"github.com/ironlb/ironlb/ccm/servicerecord"
+	"github.com/ironlb/ironlb/cmd/internal/echo"
 	"github.com/ironlb/ironlb/cmd/kubectl-ironlb/connectivity"
 	"github.com/ironlb/ironlb/cmd/kubectl-ironlb/diagnose"
 	"github.com/ironlb/ironlb/pools"
@@ -184,11 +184,11 @@ func (r *connectivityRun) sound(ctx context.Context, name string, steps ...diagn
 }
 
 // ask makes requests from a Pod.
-func (r *connectivityRun) ask(ctx context.Context, pod *corev1.Pod, url string, n int) ([]connectivity.Transfer, error) {
-	out, err := r.execs.Exec(ctx, pod.Name, connectivity.Container, connectivity.Curl(url, n, 0)...)
-	all := connectivity.Transfers(string(out))
-	if len(all) == 0 && err != nil { // else the exit code is that of a request
-		err = fmt.Errorf("curl in Pod %s: %w", pod.Name, err)
+func (r *connectivityRun) ask(ctx context.Context, pod *corev1.Pod, url string, n int) ([]echo.Transfer, error) {
+	out, err := r.execs.Exec(ctx, pod.Name, connectivity.Container, connectivity.Request(url, n, 0)...)
+	all := connectivity.Transfers(out)
+	if len(all) == 0 && err != nil {
+		err = fmt.Errorf("in Pod %s: %w", pod.Name, err)
 		if ctx.Err() == nil { // else the attempt before tells more
 			r.note(from(pod), url, err.Error())
 		}
@@ -199,7 +199,7 @@ func (r *connectivityRun) ask(ctx context.Context, pod *corev1.Pod, url string, 
 }
 
 // askHere makes requests from this machine.
-func (r *connectivityRun) askHere(ctx context.Context, url string, n int) (all []connectivity.Transfer) {
+func (r *connectivityRun) askHere(ctx context.Context, url string, n int) (all []echo.Transfer) {
 	for range n {
 		all = append(all, r.request(ctx, url))
 	}
@@ -215,25 +215,12 @@ func (r *connectivityRun) note(from, to, got string) {
 	r.tried = append(r.tried, attempt{from, to, got})
 }
 
-// requestFromHere makes one request from this machine, on a new connection and without a proxy.
-func requestFromHere(ctx context.Context, url string) connectivity.Transfer {
+// requestFromHere makes one request from this machine.
+func requestFromHere(ctx context.Context, url string) echo.Transfer {
 	if !hasRoute(url) {
-		return connectivity.Transfer{Error: connectivity.NoRoute}
+		return echo.Transfer{Error: connectivity.NoRoute}
 	}
-	began := time.Now()
-	ctx, cancel := context.WithTimeoutCause(ctx, connectivity.Limit, fmt.Errorf("no answer within %s", connectivity.Limit))
-	defer cancel()
-	body, status, err := get(ctx, url)
-	t := connectivity.Transfer{Body: body, OK: err == nil && status == http.StatusOK, Took: time.Since(began)}
-	switch {
-	case err != nil && ctx.Err() != nil:
-		t.Error = context.Cause(ctx).Error()
-	case err != nil:
-		t.Error = err.Error()
-	case !t.OK:
-		t.Error = fmt.Sprintf("HTTP status %d", status)
-	}
-	return t
+	return echo.Request(ctx, url)
 }
 
 // hasRoute reports whether this machine has a route to the address of a URL, and a source address. It sends nothing.
@@ -250,24 +237,9 @@ func hasRoute(ofURL string) bool {
 	return true
 }
 
-func get(ctx context.Context, url string) (body string, status int, err error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return "", 0, err
-	}
-	transport := &http.Transport{DisableKeepAlives: true}
-	answer, err := transport.RoundTrip(req)
-	if err != nil {
-		return "", 0, err
-	}
-	defer answer.Body.Close()
-	data, err := io.ReadAll(io.LimitReader(answer.Body, 1<<10))
-	return string(data), answer.StatusCode, err
-}
-
 // steady waits for the first answer that check accepts, and then requires that all of several answers are accepted.
-func (r *connectivityRun) steady(ctx context.Context, ask func(ctx context.Context, n int) ([]connectivity.Transfer, error),
-	check func(all []connectivity.Transfer, n int) error) error {
+func (r *connectivityRun) steady(ctx context.Context, ask func(ctx context.Context, n int) ([]echo.Transfer, error),
+	check func(all []echo.Transfer, n int) error) error {
 	once := func(ctx context.Context, n int) error {
 		all, err := ask(ctx, n)
 		return cmp.Or(err, check(all, n))
@@ -282,8 +254,8 @@ func (r *connectivityRun) steady(ctx context.Context, ask func(ctx context.Conte
 func (r *connectivityRun) answered(ctx context.Context, addresses []netip.Addr, by func(netip.Addr) []*corev1.Pod) error {
 	for _, addr := range addresses {
 		for _, pod := range by(addr) {
-			err := r.steady(ctx, func(ctx context.Context, n int) ([]connectivity.Transfer, error) {
-				return r.ask(ctx, pod, connectivity.URL(addr, connectivity.Port, "/hostname"), n)
+			err := r.steady(ctx, func(ctx context.Context, n int) ([]echo.Transfer, error) {
+				return r.ask(ctx, pod, connectivity.URL(addr, connectivity.Port, echo.Hostname), n)
 			}, connectivity.Answered)
 			if err != nil {
 				return fmt.Errorf("from %s to %s: %w", from(pod), addr, err)
@@ -359,19 +331,21 @@ func (r *connectivityRun) announcers(ctx context.Context, addr netip.Addr) (map[
 			}})
 		}
 	}
-	dumps := map[string][]byte{}
+	on := map[string][]string{}
 	var failed error
-	if err := collect(ctx, parts, func(p part, data []byte, err error) {
-		if dumps[p.path] = data; err != nil {
-			failed = fmt.Errorf("the speaker on %s does not answer: %w", p.path, err)
+	err = collect(ctx, parts, func(p part, data []byte, err error) {
+		var interfaces []string
+		if err == nil {
+			interfaces, err = connectivity.Announced(data, addr)
 		}
-	}); err != nil {
-		return nil, err
-	}
-	if failed != nil {
-		return nil, failed
-	}
-	return connectivity.Announcers(dumps, addr)
+		if err != nil {
+			failed = fmt.Errorf("the speaker on %s does not tell what it announces: %w", p.path, err)
+		}
+		if len(interfaces) > 0 {
+			on[p.path] = interfaces
+		}
+	})
+	return on, cmp.Or(err, failed)
 }
 
 func (r *connectivityRun) bgp(ctx context.Context, t *target) (string, error) {
@@ -428,7 +402,7 @@ func (r *connectivityRun) sourceRanges(ctx context.Context, t *target) (string, 
 		return "", err
 	}
 	for _, addr := range t.addresses {
-		all, err := r.ask(ctx, other, connectivity.URL(addr, connectivity.Port, "/hostname"), 2)
+		all, err := r.ask(ctx, other, connectivity.URL(addr, connectivity.Port, echo.Hostname), 2)
 		if err := cmp.Or(err, connectivity.Refused(all)); err != nil {
 			return "", fmt.Errorf("loadBalancerSourceRanges %s: %s: %w", strings.Join(t.svc.Spec.LoadBalancerSourceRanges, ", "), from(other), err)
 		}
@@ -459,9 +433,9 @@ func (r *connectivityRun) local(ctx context.Context, t *target) (string, error) 
 				continue
 			}
 			want := addressOf(pod, addr)
-			err := r.steady(ctx, func(ctx context.Context, n int) ([]connectivity.Transfer, error) {
-				return r.ask(ctx, pod, connectivity.URL(addr, connectivity.Port, "/clientip"), n)
-			}, func(all []connectivity.Transfer, _ int) error {
+			err := r.steady(ctx, func(ctx context.Context, n int) ([]echo.Transfer, error) {
+				return r.ask(ctx, pod, connectivity.URL(addr, connectivity.Port, echo.ClientIP), n)
+			}, func(all []echo.Transfer, _ int) error {
 				saw, err := connectivity.Seen(all)
 				if err == nil && saw != want {
 					err = fmt.Errorf("the endpoint sees the address %s, and that of the client is %s", saw, want)
@@ -480,9 +454,9 @@ func (r *connectivityRun) local(ctx context.Context, t *target) (string, error) 
 func (r *connectivityRun) fromHere(ctx context.Context, t *target) (string, error) {
 	var reached []netip.Addr
 	for _, addr := range t.addresses {
-		url := connectivity.URL(addr, connectivity.Port, "/hostname")
-		err := r.steady(ctx, func(ctx context.Context, n int) ([]connectivity.Transfer, error) { return r.askHere(ctx, url, n), nil },
-			func(all []connectivity.Transfer, n int) error {
+		url := connectivity.URL(addr, connectivity.Port, echo.Hostname)
+		err := r.steady(ctx, func(ctx context.Context, n int) ([]echo.Transfer, error) { return r.askHere(ctx, url, n), nil },
+			func(all []echo.Transfer, n int) error {
 				if addr.Is6() && len(t.addresses) > 1 && all[0].Error == connectivity.NoRoute {
 					return nil
 				}
@@ -525,9 +499,9 @@ func (r *connectivityRun) seenFromHere(ctx context.Context, like []netip.Addr) (
 		if !slices.ContainsFunc(like, func(a netip.Addr) bool { return a.Is4() == addr.Is4() }) {
 			continue
 		}
-		err := r.steady(ctx, func(ctx context.Context, n int) ([]connectivity.Transfer, error) {
-			return r.askHere(ctx, connectivity.URL(addr, connectivity.Port, "/clientip"), n), nil
-		}, func(all []connectivity.Transfer, _ int) error {
+		err := r.steady(ctx, func(ctx context.Context, n int) ([]echo.Transfer, error) {
+			return r.askHere(ctx, connectivity.URL(addr, connectivity.Port, echo.ClientIP), n), nil
+		}, func(all []echo.Transfer, _ int) error {
 			saw, err := connectivity.Seen(all)
 			if err != nil {
 				return err
@@ -643,7 +617,7 @@ type watching struct {
 
 type watched struct {
 	from string
-	all  []connectivity.Transfer
+	all  []echo.Transfer
 	err  error
 }
 
@@ -652,7 +626,7 @@ func (r *connectivityRun) watch(ctx context.Context, addr netip.Addr) *watching 
 	ctx, cancel := context.WithCancel(ctx)
 	w := &watching{}
 	w.stop = func() { cancel(); w.done.Wait() }
-	url := connectivity.URL(addr, connectivity.Port, "/hostname")
+	url := connectivity.URL(addr, connectivity.Port, echo.Hostname)
 	pod := cmp.Or(r.pod(connectivity.Remote), r.pod(connectivity.Client)) // one node: no Remote
 	w.results = append(w.results, watched{from: from(pod)})
 	switch {
@@ -664,24 +638,14 @@ func (r *connectivityRun) watch(ctx context.Context, addr netip.Addr) *watching 
 		w.results = append(w.results, watched{from: "this machine"})
 	}
 	w.done.Go(func() {
-		argv := connectivity.Curl(url, int(r.o.timeout.Seconds()+1)*perSecond, perSecond)
+		argv := connectivity.Request(url, int(r.o.timeout.Seconds()+1)*perSecond, perSecond)
 		out, err := r.execs.Exec(ctx, pod.Name, connectivity.Container, argv...)
-		w.results[0].all, w.results[0].err = connectivity.Transfers(string(out)), err
+		w.results[0].all, w.results[0].err = connectivity.Transfers(out), err
 	})
 	if len(w.results) > 1 {
 		w.done.Go(func() {
-			tick := time.NewTicker(time.Second / perSecond)
-			defer tick.Stop()
-			for ctx.Err() == nil {
-				t := r.request(ctx, url)
-				if ctx.Err() == nil { // else it was interrupted
-					w.results[1].all = append(w.results[1].all, t)
-				}
-				select {
-				case <-ctx.Done():
-				case <-tick.C:
-				}
-			}
+			_ = echo.Requests(ctx, math.MaxInt, perSecond, func(ctx context.Context) echo.Transfer { return r.request(ctx, url) },
+				func(t echo.Transfer) error { w.results[1].all = append(w.results[1].all, t); return nil })
 		})
 	}
 	return w
@@ -697,7 +661,7 @@ func (w *watching) gaps() (string, error) {
 		}
 		gap, failed := connectivity.Gap(c.all, time.Second/perSecond)
 		text := fmt.Sprintf("%s for %s, %d of %d requests failed", gap.Round(time.Millisecond), c.from, failed, len(c.all))
-		if gap > connectivity.Limit {
+		if gap > echo.Limit {
 			return "", fmt.Errorf("too long without an answer: %s", text)
 		}
 		out = append(out, text)

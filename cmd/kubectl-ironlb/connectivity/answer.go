@@ -1,6 +1,7 @@
 package connectivity
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -11,23 +12,14 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ironlb/ironlb/cmd/internal/echo"
 	"github.com/ironlb/ironlb/cmd/kubectl-ironlb/diagnose"
 )
 
-// Limit is the time limit for one request.
-const Limit = 3 * time.Second
-
-// curlFormat is printed after each body.
-const curlFormat = ` %{http_code} %{time_total} %{errormsg}\n`
-
-// Curl returns the command of so many requests, one after the other, each on a new connection. perSecond limits their
+// Request returns the command of so many requests, one after the other, each on a new connection. perSecond limits their
 // rate, 0: no limit.
-func Curl(url string, n, perSecond int) []string {
-	argv := []string{"curl", "-sS", "--noproxy", "*", "--max-time", strconv.Itoa(int(Limit.Seconds())), "-H", "Connection: close", "-w", curlFormat}
-	if perSecond > 0 {
-		argv = append(argv, "--rate", fmt.Sprintf("%d/s", perSecond))
-	}
-	return append(argv, fmt.Sprintf("%s?[1-%d]", url, n))
+func Request(url string, n, perSecond int) []string {
+	return []string{program, "echo", "request", "--count", strconv.Itoa(n), "--per-second", strconv.Itoa(perSecond), url}
 }
 
 // URL returns that of a path of the server at an address.
@@ -38,37 +30,19 @@ func URL(addr netip.Addr, port uint16, path string) string {
 // NoRoute is the error of a request from a machine without a route for the family of the address.
 const NoRoute = "this machine has no route to the address"
 
-// Transfer is the result of one request.
-type Transfer struct {
-	Body  string
-	OK    bool
-	Took  time.Duration
-	Error string
-}
-
-// Transfers reads the output of Curl. A last line without an end, as of a command that was stopped, is not counted.
-func Transfers(out string) (all []Transfer) {
-	for line := range strings.Lines(out) {
-		body, rest, found := strings.Cut(line, " ")
-		fields := strings.SplitN(strings.TrimSuffix(rest, "\n"), " ", 3)
-		if !found || len(fields) < 3 || !strings.HasSuffix(line, "\n") {
-			continue
+// Transfers reads the output of Request. A last line without an end, as of a command that was stopped, is not counted.
+func Transfers(out []byte) (all []echo.Transfer) {
+	for line := range bytes.Lines(out) {
+		var t echo.Transfer
+		if bytes.HasSuffix(line, []byte("\n")) && json.Unmarshal(line, &t) == nil {
+			all = append(all, t)
 		}
-		seconds, err := strconv.ParseFloat(fields[1], 64)
-		if err != nil {
-			continue
-		}
-		t := Transfer{Body: body, OK: fields[0] == "200", Took: time.Duration(seconds * float64(time.Second)), Error: fields[2]}
-		if !t.OK && t.Error == "" {
-			t.Error = "HTTP status " + fields[0]
-		}
-		all = append(all, t)
 	}
 	return all
 }
 
 // Result describes transfers in a line: the different answers, and how often they came.
-func Result(all []Transfer) string {
+func Result(all []echo.Transfer) string {
 	count := map[string]int{}
 	for _, t := range all {
 		if t.OK {
@@ -91,7 +65,7 @@ func Result(all []Transfer) string {
 }
 
 // Answered returns an error unless each of so many requests was answered by the server.
-func Answered(all []Transfer, n int) error {
+func Answered(all []echo.Transfer, n int) error {
 	for _, t := range all {
 		if !t.OK || t.Body != Server {
 			return fmt.Errorf("not every request was answered by Pod %s: %s", Server, Result(all))
@@ -104,7 +78,7 @@ func Answered(all []Transfer, n int) error {
 }
 
 // Refused returns an error if one of the requests, of which there must be one, was answered.
-func Refused(all []Transfer) error {
+func Refused(all []echo.Transfer) error {
 	if len(all) == 0 {
 		return fmt.Errorf("no request was made")
 	}
@@ -117,7 +91,7 @@ func Refused(all []Transfer) error {
 }
 
 // Seen returns the client's address in the answers to /clientip.
-func Seen(all []Transfer) (addr netip.Addr, err error) {
+func Seen(all []echo.Transfer) (addr netip.Addr, err error) {
 	for i, t := range all {
 		at, err := netip.ParseAddrPort(t.Body)
 		switch {
@@ -155,7 +129,7 @@ func Kept(saw netip.Addr, own []net.Addr, c *diagnose.Cluster) (translated bool,
 
 // Gap is the longest time from one answer to the next of requests that begin at this interval or as soon as the one
 // before has ended, and the number of requests without an answer.
-func Gap(all []Transfer, interval time.Duration) (gap time.Duration, failed int) {
+func Gap(all []echo.Transfer, interval time.Duration) (gap time.Duration, failed int) {
 	since := time.Duration(0)
 	for _, t := range all {
 		since += max(t.Took, interval)
@@ -169,32 +143,26 @@ func Gap(all []Transfer, interval time.Duration) (gap time.Duration, failed int)
 	return gap, failed
 }
 
-// Announcers returns the nodes that announce an address, and on which interfaces, by the dumps of their speakers.
-func Announcers(dumps map[string][]byte, addr netip.Addr) (on map[string][]string, err error) {
-	on = map[string][]string{}
-	for _, node := range slices.Sorted(maps.Keys(dumps)) {
-		var d struct {
-			Speaker struct {
-				Loop *struct {
-					VirtualIPs []struct {
-						Announced map[netip.Addr][]string `json:"announced"`
-					} `json:"virtualIPs"`
-				} `json:"loop"`
-				Error string `json:"error"`
-			} `json:"speaker"`
-		}
-		if err := json.Unmarshal(dumps[node], &d); err != nil {
-			return nil, fmt.Errorf("the dump of the speaker on %s: %w", node, err)
-		}
-		loop := d.Speaker.Loop
-		if loop == nil {
-			return nil, fmt.Errorf("the dump of the speaker on %s has no state of its loop: %s", node, d.Speaker.Error)
-		}
-		for _, v := range loop.VirtualIPs {
-			if interfaces, is := v.Announced[addr]; is {
-				on[node] = interfaces
-			}
-		}
+// Announced returns the interfaces on which a node announces an address, by the dump of its speaker.
+func Announced(dump []byte, addr netip.Addr) (on []string, err error) {
+	var d struct {
+		Speaker struct {
+			Loop *struct {
+				VirtualIPs []struct {
+					Announced map[netip.Addr][]string `json:"announced"`
+				} `json:"virtualIPs"`
+			} `json:"loop"`
+			Error string `json:"error"`
+		} `json:"speaker"`
+	}
+	if err := json.Unmarshal(dump, &d); err != nil {
+		return nil, err
+	}
+	if d.Speaker.Loop == nil {
+		return nil, fmt.Errorf("no state of its loop: %s", d.Speaker.Error)
+	}
+	for _, v := range d.Speaker.Loop.VirtualIPs {
+		on = append(on, v.Announced[addr]...)
 	}
 	return on, nil
 }

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/ironlb/ironlb/cmd/internal/echo"
 	"github.com/ironlb/ironlb/cmd/kubectl-ironlb/diagnose"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
@@ -267,38 +268,42 @@ func TestScene(t *testing.T) {
 }
 
 func TestTransfers(t *testing.T) {
-	const out = "server 200 0.012000 \n 000 3.001000 Connection timed out after 3001 milliseconds\nx 503 0.1 \nserver 2"
-	got := Transfers(out)
-	want := []Transfer{
+	const out = `{"body": "server", "ok": true, "took": 12000000}
+{"ok": false, "took": 3000000000, "error": "no answer within 3s"}
+panic: this is no result
+{"body": "x", "ok": false, "took": 100000000, "error": "HTTP status 503"}
+{"body": "server", "ok": true, "took": 1`
+	got := Transfers([]byte(out))
+	want := []echo.Transfer{
 		{Body: "server", OK: true, Took: 12 * time.Millisecond},
-		{Took: 3001 * time.Millisecond, Error: "Connection timed out after 3001 milliseconds"},
+		{Took: 3 * time.Second, Error: "no answer within 3s"},
 		{Body: "x", Took: 100 * time.Millisecond, Error: "HTTP status 503"},
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("%+v", got)
 	}
-	if text := Result(got); text != `1 of 3: "server"; 1 of 3: Connection timed out after 3001 milliseconds; 1 of 3: HTTP status 503` {
+	if text := Result(got); text != `1 of 3: "server"; 1 of 3: HTTP status 503; 1 of 3: no answer within 3s` {
 		t.Error(text)
 	}
-	if argv := strings.Join(Curl(URL(six, 80, "/hostname"), 4, 20), " "); !strings.HasSuffix(argv, "--rate 20/s http://[2001:db8::10]:80/hostname?[1-4]") {
+	if argv := strings.Join(Request(URL(six, 80, "/hostname"), 4, 20), " "); argv != "ironlb-speaker echo request --count 4 --per-second 20 http://[2001:db8::10]:80/hostname" {
 		t.Error(argv)
 	}
 }
 
 func TestVerdicts(t *testing.T) {
-	yes, other := Transfer{Body: Server, OK: true}, Transfer{Body: "web-1", OK: true}
-	timeout, refused, unavailable := Transfer{Error: "Connection timed out"}, Transfer{Error: "Connection refused"}, Transfer{Error: "HTTP status 503"}
+	yes, other := echo.Transfer{Body: Server, OK: true}, echo.Transfer{Body: "web-1", OK: true}
+	timeout, refused, unavailable := echo.Transfer{Error: "Connection timed out"}, echo.Transfer{Error: "Connection refused"}, echo.Transfer{Error: "HTTP status 503"}
 	for name, test := range map[string]struct {
 		err  error
 		want string
 	}{
-		"answered":      {Answered([]Transfer{yes, yes}, 2), ""},
-		"once not":      {Answered([]Transfer{yes, timeout}, 2), "not every request was answered by Pod server: 1 of 2: \"server\"; 1 of 2: Connection timed out"},
-		"by another":    {Answered([]Transfer{other}, 1), `not every request was answered by Pod server: "web-1"`},
-		"cut off":       {Answered([]Transfer{yes}, 2), "1 of 2 requests were made"},
-		"dropped":       {Refused([]Transfer{timeout, refused}), ""},
-		"not dropped":   {Refused([]Transfer{timeout, yes}), `the address answers a client that it must not answer: 1 of 2: "server"; 1 of 2: Connection timed out`},
-		"answered 503":  {Refused([]Transfer{unavailable}), "the address answers a client that it must not answer: HTTP status 503"},
+		"answered":      {Answered([]echo.Transfer{yes, yes}, 2), ""},
+		"once not":      {Answered([]echo.Transfer{yes, timeout}, 2), "not every request was answered by Pod server: 1 of 2: \"server\"; 1 of 2: Connection timed out"},
+		"by another":    {Answered([]echo.Transfer{other}, 1), `not every request was answered by Pod server: "web-1"`},
+		"cut off":       {Answered([]echo.Transfer{yes}, 2), "1 of 2 requests were made"},
+		"dropped":       {Refused([]echo.Transfer{timeout, refused}), ""},
+		"not dropped":   {Refused([]echo.Transfer{timeout, yes}), `the address answers a client that it must not answer: 1 of 2: "server"; 1 of 2: Connection timed out`},
+		"answered 503":  {Refused([]echo.Transfer{unavailable}), "the address answers a client that it must not answer: HTTP status 503"},
 		"none":          {Refused(nil), "no request was made"},
 		"one":           {One(map[string][]string{"a": {"eth0"}}, "a"), ""},
 		"two":           {One(map[string][]string{"a": nil, "b": nil}, "a"), "more than one speaker announces it: a, b"},
@@ -316,14 +321,14 @@ func TestVerdicts(t *testing.T) {
 }
 
 func TestSeen(t *testing.T) {
-	at := func(text string) Transfer { return Transfer{Body: text, OK: true} }
-	if got, err := Seen([]Transfer{at("192.0.2.10:4711"), at("192.0.2.10:4712")}); err != nil || got != four {
+	at := func(text string) echo.Transfer { return echo.Transfer{Body: text, OK: true} }
+	if got, err := Seen([]echo.Transfer{at("192.0.2.10:4711"), at("192.0.2.10:4712")}); err != nil || got != four {
 		t.Errorf("%v, %v", got, err)
 	}
-	if got, err := Seen([]Transfer{at("[::ffff:192.0.2.10]:4711")}); err != nil || got != four {
+	if got, err := Seen([]echo.Transfer{at("[::ffff:192.0.2.10]:4711")}); err != nil || got != four {
 		t.Errorf("%v, %v", got, err)
 	}
-	for _, bad := range [][]Transfer{nil, {at("server")}, {at("192.0.2.10:1"), at("192.0.2.11:1")}, {{Error: "timeout"}}} {
+	for _, bad := range [][]echo.Transfer{nil, {at("server")}, {at("192.0.2.10:1"), at("192.0.2.11:1")}, {{Error: "timeout"}}} {
 		if got, err := Seen(bad); err == nil {
 			t.Errorf("%v: %v", bad, got)
 		}
@@ -342,18 +347,18 @@ func TestSeen(t *testing.T) {
 
 func TestGap(t *testing.T) {
 	const interval = 50 * time.Millisecond
-	answer := func(took time.Duration) Transfer { return Transfer{OK: true, Took: took} }
-	lost := Transfer{Took: 3 * time.Second, Error: "timeout"}
+	answer := func(took time.Duration) echo.Transfer { return echo.Transfer{OK: true, Took: took} }
+	lost := echo.Transfer{Took: 3 * time.Second, Error: "timeout"}
 	for name, test := range map[string]struct {
-		all    []Transfer
+		all    []echo.Transfer
 		want   time.Duration
 		failed int
 	}{
-		"none lost":         {[]Transfer{answer(time.Millisecond), answer(time.Millisecond)}, interval, 0},
-		"one sent again":    {[]Transfer{answer(time.Millisecond), answer(time.Second), answer(time.Millisecond)}, time.Second, 0},
-		"two lost":          {[]Transfer{answer(time.Millisecond), lost, lost, answer(time.Millisecond)}, 6*time.Second + interval, 2},
-		"never again":       {[]Transfer{answer(time.Millisecond), lost}, 3 * time.Second, 1},
-		"refused at once":   {[]Transfer{{Error: "refused"}, {Error: "refused"}, answer(0)}, 3 * interval, 2},
+		"none lost":         {[]echo.Transfer{answer(time.Millisecond), answer(time.Millisecond)}, interval, 0},
+		"one sent again":    {[]echo.Transfer{answer(time.Millisecond), answer(time.Second), answer(time.Millisecond)}, time.Second, 0},
+		"two lost":          {[]echo.Transfer{answer(time.Millisecond), lost, lost, answer(time.Millisecond)}, 6*time.Second + interval, 2},
+		"never again":       {[]echo.Transfer{answer(time.Millisecond), lost}, 3 * time.Second, 1},
+		"refused at once":   {[]echo.Transfer{{Error: "refused"}, {Error: "refused"}, answer(0)}, 3 * interval, 2},
 		"nothing requested": {},
 	} {
 		if gap, failed := Gap(test.all, interval); gap != test.want || failed != test.failed {
@@ -362,17 +367,18 @@ func TestGap(t *testing.T) {
 	}
 }
 
-func TestAnnouncers(t *testing.T) {
-	dump := func(announced string) []byte {
-		return []byte(`{"speaker": {"loop": {"virtualIPs": [{"name": "x", "announced": {` + announced + `}}]}}}`)
-	}
-	got, err := Announcers(map[string][]byte{"a": dump(`"192.0.2.10": ["eth0"], "2001:db8::10": ["eth0"]`), "b": dump(""), "c": dump(`"192.0.2.11": ["eth0"]`)}, four)
-	if err != nil || !reflect.DeepEqual(got, map[string][]string{"a": {"eth0"}}) {
-		t.Errorf("%v, %v", got, err)
+func TestAnnounced(t *testing.T) {
+	for announced, want := range map[string][]string{
+		`"192.0.2.10": ["eth0", "eth1"], "2001:db8::10": ["eth0"]`: {"eth0", "eth1"}, "": nil, `"192.0.2.11": ["eth0"]`: nil,
+	} {
+		got, err := Announced([]byte(`{"speaker": {"loop": {"virtualIPs": [{"name": "x", "announced": {`+announced+`}}]}}}`), four)
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("%s: %v, %v", announced, got, err)
+		}
 	}
 	for _, bad := range []string{"", "{}", `{"speaker": {"error": "the reconcile loop does not answer"}}`} {
-		if got, err := Announcers(map[string][]byte{"a": []byte(bad)}, four); err == nil || !strings.Contains(err.Error(), "on a") {
-			t.Errorf("%q: %v, %v", bad, got, err)
+		if got, err := Announced([]byte(bad), four); err == nil {
+			t.Errorf("%q: %v", bad, got)
 		}
 	}
 }

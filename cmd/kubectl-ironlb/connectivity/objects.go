@@ -24,7 +24,9 @@ const (
 	// AnnotationRun has a random value of the run that created the object.
 	AnnotationRun = "ironlb.io/connectivity-test-run"
 	// Container of each Pod.
-	Container = "agnhost"
+	Container = "echo"
+	// program is in the image of the speakers.
+	program = "ironlb-speaker"
 	// Port of the Services, and of the server.
 	Port, ServerPort = 80, 8080
 )
@@ -101,13 +103,13 @@ func (s *Scene) pod(name, node string, host bool) *corev1.Pod {
 		SecurityContext: &corev1.PodSecurityContext{RunAsNonRoot: ptr.To(true), RunAsUser: ptr.To(int64(65534)),
 			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
 		Containers: []corev1.Container{{
-			Name: Container, Image: s.Image, Args: []string{"pause"},
+			Name: Container, Image: s.Image, ImagePullPolicy: corev1.PullIfNotPresent, Command: []string{program, "idle"},
 			SecurityContext: &corev1.SecurityContext{AllowPrivilegeEscalation: ptr.To(false), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}},
 		}},
 	}
 	if name == Server {
 		c := &p.Spec.Containers[0]
-		c.Args = []string{"netexec", fmt.Sprintf("--http-port=%d", ServerPort), "--udp-port=-1"}
+		c.Command = []string{program, "echo", "serve", fmt.Sprintf("--port=%d", ServerPort)}
 		c.ReadinessProbe = &corev1.Probe{PeriodSeconds: 1,
 			ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(ServerPort)}}}
 	}

@@ -19,8 +19,6 @@ import (
 )
 
 const (
-	// agnhostImage is the default of the command.
-	agnhostImage = "registry.k8s.io/e2e-test-images/agnhost:2.63.0"
 	// connectivityNamespace is that of the command, and connectivityPool has its Services.
 	connectivityNamespace = "ironlb-connectivity-test"
 	connectivityPool      = "connectivity"
@@ -43,7 +41,6 @@ func TestConnectivity(t *testing.T) {
 	if err := cluster.Tools().Own(t.Context(), "cmd/kubectl-ironlb"); err != nil {
 		t.Fatal(err)
 	}
-	importAgnhost(t)
 	const file = "test/e2e/installed/testdata/connectivity.yaml"
 	t.Cleanup(func() {
 		if _, err := cluster.Kubectl(context.WithoutCancel(t.Context()), "delete", "-f", file, "--ignore-not-found", "--timeout=60s"); err != nil {
@@ -138,24 +135,6 @@ spec: {myASN: %d, peerASN: %d, peerAddress: %v, bfdProfile: usual}
 			t.Errorf("%+v", got)
 		}
 	})
-}
-
-// importAgnhost imports the image into all nodes.
-func importAgnhost(t *testing.T) {
-	t.Helper()
-	build := cluster.Tools()
-	if err := build.Pinned(t.Context(), "agnhost"); err != nil {
-		t.Fatal(err)
-	}
-	archives, err := build.Images(t.Context(), build.Dir, map[string]string{"agnhost": agnhostImage}, "test/lab/images/agnhost.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, n := range cluster.Nodes {
-		if err := n.Kubelet().Import(t.Context(), archives[0]); err != nil {
-			t.Fatal(err)
-		}
-	}
 }
 
 // connectivity runs the command on the machine behind the router, and returns its results by name. Afterwards nothing is

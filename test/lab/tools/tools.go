@@ -44,7 +44,7 @@ var pinned = map[string]program{
 	"kubelet":                 {module: "kubernetes", pkg: kubernetes + "cmd/kubelet"},
 	"kube-proxy":              {module: "kubernetes", pkg: kubernetes + "cmd/kube-proxy"},
 	"kubectl":                 {module: "kubernetes", pkg: kubernetes + "cmd/kubectl"},
-	"agnhost":                 {module: "kubernetes", pkg: kubernetes + "test/images/agnhost"},
+	"agnhost":                 {module: "kubernetes", pkg: kubernetes + "test/images/agnhost", rare: true},
 	"e2e.test":                {module: "kubernetes", pkg: "./e2e", test: true, rare: true, patched: &patchedTests},
 	"ginkgo":                  {module: "kubernetes", pkg: "github.com/onsi/ginkgo/v2/ginkgo", rare: true},
 	"coredns":                 {module: "coredns", pkg: "."},

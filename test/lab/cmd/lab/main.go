@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 
 	"golang.org/x/term"
@@ -70,7 +71,8 @@ func build(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return b.Pinned(ctx, tools.Tested(rare.All)...)
+	own := slices.Concat(tools.LabPrograms, tools.ProductPrograms, []string{"cmd/kubectl-ironlb"})
+	return b.Programs(ctx, tools.Tested(rare.All), own)
 }
 
 // runIn implements the shell's commands: it runs argv in a namespace of the kernel behind socket, "-" for this

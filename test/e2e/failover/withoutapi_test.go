@@ -85,7 +85,8 @@ func TestAPIServerDown(t *testing.T) {
 }
 
 // stopAPIServer stops the API server. restore starts it again. The end of the test does so as well, and replaces
-// ironlb-ccm: client-go reconnects within a minute (test/ccm waits for that), and Services are deleted next.
+// ironlb-ccm: client-go reconnects within a minute (test/ccm waits for that), and Services are deleted next. This file is
+// the package's last one, so that no other test waits for that.
 func stopAPIServer(t *testing.T) (restore func()) {
 	t.Helper()
 	if err := cluster.StopAPIServer(); err != nil {
