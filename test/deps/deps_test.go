@@ -117,7 +117,7 @@ var rules = []rule{
 		never: []string{"k8s.io/client-go", "sigs.k8s.io/controller-runtime"},
 	},
 	{
-		of: "cmd/kubectl-ironlb/connectivity", own: []string{"cmd/kubectl-ironlb/diagnose", "ccm/advertisement", "pools/v1alpha1"},
+		of: "cmd/kubectl-ironlb/connectivity", own: []string{"cmd/internal/echo", "cmd/kubectl-ironlb/diagnose", "ccm/advertisement", "pools/v1alpha1"},
 		never: []string{"k8s.io/client-go", "sigs.k8s.io/controller-runtime"},
 	},
 	{

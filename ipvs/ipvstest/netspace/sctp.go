@@ -1,6 +1,7 @@
 package netspace
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -35,14 +36,18 @@ func (s *Space) ServeSCTP(t testing.TB, addr, name string) {
 func (s *Space) dialSCTP(limit time.Duration, from, to string) (net.Conn, error) {
 	var conn net.Conn
 	err := s.Do(func() error {
-		file, err := socketSCTP(limit, netip.MustParseAddrPort(to), func(fd int, sa unix.Sockaddr) error {
+		connect := func(fd int, sa unix.Sockaddr) error {
 			if from != "" {
 				if err := unix.Bind(fd, sockaddr(netip.AddrPortFrom(netip.MustParseAddr(from), 0))); err != nil {
 					return err
 				}
 			}
 			return unix.Connect(fd, sa)
-		})
+		}
+		file, err := socketSCTP(limit, netip.MustParseAddrPort(to), connect)
+		for errors.Is(err, unix.EINTR) { // by the runtime's signals; with a time limit the kernel does not restart it (signal(7))
+			file, err = socketSCTP(limit, netip.MustParseAddrPort(to), connect)
+		}
 		if err != nil {
 			return &net.OpError{Op: "dial", Net: "sctp", Err: os.NewSyscallError("connect", err)}
 		}

@@ -155,9 +155,7 @@ func TestExternalTrafficPolicyLocal(t *testing.T) {
 			t.Errorf("the Pods saw %v: with policy Cluster every client is masqueraded", s.Clients)
 		}
 		noHealth(t, node1, port)
-		edit(t, "local", func(svc *corev1.Service) {
-			svc.Spec.ExternalTrafficPolicy, svc.Spec.HealthCheckNodePort = corev1.ServiceExternalTrafficPolicyLocal, port
-		})
+		svc := edit(t, "local", policy(corev1.ServiceExternalTrafficPolicyLocal))
 		health(t, node1, svc, 200, 1)
 		health(t, node3, svc, 503, 0)
 		dropped(t, cluster.Client, vip)
