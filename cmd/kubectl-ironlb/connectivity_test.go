@@ -40,6 +40,7 @@ type network struct {
 	answer func(pod, url string) echo.Transfer
 	// announcers of an address; nil: its owner.
 	announcers  []string
+	forbidden   bool // to ask speakers
 	podIPs      map[string]string
 	interrupted bool // the first deletion of the namespace
 	// stored changes an object after it is stored, and the result of Create.
@@ -203,6 +204,9 @@ func (n clientPods) Exec(ctx context.Context, pod, _ string, argv ...string) ([]
 }
 
 func (n speakerPods) Exec(ctx context.Context, pod, _ string, _ ...string) ([]byte, error) {
+	if n.forbidden {
+		return nil, apierrors.NewForbidden(schema.GroupResource{Resource: "pods/exec"}, pod, errors.New("no right"))
+	}
 	var list v1alpha1.VirtualIPList
 	if err := n.client.List(ctx, &list); err != nil {
 		return nil, err
@@ -269,6 +273,18 @@ ok      failover        2.0s  192.0.2.1 moved from a to b in 0.0s; longest time 
 removing namespace ironlb-connectivity-test`)
 		if code != 0 || n.left(t) != nil {
 			t.Errorf("exit code %d, left %v", code, n.left(t))
+		}
+	})
+}
+
+// Without the right to ask the speakers, the report of the owner counts.
+func TestConnectivityForbidden(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t)
+		n.forbidden = true
+		out, code := n.connect(t.Context(), connectivityOptions{tests: []string{"l2"}}, "")
+		if code != 0 || !strings.Contains(out, "a announces 192.0.2.1 by its own report; you may not ask the other speakers") {
+			t.Errorf("exit code %d:\n%s", code, out)
 		}
 	})
 }

@@ -345,7 +345,10 @@ func (r *connectivityRun) announcers(ctx context.Context, addr netip.Addr) (map[
 			on[p.path] = interfaces
 		}
 	})
-	return on, cmp.Or(err, failed)
+	if err := cmp.Or(err, failed); err != nil {
+		return nil, err
+	}
+	return on, nil
 }
 
 func (r *connectivityRun) bgp(ctx context.Context, t *target) (string, error) {
