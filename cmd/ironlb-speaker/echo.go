@@ -9,6 +9,21 @@ import (
 	"github.com/ironlb/ironlb/cmd/internal/echo"
 )
 
+// idleCommand runs containers that wait: that of the Pod whose init container has cleaned the node, since a DaemonSet's Pods
+// do not end, and clients of "kubectl ironlb connectivity test", in which it starts echo request.
+func idleCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:    "idle",
+		Short:  "Wait for SIGTERM",
+		Hidden: true,
+		Args:   cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			<-cmd.Context().Done()
+			return nil
+		},
+	}
+}
+
 // echoCommand has the server and the clients of "kubectl ironlb connectivity test", which runs them in the speaker's image:
 // each node has that.
 func echoCommand() *cobra.Command {

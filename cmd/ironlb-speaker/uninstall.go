@@ -55,20 +55,6 @@ first, or give --wait.`,
 	return cmd
 }
 
-// idleCommand runs the container of the Pod whose init container has cleaned the node: a DaemonSet's Pods do not end.
-func idleCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:    "idle",
-		Short:  "Wait for SIGTERM",
-		Hidden: true,
-		Args:   cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			<-cmd.Context().Done()
-			return nil
-		},
-	}
-}
-
 // endInterval is the polling interval for the end of the programs.
 const endInterval = 500 * time.Millisecond
 

@@ -11,6 +11,8 @@ import (
 	"os"
 	"strconv"
 	"time"
+
+	"golang.org/x/net/netutil"
 )
 
 // Limit is the time limit for one request.
@@ -24,13 +26,16 @@ const (
 	ClientIP = "/clientip"
 )
 
-// Handler answers requests for the paths, and for nothing else.
-func Handler(hostname string) http.Handler {
+// handler answers requests for the paths, and for nothing else.
+func handler(hostname string) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+Hostname, func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, hostname) })
 	mux.HandleFunc("GET "+ClientIP, func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, r.RemoteAddr) })
 	return mux
 }
+
+// mostConnections is how many clients the server has at a time: whoever reaches the Services can open more.
+const mostConnections = 256
 
 // Serve answers at a port of all addresses until the context ends.
 func Serve(ctx context.Context, port uint16) error {
@@ -38,13 +43,17 @@ func Serve(ctx context.Context, port uint16) error {
 	if err != nil {
 		return fmt.Errorf("read the hostname: %w", err)
 	}
-	s := http.Server{Handler: Handler(hostname), ReadTimeout: Limit, WriteTimeout: Limit, IdleTimeout: Limit, MaxHeaderBytes: 4 << 10}
 	l, err := net.Listen("tcp", ":"+strconv.Itoa(int(port)))
 	if err != nil {
 		return err
 	}
+	return serve(ctx, l, hostname)
+}
+
+func serve(ctx context.Context, l net.Listener, hostname string) error {
+	s := http.Server{Handler: handler(hostname), ReadTimeout: Limit, WriteTimeout: Limit, IdleTimeout: Limit, MaxHeaderBytes: 4 << 10}
 	defer context.AfterFunc(ctx, func() { _ = s.Close() })()
-	if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+	if err := s.Serve(netutil.LimitListener(l, mostConnections)); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil

@@ -3,6 +3,7 @@ package echo
 import (
 	"context"
 	"errors"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -12,7 +13,7 @@ import (
 )
 
 func TestHandler(t *testing.T) {
-	server := httptest.NewServer(Handler("server"))
+	server := httptest.NewServer(handler("server"))
 	if got := Request(t.Context(), server.URL+Hostname); !got.OK || got.Body != "server" || got.Took <= 0 {
 		t.Errorf("%+v", got)
 	}
@@ -35,6 +36,42 @@ func TestHandler(t *testing.T) {
 	server.Close()
 	if got := Request(t.Context(), server.URL); got.OK || !strings.Contains(got.Error, "connection refused") {
 		t.Errorf("%+v", got)
+	}
+}
+
+// The server has a budget of connections, and ends with its context.
+func TestServe(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- serve(ctx, l, "server") }()
+	url := "http://" + l.Addr().String() + Hostname
+	var open []net.Conn
+	for range mostConnections {
+		c, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		open = append(open, c)
+	}
+	short, done := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer done()
+	if got := Request(short, url); got.OK {
+		t.Error("one more connection is served")
+	}
+	for _, c := range open {
+		c.Close()
+	}
+	if got := Request(t.Context(), url); !got.OK {
+		t.Errorf("%+v", got)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }
 
