@@ -160,7 +160,8 @@ func (s *schedule) run(ctx context.Context) {
 }
 
 // send sends the due frames that fit into this tick. It returns the time until the next one, if there is one, and the
-// bindings whose probing is over; after a stall, what would be over is probed again. The lock is held while sending, so that stop takes effect before it returns.
+// bindings whose probing is over; after a stall, what would be over is probed again. The lock is held while sending, so
+// that stop takes effect before it returns.
 func (s *schedule) send(now time.Time, stalled bool) (wait time.Duration, ok bool, ended []binding) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -175,10 +175,15 @@ func refused(t testing.TB, at netip.AddrPort) {
 	t.Helper()
 	cluster.Await(t, patience, fmt.Sprintf("connections to %s are refused", at), func(ctx context.Context) error {
 		s, err := cluster.Client.Ask(ctx, lab.Probe{Network: "tcp", Target: at, Count: 1, Timeout: lab.Lost})
-		if err == nil && (s.Failed == 0 || !contains(s.String(), "refused")) {
-			err = errors.New(s.String())
+		switch {
+		case err != nil:
+			return err
+		case s.Failed == 0:
+			t.Fatalf("%s answers: %v", at, s)
+		case !contains(s.String(), "refused"):
+			return errors.New(s.String())
 		}
-		return err
+		return nil
 	})
 }
 
